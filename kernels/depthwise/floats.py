@@ -166,12 +166,11 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
     @emits
     def write_tile(b: Builder, args: Value, batch: Value, i: Value, addresses: Value, runs: Value, weights: Value,
                    channels: Value) -> None:
-        write = EpilogueEmitter(b, result, width)
 
         def activations(column: Value, c: Value) -> Value:
             address = column + c.udiv(multiplier) * item
             if few:
-                bits = load_first(address, b.value(I64, few // multiplier), vector(ir.IntType(8 * item), loaded))
+                bits = load_first(address, b.value(I64, few // multiplier), ir.VectorType(ir.IntType(8 * item), loaded))
                 x = widen(b, bits.as_type(stored), dtype, loaded)
             else:
                 x = widen(b, address.load(stored), dtype, loaded)
@@ -204,7 +203,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
             sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
             rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
-            write.emit_registers(args, batch, i, c, rows, mask)
+            EpilogueEmitter(b, result, width, (args, batch, i, c)).emit_registers(rows, mask)
 
     return write_tile
 

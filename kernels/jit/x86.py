@@ -237,4 +237,4 @@ def store_first(value: Value, address: Value, count: Value) -> None:
 
 def load_bytes(address: Value, count: Value, lanes: int = 64) -> Value:
     """Load the first `count` (0 to `lanes`) bytes at an address, zeros after them."""
-    return load_first(address, count, vector(I8, lanes))
+    return load_first(address, count, ir.VectorType(I8, lanes))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from itertools import zip_longest
+from typing import Literal, NamedTuple
 
 from llvmlite import ir
 
@@ -63,11 +64,11 @@ class SlotOperand:
     itemsize: int
 
     @staticmethod
-    def read(builder: Builder, args: Value, slot: int, dtype: str, kind: str, batch: Value, i0: Value,
-             j0: Value) -> SlotOperand:
-        """Emit the loads of the words of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
-        first = HEADER_WORDS + SLOT_WORDS * slot
-        address, table, stride = ((args + 8 * (first + n)).load_invariant(I64, 8) for n in range(SLOT_WORDS))
+    def read(builder: Builder, first: Sequence[Value], slot: int, dtype: str, kind: str) -> SlotOperand:
+        """Emit the loads of the words of slot `slot` for the block of outputs that starts at `first`."""
+        args, batch, i0, j0 = first
+        words = HEADER_WORDS + SLOT_WORDS * slot
+        address, table, stride = ((args + 8 * (words + n)).load_invariant(I64, 8) for n in range(SLOT_WORDS))
         itemsize = STORAGE[dtype].itemsize
         if kind in ("scalar", TABLE):
             return SlotOperand(address, stride, itemsize)
@@ -98,11 +99,40 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
     return rates
 
 
-class EpilogueEmitter:
-    """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
+class Row(NamedTuple):
+    """A row of a block: the values that are the same in all of it, and where operands, outputs and accumulators are."""
 
-    def __init__(self, builder: Builder, store: Store, lanes: int, into_acc: bool = False,
-                 form: Form = "fast", packs: bool = False) -> None:
+    values: Emitted
+    operands: Mapping[int, Value]
+    out: Value | None
+    acc: Value | None
+
+
+class Entries:
+    """Entries of outputs that need a second look, or may need one, from an address on, and how many there are."""
+
+    def __init__(self, b: Builder, address: Value) -> None:
+        self.b, self.address = b, address
+        with b.goto_entry_block():
+            self.count: Value = b.alloca(I64)
+        b.store(c64(0), self.count)
+
+    def append(self, entry: Value, bits: Value) -> None:
+        """Append an entry: it is stored anyway, and counted if any of the bits is set."""
+        count: Value = self.b.load(self.count)
+        entry.store(self.address + (count << 3), 8)
+        self.b.store(count + bits.ne(0).zext(I64), self.count)
+
+
+class EpilogueEmitter:
+    """The emission of a Store over a block of outputs; accumulators are in memory or registers.
+
+    `first` is the argument block, and the batch element, row and column of the first output. Entries, of which
+    `epilogue` tells more, go to the address `entries`.
+    """
+
+    def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
+                 form: Form = "fast", packs: bool = False, entries: Value | None = None) -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
         self.expr = lower({"fast": store.fast, "exact": store.expr, "again": store.again}[form])
         self.needed: Expr | None = None
@@ -117,39 +147,33 @@ class EpilogueEmitter:
         self.rates = _rates(self.nodes)
         looked_up = self.expr.op == "lookup" and store.dtype in BYTES and permutes(lanes)
         self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
-        self.register: Value | None = None  # the accumulators of the vector that is emitted, if not in memory
         is_long = form == "fast" and lanes > 1 and len(self.at("vector")) > LONG
         self.wide = PACKED if self.packs else BESIDE if is_long else 1
+        read = partial(SlotOperand.read, builder, first)
+        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
+        self.out = None if into_acc else read(store.slots, store.dtype, "vector")
+        self.fixed: Emitted = {}  # what is the same for all outputs of the block
+        emit_nodes(builder, self.at("scalar"), self.fixed, lanes, partial(self.broadcast, None))
+        self.entries = None if entries is None else Entries(builder, entries)
 
     def at(self, rate: str) -> list[Expr]:
         """The nodes of a rate."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
-    def emit(self, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value,
-             acc: Value, ldacc: Value, entries: Value) -> None:
+    def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
-        b = self.builder
-        self.begin(args, batch, i0, j0)
-        self.prepare(entries)
-
-        def each_row(r: Value) -> None:
-            self.row(r)
-            self.acc_row, self.entry = acc + r * ldacc, r << 16
-            if self.into_acc:
-                self.out_row = self.acc_row
-
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
-                self.rows_of(group, rows, each_row)
+                self.rows_of(group, rows, lambda r: self.row(r, acc + r * ldacc))
         else:
-            with counted(b, c64(0), rows) as r:
-                each_row(r)
+            with counted(self.builder, c64(0), rows) as r:
+                row = self.row(r, acc + r * ldacc)
                 for group in self.groups(cols):
-                    of_group = self.values_of(group, [self.column(columns) for columns in group])
+                    of_group = self.values_of(group, row, [self.column(columns) for columns in group])
                     for columns, values in zip(group, of_group, strict=True):
-                        self.store_vector(columns, values)
+                        self.store_vector(columns, row, values)
 
-    def rows_of(self, group: Sequence[Columns], rows: Value, each_row: Callable[[Value], None]) -> None:
+    def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns, and entries of those that need or may need a second look.
 
         The least distance of each lane in a group of rows says so, for one operation a vector.
@@ -157,11 +181,11 @@ class EpilogueEmitter:
         b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:
             with counted(b, c64(0), rows, unroll=False) as r:
-                each_row(r)
-                for columns, values in zip(group, self.values_of(group, per_column), strict=True):
-                    self.store_vector(columns, values)
+                row = row_at(r)
+                for columns, values in zip(group, self.values_of(group, row, per_column), strict=True):
+                    self.store_vector(columns, row, values)
                     if self.needed is not None:
-                        self.enter(columns, self.entry, values[self.needed])
+                        self.enter(columns, r << 16, values[self.needed])
             return
         with b.goto_entry_block():
             least = [b.alloca(vector(I32, self.lanes)) for _ in group]
@@ -170,17 +194,17 @@ class EpilogueEmitter:
                 b.store(constant(vector(I32, self.lanes), -1), place)
             last = first + GROUP
             with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
-                each_row(r)
-                of_group = self.values_of(group, per_column)
+                row = row_at(r)
+                of_group = self.values_of(group, row, per_column)
                 for place, values in zip(least, of_group, strict=True):
                     b.store(min_u16(values[self.distance], b.load(place)), place)
-                self.store_group(group, of_group)
+                self.store_group(group, row, of_group)
                 if len(group) > 1:
-                    self.bring_next(group[0], rows)
+                    self.bring_next(group[0], row, rows)
             for columns, place, values in zip(group, least, per_column, strict=True):
                 self.enter_near(columns, first << 16, b.load(place), values)
 
-    def store_group(self, group: Sequence[Columns], of_group: Sequence[Emitted]) -> None:
+    def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
 
         Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
@@ -188,16 +212,17 @@ class EpilogueEmitter:
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
-                self.store_vector(columns, values)
+                self.store_vector(columns, row, values)
             return
         b, vectors = self.builder, [values[self.expr.args[-1]] for values in of_group]
         if self.expr.op == "lookup":
             bytes_ = look_up_line(b, of_group[0][self.expr.args[0]], low_bytes(b, vectors))
         else:
             bytes_ = high_bytes(b, vectors, self.store.dtype)
-        replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
+        assert row.out is not None
+        replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
 
-    def bring_next(self, columns: Columns, rows: Value) -> None:
+    def bring_next(self, columns: Columns, row: Row, rows: Value) -> None:
         """Prefetch operands of the same row and columns of the next block, `rows` further.
 
         784 x 512 x 128 of AMX with a residual of 401 KB takes 10 % less time.
@@ -205,11 +230,11 @@ class EpilogueEmitter:
         for slot, _, kind in self.store.loads:
             if kind == "vector":
                 operand = self.operands[slot]
-                (self.rows[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
+                (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
     def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
         """Append an entry of these columns where the least distance of a group of rows is within the band."""
-        assert self.band is not None
+        assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
         lower = Value(self.builder, constant(vector(I32, self.lanes), 0xFFFF).ir)
         if columns.mask is not None:
@@ -217,20 +242,15 @@ class EpilogueEmitter:
         last = per_column[self.band] - 1
         within = least.as_type(halves).ule(last.as_type(halves))
         near = within & lower.as_type(halves).ne(0)
-        self.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
+        self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry of these columns where some are found, with their bits."""
+        """Append an entry of these columns where some need a second look, with their bits."""
+        assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
         bits = needed.as_type(ir.IntType(self.lanes))
-        self.append(row | (columns.j << 32) | bits.zext(I64), bits)
-
-    def append(self, entry: Value, bits: Value) -> None:
-        """Append an entry: it is stored anyway, and counted if any of the bits is set."""
-        b, count = self.builder, self.builder.load(self.count)
-        entry.store(self.entries + (count << 3), 8)
-        b.store(count + bits.ne(0).zext(I64), self.count)
+        self.entries.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
         """Emit a loop over groups of vectors of columns that belong together, and loops over single ones."""
@@ -253,67 +273,37 @@ class EpilogueEmitter:
             with b.if_then(whole < cols):
                 yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
 
-    def emit_registers(self, args: Value, batch: Value, i0: Value, j0: Value,
-                       rows: Sequence[Sequence[Value]], mask: Value | None = None,
-                       entries: Value | None = None) -> None:
-        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has.
-
-        Of the "fast" form entries go to `entries`, if given, and `count` says how many.
-        """
-        b = self.builder
-        self.begin(args, batch, i0, j0)
-        if entries is not None:
-            self.prepare(entries)
-        each = len(rows[0])
+    def emit_registers(self, rows: Sequence[Sequence[Value]], mask: Value | None = None) -> None:
+        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has."""
+        b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
-            count = PACKED if first < packed else 1
-            group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), mask) for n in range(first, first + count)]
+            last = first + (PACKED if first < packed else 1)
+            group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), mask) for n in range(first, last)]
             per_column = [self.column(columns) for columns in group]
             for top in range(0, len(rows), GROUP):
                 least: list[Value] = []
                 for r in range(top, min(top + GROUP, len(rows))):
-                    self.row(b.value(I64, r))
-                    of_group = []
-                    for n in range(count):
-                        self.register = rows[r][first + n]
-                        of_group.append(self.values(group[n], per_column[n]))
-                    self.store_group(group, of_group)
+                    row = self.row(b.value(I64, r))
+                    of_group = self.values_of(group, row, per_column, rows[r][first:last])
+                    self.store_group(group, row, of_group)
                     if self.distance is not None:
                         now = [values[self.distance] for values in of_group]
                         least = [min_u16(x, y) for x, y in zip(now, least, strict=True)] if least else now
                 for columns, x, values in zip(group, least, per_column, strict=False):
                     self.enter_near(columns, c64(top << 16), x, values)
 
-    def prepare(self, entries: Value) -> None:
-        """Emit the count of entries, which go to an address."""
-        self.entries = entries
-        with self.builder.goto_entry_block():
-            self.count = self.builder.alloca(I64)
-        self.builder.store(c64(0), self.count)
-
-    def begin(self, args: Value, batch: Value, i0: Value, j0: Value) -> None:
-        """Emit what is the same for all outputs of the block."""
-        b, store = self.builder, self.store
-        read = partial(SlotOperand.read, b, args, batch=batch, i0=i0, j0=j0)
-        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
-        self.out = None if self.into_acc else read(store.slots, store.dtype, "vector")
-        self.fixed: Emitted = {}
-        emit_nodes(b, self.at("scalar"), self.fixed, self.lanes, partial(self.broadcast, None))
-
-    def row(self, r: Value) -> None:
-        """Emit what is the same for all outputs of row `r`."""
-        b = self.builder
-        self.per_row: Emitted = dict(self.fixed)
-        emit_nodes(b, self.at("row"), self.per_row, self.lanes, partial(self.broadcast, r))
-        self.rows = {slot: operand.row(r) for slot, operand in self.operands.items()}
-        if self.out is not None:
-            self.out_row = self.out.row(r)
+    def row(self, r: Value, acc: Value | None = None) -> Row:
+        """Emit what is the same for all outputs of row `r`, whose accumulators are at `acc`."""
+        values = dict(self.fixed)
+        emit_nodes(self.builder, self.at("row"), values, self.lanes, partial(self.broadcast, r))
+        operands = {slot: operand.row(r) for slot, operand in self.operands.items()}
+        return Row(values, operands, acc if self.out is None else self.out.row(r), acc)
 
     def column(self, columns: Columns) -> Emitted:
         """Emit what is the same for all outputs of these columns; the values."""
         values = dict(self.fixed)
-        emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns))
+        emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns, None, None))
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
@@ -325,34 +315,36 @@ class EpilogueEmitter:
         x = operand.address.load_invariant(kind) if r is None else operand.row(r).load(kind)
         return widen(self.builder, x, dtype, 1).splat(self.lanes)
 
-    def values_of(self, group: Sequence[Columns], known: Sequence[Emitted]
-                  ) -> list[Emitted]:
-        """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn."""
-        if self.packs:
-            return [self.values(columns, per_column) for columns, per_column in zip(group, known, strict=True)]
-        of_group = [{**self.per_row, **per_column} for per_column in known]
-        emit_beside(self.builder, self.at("vector"), of_group, self.lanes, [partial(self.leaf, x) for x in group])
+    def values_of(self, group: Sequence[Columns], row: Row, per_column: Sequence[Emitted],
+                  accs: Sequence[Value] = ()) -> list[Emitted]:
+        """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn.
+
+        `accs` are the accumulators, if they are not in memory.
+        """
+        of_group = [{**row.values, **values} for values in per_column]
+        leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]
+        turns = [slice(n, n + 1) for n in range(len(group))] if self.packs else [slice(None)]
+        for turn in turns:
+            emit_beside(self.builder, self.at("vector"), of_group[turn], self.lanes, leaves[turn])
         return of_group
 
-    def values(self, columns: Columns, per_column: Emitted) -> Emitted:
-        """Compute all nodes of the row at these columns."""
-        values = {**self.per_row, **per_column}
-        emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
-        return values
-
-    def store_vector(self, columns: Columns, values: Emitted) -> None:
+    def store_vector(self, columns: Columns, row: Row, values: Emitted) -> None:
         """Store the outputs of the row at these columns."""
         dtype = self.store.dtype
-        columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), self.out_row, STORAGE_IR[dtype],
+        assert row.out is not None
+        columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), row.out, STORAGE_IR[dtype],
                       STORAGE[dtype].itemsize)
 
-    def leaf(self, columns: Columns, node: Expr) -> Value:
-        """Load the accumulators or a vector operand."""
+    def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
+        """Load the accumulators, if they are not in a register, or a vector operand, or (without a row) a column."""
+        if node.op == "acc" and acc is not None:
+            return acc
         if node.op == "acc":
-            return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4) if self.register is None else self.register
-        slot, dtype, kind = node.value
-        row = self.operands[slot].address if kind == "column" else self.rows[slot]
-        x = columns.load(row, STORAGE_IR[dtype], self.operands[slot].itemsize)
+            assert row is not None and row.acc is not None
+            return columns.load(row.acc, COMPUTE_IR[node.dtype], 4)
+        slot, dtype, _ = node.value
+        address = self.operands[slot].address if row is None else row.operands[slot]
+        x = columns.load(address, STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
 
 
@@ -383,9 +375,11 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     @emits
     def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
               ldacc: Value, entries: Value) -> Value:
-        emitter = EpilogueEmitter(b, store, lanes, into_acc, form, packs)
-        emitter.emit(args, batch, i0, j0, rows, cols, acc, ldacc, entries)
-        count: Value = b.load(emitter.count)
+        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, packs=packs,
+                                  entries=entries)
+        emitter.emit(rows, cols, acc, ldacc)
+        assert emitter.entries is not None
+        count: Value = b.load(emitter.entries.count)
         return count
 
     return write
@@ -400,7 +394,7 @@ def factor(look: SecondLook, number: int) -> Intrinsic:
 
         def leaf(node: Expr) -> Value:
             slot, dtype, kind = node.value
-            operand = SlotOperand.read(b, args, slot, dtype, kind, batch, b.value(I64, 0), j)
+            operand = SlotOperand.read(b, (args, batch, b.value(I64, 0), j), slot, dtype, kind)
             return widen(b, operand.address.load(STORAGE_IR[dtype]), dtype, 1)
 
         return emit(b, expr, 1, leaf).as_type(I32).sext(I64)

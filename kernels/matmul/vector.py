@@ -147,7 +147,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             _write(b, f, result, rows, panels, x.sums.totals(b, f, state))
         else:
             x.sums.finish(b, f, state)
-            _write_whole(b, f, EpilogueEmitter(b, result, PANEL // products.parts, packs=packs), rows, panels, state)
+            _write_whole(b, f, result, rows, panels, state, packs)
 
     return tile
 
@@ -258,21 +258,26 @@ def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: 
     block, lanes = _OutputBlock(b, f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(block.whole) as (then, otherwise):
         with then:
-            EpilogueEmitter(b, result, lanes).emit_registers(*block.first, _lines(values, rows))
+            EpilogueEmitter(b, result, lanes, block.first).emit_registers(_lines(values, rows))
         with otherwise:
             for n, value in enumerate(values):
                 value.store(f.acc + 4 * lanes * n, 4 * lanes)
             line = c64(4 * PANEL * panels)
-            EpilogueEmitter(b, result, lanes).emit(*block.first, f.rows, block.columns, f.acc, line, c64(0))
+            epilogue = EpilogueEmitter(b, result, lanes, block.first, entries=c64(0))
+            epilogue.emit(f.rows, block.columns, f.acc, line)
 
 
-def _write_whole(b: Builder, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Value]) -> None:
+def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value],
+                 packs: bool) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
     block, entries = _OutputBlock(b, f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
-        epilogue.emit_registers(*block.first, _lines(values, rows), entries=room)
-        count, inside = b.load(epilogue.count), b.block
+        lanes = PANEL * panels * rows // len(values)
+        epilogue = EpilogueEmitter(b, result, lanes, block.first, packs=packs, entries=room)
+        epilogue.emit_registers(_lines(values, rows))
+        assert epilogue.entries is not None
+        count, inside = b.load(epilogue.entries.count), b.block
     number = b.phi(I64)
     number.add_incoming(c64(-1), before)
     number.add_incoming(count, inside)

@@ -136,20 +136,20 @@ def sources(seeds):
 
 def normalised(text):
     """The text of an LLVM module without names of its file, and with all else numbered as it comes."""
-    numbers = {}
+    numbers = {"%": {}, "@": {}, "!": {}}
 
     def number(match):
         name = match[0]
         if re.match(r'@"?(llvm\.|[a-z_0-9]+$)', name):  # LLVM's, the C library's, the functions of the module
             return name
-        return numbers.setdefault(name, f"{name[0]}{len(numbers)}")
+        of_kind = numbers[name[0]]  # values, globals, metadata
+        return of_kind.setdefault(name, f"{name[0]}{len(of_kind)}")
 
     text = re.sub(r'(; ModuleID|source_filename).*\n', "", text)
     text = re.sub(r"inttoptr \(i64 \d+ to ptr\)", "an address of this process", text)
     out = []
     for part in re.split(r"(?m)^(?=define )", text):  # numbers of values begin anew in each function
-        for name in [x for x in numbers if x[0] == "%"]:
-            del numbers[name]
+        numbers["%"].clear()
         part = re.sub(r"(?m)^(?!define|declare|@|!|\s)([\w.$-]+|\"[^\"]+\"):", r"%\1:", part)
         out.append(re.sub(r'[%@](?:"[^"]+"|[\w.$-]+)|!\d+', number, part))
     return "".join(out)
@@ -166,8 +166,13 @@ def in_any_order(text):
     for part in re.split(r"(?m)^(?=define )", text):
         tokens, lines, count = {}, [], itertools.count()
 
-        def token(match, tokens=tokens, count=count):
-            return tokens.setdefault(match[0], f"%{next(count)}")
+        def number(name, tokens=tokens, count=count):
+            if name not in tokens:
+                tokens[name] = f"%{next(count)}"
+            return tokens[name]
+
+        def token(match, number=number):
+            return number(match[0])
 
         for line in part.splitlines():
             name, _, code = line.strip().partition(" = ")
@@ -176,7 +181,7 @@ def in_any_order(text):
                 tokens[name] = "%" + hashlib.sha256(re.sub(r"%\d+", token, code).encode()).hexdigest()[:16]
             else:
                 if name[:1] == "%" and code:
-                    tokens.setdefault(name, f"%{next(count)}")
+                    number(name)
                 lines.append(line if code.startswith("phi ") else re.sub(r"%\d+", token, line))
         out += [re.sub(r"%\d+", token, x) if " = phi " in x else x for x in lines]
     return "\n".join(out)
