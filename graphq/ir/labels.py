@@ -84,7 +84,11 @@ class Labels:
         self.kept = True
 
     def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
-        """Keep the numbers of another graph's labels; `values` has that graph's value for each one of this graph."""
+        """Keep the numbers of another graph's labels; `values` has that graph's value for each one of this graph.
+
+        What new values stand for is noted from now on, as after `trace`.
+        """
+        self.origins = {}
         self._numbers = {new: int(label) for new, old in values.items() if old.name is None
                          and (label := other.of(old)[1:]).isdigit()}
         self.kept = True

@@ -21,7 +21,6 @@ class History:
         """The graph on which the passes go on; from the first fusion on a copy, whose values keep their labels."""
         if self.after is self.before:
             self.after = self.before.copy()
-            self.after.labels.trace()
             pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
             for new, old in pairs:
                 new.origin = old
