@@ -22,9 +22,9 @@ from graphq.kernels.jit.values import I64, Builder, Value
 class Functions:
     """What a factory returns: the functions of a kernel module, each under the name by which others find it.
 
-    A function is Python code of 64-bit integers without a result, or an intrinsic whose parameters and result have 64
-    bits. Variables of the factory are constants in it, and branches on them are not compiled. Division by zero is not
-    checked (error_model "numpy"), so the code has no path for exceptions.
+    A function is Python code of 64-bit integers without a result, or one that `emits` marks, of 64-bit integers too.
+    Variables of the factory are constants in it, and branches on them are not compiled. Division by zero is not checked
+    (error_model "numpy"), so the code has no path for exceptions.
 
     `speed` is LLVM's level of optimisation. At 1 the passes take half of the time that they take at 2, for code of the
     same size; at 3, for the innermost loops of kernels, loops are unrolled more.

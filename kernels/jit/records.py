@@ -53,7 +53,7 @@ class Record:
         return cast(Intrinsic, Deferred(view, numba_intrinsic))
 
     def load(self, address: Value, name: str) -> Value:
-        """Emit the load of a field of the record at an address, for intrinsics."""
+        """Emit the load of a field of the record at an address, in a function that `emits` marks."""
         return (address + 8 * self.number(name)).load(I64, 8)
 
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:

@@ -1,9 +1,9 @@
-"""The machine code of operations along rows (`numbers.rows`): loops over a row of f32, as intrinsics.
+"""The machine code of operations along rows (`numbers.rows`): loops over a row of f32.
 
-Each is an intrinsic (row, n, room, stats, step, parameter). It reads the n numbers at the address `row`, fills the row
-at `room` where the operation needs one (softmax's powers), and stores the numbers of the row, as a mean, from `stats`
-on, `step` bytes apart; `parameter` is the address of epsilon. Vectors have as many lanes as the order of the sums says,
-whatever the ISA level: LLVM cuts them to the machine's.
+Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the address
+`row`, fills the row at `room` where the operation needs one (softmax's powers), and stores the numbers of the row, as a
+mean, from `stats` on, `step` bytes apart; `epsilon` is an address. Vectors have as many lanes as the order of the sums
+says, whatever the ISA level: LLVM cuts them to the machine's.
 """
 from __future__ import annotations
 
