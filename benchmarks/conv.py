@@ -2,7 +2,7 @@
 
     python benchmarks/conv.py [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE] [--roofline FILE.png]
 
-u8 by s8 per output channel, f32 bias, ReLU, requantised to u8; batch 1. Variant s8: s8 images in and out. Sides take
+u8 by s8 per output channel, f32 bias, ReLU, requantized to u8; batch 1. Variant s8: s8 images in and out. Sides take
 turns; a ratio above 1 says that graphq is faster. Results must be at most one step apart: engines round differently.
 """
 from __future__ import annotations
@@ -61,8 +61,8 @@ def graphq_call(o: Layer, c: Geometry, threads: int, isa: LevelName | None) -> C
     return partial(gq.compile(g, threads=threads, isa=isa, strict=True), {"x": o.x})
 
 
-def quantised(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
-    """u8 or s8, bias, ReLU, requantised."""
+def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
+    """u8 or s8, bias, ReLU, requantized."""
     c = CASES[name]
     shape = (c.oc, c.ic // c.groups, c.kernel, c.kernel)
     o = Layer.random((1, c.size, c.size, c.ic), shape, 0, dtype)
@@ -76,7 +76,7 @@ def quantised(name: str, threads: int, isa: LevelName | None, *, dtype: Name) ->
                 results * c.kernel * c.kernel * (c.ic // c.groups), o.x.nbytes + o.w.nbytes + 8 * c.oc + results)
 
 
-VARIANTS: timing.Variants = {dtype: partial(quantised, dtype=dtype) for dtype in ("u8", "s8")}
+VARIANTS: timing.Variants = {dtype: partial(quantized, dtype=dtype) for dtype in ("u8", "s8")}
 
 if __name__ == "__main__":
     sys.exit(timing.run(timing.arguments(__doc__, list(CASES), list(VARIANTS), ["u8"]), VARIANTS))

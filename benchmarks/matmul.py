@@ -3,8 +3,8 @@
     python benchmarks/matmul.py [--variant NAME ...] [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE]
                                 [--roofline FILE.png]
 
-Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantised to u8), s8 (the same of s8, to s8), gelu_add (GELU, and
-a u8 residual added, before it is requantised), f32, bf16 and f16 (x @ w, beside NumPy's in f32), 4bit (u8 by s4 in
+Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantized to u8), s8 (the same of s8, to s8), gelu_add (GELU, and
+a u8 residual added, before it is requantized), f32, bf16 and f16 (x @ w, beside NumPy's in f32), 4bit (u8 by s4 in
 groups of 128, beside graphq's own 8-bit weights). Sides take turns; a ratio above 1 says that graphq is faster.
 Integer results must be at most one step apart: engines round differently.
 """
@@ -45,7 +45,7 @@ FLOATS: dict[Name, tuple[Any, float]] = {"f32": (np.float32, 1e-5), "bf16": (ml_
 
 
 def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = False, group: int = 0) -> Call:
-    """The quantised layer compiled by graphq; `gelu`: with GELU and the residual instead of ReLU.
+    """The quantized layer compiled by graphq; `gelu`: with GELU and the residual instead of ReLU.
 
     With `group` the weights are s4, so many rows to a scale.
     """
@@ -68,8 +68,8 @@ def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = 
     return partial(model, {"x": o.x, **o.more})
 
 
-def quantised(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
-    """u8 or s8, bias, ReLU, requantised."""
+def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
+    """u8 or s8, bias, ReLU, requantized."""
     m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1, dtype)
     onnx: list[peers.Node] = [("Gemm", ["xf", "wf", "bf"], "a", {}), ("Relu", ["a"], "r", {})]
@@ -117,7 +117,7 @@ def floating(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> 
 
 
 VARIANTS: timing.Variants = {
-    "u8": partial(quantised, dtype="u8"), "s8": partial(quantised, dtype="s8"), "gelu_add": gelu_add,
+    "u8": partial(quantized, dtype="u8"), "s8": partial(quantized, dtype="s8"), "gelu_add": gelu_add,
     **{dtype: partial(floating, dtype=dtype) for dtype in FLOATS}, "4bit": four_bit}
 
 if __name__ == "__main__":

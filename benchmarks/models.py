@@ -9,7 +9,7 @@ are random and what ONNX Runtime computes without any optimisation: exactly wher
 and dequantize; its operators of integers saturate on CPUs without VNNI, and so do its own results. Cosines are the
 least over inputs and outputs; the decision is the class, the text of a CTC output, or the pixels of a mask; of how many
 inputs it is the same is printed, with the share of all classes, texts and pixels. OpenVINO computes floats in bf16
-where the CPU has it; `--f32` also times it in f32, `--bf16` in bf16 on the same model before it was quantised.
+where the CPU has it; `--f32` also times it in f32, `--bf16` in bf16 on the same model before it was quantized.
 `--first-result` starts processes: seconds from their start to the first result with an empty kernel cache and with a
 filled one, and their peak memory. `--busy` measures beside other processes that compute all the time. Ratios above 1
 say that graphq is faster.

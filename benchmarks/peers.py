@@ -35,7 +35,7 @@ def missing(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Layer:
-    """A quantised layer: u8 or s8 activations `x`, s8 weights with a scale for each channel of `axis`, f32 bias.
+    """A quantized layer: u8 or s8 activations `x`, s8 weights with a scale for each channel of `axis`, f32 bias.
 
     The result has the dtype of `x`, or ONNX Runtime would not fuse it, and its lowest number stands for 0.
     """

@@ -1,4 +1,4 @@
-"""Handwritten digits in int8: train, quantise, build a graph, compile it, and compare it with what it came from.
+"""Handwritten digits in int8: train, quantize, build a graph, compile it, and compare it with what it came from.
 
     python examples/digits_int8.py [--seconds 1.0] [--threads N] [--isa LEVEL]
 
@@ -96,11 +96,11 @@ def main() -> None:
     x_train, x_test = (train - mean) / 16, (test - mean) / 16
     net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0).fit(x_train, train_labels)
 
-    # In the quantised graph every layer dequantizes u8 activations and s8 weights, and multiplies in f32. That it can
+    # In the quantized graph every layer dequantizes u8 activations and s8 weights, and multiplies in f32. That it can
     # run on integers is for the compiler to find out.
     batches = [{"x": x.astype(np.float32)} for x in np.array_split(x_train, 8)]
     graph = quantize(build(net), batches)
-    print(f"quantised by {graph.meta['quantization']['setting']}\n")
+    print(f"quantized by {graph.meta['quantization']['setting']}\n")
     model = gq.compile(graph, threads=options.threads, isa=options.isa)
 
     def int8(x: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def main() -> None:
     def reference(x: np.ndarray) -> np.ndarray:
         return gq.reference(graph, x=x).argmax(axis=1)
 
-    f32, quantised = net.predict(x_test), int8(x_test)
+    f32, quantized = net.predict(x_test), int8(x_test)
     print(model.explain(), end="\n\n")
     for name, classify in (("scikit-learn f32", net.predict), ("graphq int8", int8), ("graphq.reference", reference)):
         accuracy = 100 * np.mean(classify(x_test) == test_labels)
@@ -120,8 +120,8 @@ def main() -> None:
     print()
 
     # Three digits on which predictions and label differ, if there are any, and three on which they agree.
-    shown = np.argsort((f32 == quantised) & (f32 == test_labels), kind="stable")[[0, 1, 2, -3, -2, -1]]
-    print_digits(test[shown], test_labels[shown], f32[shown], quantised[shown])
+    shown = np.argsort((f32 == quantized) & (f32 == test_labels), kind="stable")[[0, 1, 2, -3, -2, -1]]
+    print_digits(test[shown], test_labels[shown], f32[shown], quantized[shown])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""An ONNX model from a package, quantised to int8 and run: text is read from pictures, and anyone can check it.
+"""An ONNX model from a package, quantized to int8 and run: text is read from pictures, and anyone can check it.
 
     python examples/onnx_int8.py [TEXT ...] [--threads N] [--save FILE.onnx]
     python examples/onnx_int8.py --model FILE.onnx [--inputs FILE.npz] [--threads N] [--save FILE.onnx]
 
-The first form takes the text recogniser of PP-OCRv4 out of the package rapidocr-onnxruntime (Apache-2.0), quantises
+The first form takes the text recogniser of PP-OCRv4 out of the package rapidocr-onnxruntime (Apache-2.0), quantizes
 it by what it sees on a few pictures, and reads lines of text that Pillow draws, in f32 and in int8. It needs
 
     pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 
-The second form takes any ONNX file. One without quantization is quantised by the arrays in FILE.npz (named as the
+The second form takes any ONNX file. One without quantization is quantized by the arrays in FILE.npz (named as the
 inputs), or by random ones; one with it runs as it is.
 """
 from __future__ import annotations
@@ -155,7 +155,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, metavar="FILE.onnx")
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--save", type=Path, metavar="FILE.onnx", help="write the quantised model there")
+    parser.add_argument("--save", type=Path, metavar="FILE.onnx", help="write the quantized model there")
     given = parser.parse_args()
     if given.model is not None:
         any_file(given.model, given.inputs, given.threads, given.save)

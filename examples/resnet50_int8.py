@@ -36,7 +36,7 @@ class Tensor:
 
 
 class Network:
-    """Adds quantised layers to a graph."""
+    """Adds quantized layers to a graph."""
 
     def __init__(self, seed: int) -> None:
         self.g, self.random = gq.Graph("resnet50"), np.random.default_rng(seed)
@@ -45,12 +45,12 @@ class Network:
         """The f32 value of a tensor."""
         return self.g.dequantize(x.value, scales=[x.scale], zps=[x.zp])
 
-    def quantised(self, y: gq.Value, peak: float) -> Tensor:
+    def quantized(self, y: gq.Value, peak: float) -> Tensor:
         """A value of 0 and more as u8, saturated at `peak`."""
         return Tensor(self.g.quantize(y, dtype="u8", scales=[peak / 255], zps=[0]), peak / 255)
 
     def weights(self, shape: tuple[int, ...], gain: float) -> gq.Value:
-        """Normal weights (He et al. 2015) times `gain`, quantised symmetrically for each output channel (axis 0)."""
+        """Normal weights (He et al. 2015) times `gain`, quantized symmetrically for each output channel (axis 0)."""
         w = self.random.standard_normal(shape, np.float32) * (gain * np.sqrt(2 / np.prod(shape[1:])))
         scales = np.abs(w).reshape(shape[0], -1).max(axis=1) / 127
         w8 = np.rint(w / scales.reshape(-1, *[1] * (w.ndim - 1))).astype(np.int8)
@@ -65,14 +65,14 @@ class Network:
 
     def block(self, x: Tensor, inner: int, outer: int, stride: int) -> Tensor:
         """relu(1x1 -> 3x3 -> 1x1 + shortcut)"""
-        z = self.quantised(self.g.relu(self.convolution(x, inner)), 4)
-        z = self.quantised(self.g.relu(self.convolution(z, inner, 3, stride)), 4)
+        z = self.quantized(self.g.relu(self.convolution(x, inner)), 4)
+        z = self.quantized(self.g.relu(self.convolution(z, inner, 3, stride)), 4)
         shortcut = x
         if x.value.type.dims[1] != outer:
             y = self.convolution(x, outer, stride=stride, gain=0.7)
             shortcut = Tensor(self.g.quantize(y, dtype="u8", scales=[8 / 255], zps=[128]), 8 / 255, 128)
         y = self.convolution(z, outer, gain=0.5)
-        return self.quantised(self.g.relu(self.g.add(y, self.real(shortcut))), 6)
+        return self.quantized(self.g.relu(self.g.add(y, self.real(shortcut))), 6)
 
 
 def resnet50(seed: int = 0) -> gq.Graph:
@@ -81,15 +81,15 @@ def resnet50(seed: int = 0) -> gq.Graph:
     g = net.g
     image = g.input("image", shape=(1, 3, 224, 224), dtype="f32")
     x = Tensor(g.quantize(image, dtype="u8", scales=[0.02], zps=[128]), 0.02, 128)
-    x = net.quantised(g.relu(net.convolution(x, 64, 7, 2)), 4)
+    x = net.quantized(g.relu(net.convolution(x, 64, 7, 2)), 4)
     y = g.max_pool(net.real(x), kernel=[3, 3], strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], data_format="NCX")
-    x = net.quantised(y, 4)
+    x = net.quantized(y, 4)
     for inner, outer, blocks, stride in STAGES:
         for k in range(blocks):
             x = net.block(x, inner, outer, stride if k == 0 else 1)
     y = g.avg_pool(net.real(x), kernel=[7, 7], strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], exclude_pad=True,
                    data_format="NCX")
-    x = net.quantised(g.static_reshape(y, shape=[1, 2048], special_zero=False), 4)
+    x = net.quantized(g.static_reshape(y, shape=[1, 2048], special_zero=False), 4)
     w = net.weights((1000, 2048), 0.7)
     y = g.matmul(net.real(x), w, g.constant(np.zeros(1000, np.float32)), transpose_b=True)
     scores = g.quantize(y, dtype="u8", scales=[8 / 255], zps=[128])

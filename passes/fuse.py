@@ -43,18 +43,18 @@ class Fuse(Fusion):
     def __init__(self, family: str, *, floats: bool = False) -> None:
         self.family, self.floats = family_named(family), floats
         self.anchor = family
-        if (self.family.floats if floats else self.family.quantised) is None:
+        if (self.family.floats if floats else self.family.quantized) is None:
             raise CompileError(f"the family '{family}' has no fusion with floats={floats}")
 
     @property
     def name(self) -> str:
         """`FuseMatmul`, and `FuseFloatMatmul` where a family has both."""
-        both = self.family.quantised is not None and self.floats
+        both = self.family.quantized is not None and self.floats
         return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
         """The record's pattern, and the epilogue."""
-        made = self.family.floats if self.floats else self.family.quantised
+        made = self.family.floats if self.floats else self.family.quantized
         assert made is not None
         y = made(g)
         return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y

@@ -67,8 +67,8 @@ class QuantizeBeforeReshape(Rewrite):
 
     def replace(self, g, y, match):
         axis = _kept_axis(match.root.attrs, match.root.output.type, y.type)
-        quantised = g.quantize(y, **{**match.root.attrs, "axis": axis})
-        return g.static_reshape(quantised, **match.node("static_reshape").attrs)
+        quantized = g.quantize(y, **{**match.root.attrs, "axis": axis})
+        return g.static_reshape(quantized, **match.node("static_reshape").attrs)
 
 
 class QuantizeBeforeTranspose(Rewrite):
@@ -221,7 +221,7 @@ class ConcatBeforeDequantize(Rewrite):
 
 
 def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
-    """The dimension of `there` that a quantisation along `axis` of `here` follows, when one is reshaped to the other.
+    """The dimension of `there` that a quantization along `axis` of `here` follows, when one is reshaped to the other.
 
     None when channels would be split or merged; the axis itself when there is one scale for all.
     """
@@ -242,7 +242,7 @@ def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
 
 
 def _channels_stay(node: Node, here: TensorType, there: TensorType) -> str | None:
-    """A reason why the quantisation of `node`, along a dimension of `here`, cannot be one of `there`, or None."""
+    """A reason why the quantization of `node`, along a dimension of `here`, cannot be one of `there`, or None."""
     if _kept_axis(node.attrs, here, there) is not None:
         return None
     return f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, which {there} has not"

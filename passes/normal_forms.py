@@ -11,7 +11,7 @@ from graphq.rewrite.rule import ANY, Rewrite
 def positive_axis(graph: Graph) -> int:
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), likewise per-channel quantize and dequantize
 
-    Per-tensor ones ignore their axis: it becomes 1, the default. No pattern: most nodes of a quantised model are such,
+    Per-tensor ones ignore their axis: it becomes 1, the default. No pattern: most nodes of a quantized model are such,
     and have their axis in normal form.
     """
     count = 0

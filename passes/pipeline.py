@@ -87,7 +87,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     duplicate_dequantize,
     fold_dequantized_operands,
-    *(Fuse(f.name) for f in FAMILIES if f.quantised),
+    *(Fuse(f.name) for f in FAMILIES if f.quantized),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
     NormaliseGroupsAsRows(),

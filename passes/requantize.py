@@ -1,4 +1,4 @@
-"""Drop operations that leave quantised numbers as they are: quantize after dequantize, limits that saturation implies.
+"""Drop operations that leave quantized numbers as they are: quantize after dequantize, limits that saturation implies.
 
 Numbers do not change. The opposite order, dequantize after quantize, rounds, so that pair always stays.
 """
@@ -49,7 +49,7 @@ class DropLimitBeforeQuantize(Rewrite):
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """Quantisation keeps the order: each limit must become the end of the integers' range, in all channels."""
+        """Quantization keeps the order: each limit must become the end of the integers' range, in all channels."""
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
             return f"{dtype} is no integer"

@@ -257,7 +257,7 @@ def test_partitions_prints_a_line_each(onednn, capsys):
 def test_explain_takes_onednn_files(onednn, capsys):
     assert main(["explain", str(onednn)]) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first.startswith("nothing in this model is quantised: graphq quantize") and second.startswith("graph ")
+    assert first.startswith("nothing in this model is quantized: graphq quantize") and second.startswith("graph ")
     onednn.write_text("{")
     assert main(["explain", str(onednn)]) == 2
     error_line(capsys)

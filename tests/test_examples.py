@@ -93,9 +93,9 @@ def asks_for_packages(script, folder):
     return True
 
 
-def test_quantise_text_recogniser(tmp_path):
+def test_quantize_text_recogniser(tmp_path):
     pytest.importorskip("onnx")
-    script = ROOT / "examples" / "quantise_text_recogniser.py"
+    script = ROOT / "examples" / "quantize_text_recogniser.py"
     if asks_for_packages(script, tmp_path):
         return
     out = run(script, "--lines", "2", "--batches", "2", cwd=tmp_path)

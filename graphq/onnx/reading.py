@@ -94,7 +94,7 @@ OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
 def _with_microsoft(model: ModelProto) -> ModelProto:
     """The model, or a copy that names com.microsoft's operators, and ONNX Runtime's in ONNX's domain, as such.
 
-    Quantisers forget the operator set, and ONNX Runtime does without.
+    Quantizers forget the operator set, and ONNX Runtime does without.
     """
     opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
     imported = any(i.domain == MICROSOFT for i in model.opset_import)

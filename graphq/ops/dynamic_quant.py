@@ -17,7 +17,7 @@ from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
-# oneDNN's tables: the dtypes of zero points by the quantised one. oneDNN 3.13 takes zero points of 8 bits beside data
+# oneDNN's tables: the dtypes of zero points by the quantized one. oneDNN 3.13 takes zero points of 8 bits beside data
 # of 4, too, which its documentation does not say. f8 is not in them and takes none.
 ZERO_POINTS: dict[DType, tuple[DType, ...]] = {
     **dict.fromkeys((s8, u8), (s8, u8, s32)), **dict.fromkeys((s4, u4), (s4, u4, s8, u8, s32)),
@@ -119,7 +119,7 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
 
 def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, qtype: str,
                              axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
-    """A quantised dtype in, a float one out: `dtype`, or that of the scales."""
+    """A quantized dtype in, a float one out: `dtype`, or that of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
     expect_dtype("scales", scales, FLOATS)
     if dtype is not None and dtype not in FLOATS:

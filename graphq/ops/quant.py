@@ -35,7 +35,7 @@ _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None) -> None:
-    """Raise GraphError unless scales and zero points fit the tensor's shape and its quantised dtype."""
+    """Raise GraphError unless scales and zero points fit the tensor's shape and its quantized dtype."""
     _check_counts(shape, qtype, axis, len(scales), None if zps is None else len(zps))
     for scale in scales:
         if not _ROUNDS_TO_0 < scale < _ROUNDS_TO_INFINITY:
@@ -78,7 +78,7 @@ def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: 
 
 def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None, group_axis: int | None) -> TensorType:
-    """A quantised dtype (or s32, a quantised bias) in, f32 out."""
+    """A quantized dtype (or s32, a quantized bias) in, f32 out."""
     expect_dtype("src", src, (*QUANTIZED, s32))
     shape = src.shape if group_axis is None else _with_groups(src.shape, qtype, axis, group_axis, len(scales))
     check_parameters(shape, src.dtype, qtype, axis, scales, zps)
@@ -129,7 +129,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
 
 def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                    zps: tuple[int, ...] | None) -> TensorType:
-    """f32 in, a quantised dtype out."""
+    """f32 in, a quantized dtype out."""
     expect_dtype("src", src, (f32,))
     if dtype not in QUANTIZED:
         raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")

@@ -55,7 +55,7 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
 
     `gates` [T, B, 4H] are those of the input with all biases, in ONNX's order i, o, f, c; `recurrent` [4H, H] the
     weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the weights are
-    integers, and each step quantises the state to u8, all rows alike, as DynamicQuantizeLinear does (com.microsoft
+    integers, and each step quantizes the state to u8, all rows alike, as DynamicQuantizeLinear does (com.microsoft
     DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, its last one is that of its end.
     `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last step to the first. The sums
     are exact of integers, else chains of fused multiply-adds, see graphq.kernels.numbers.recurrent.

@@ -1,7 +1,7 @@
 """The reductions.
 
 reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 and are rounded to f32 once. reduce_mean
-runs in f32 and adds in the order that `graphq.kernels.numbers.mean_sums` states: the mean of quantised elements often
+runs in f32 and adds in the order that `graphq.kernels.numbers.mean_sums` states: the mean of quantized elements often
 lies halfway between two integers, and rounding errors of f32 decide which of the two it becomes.
 """
 from __future__ import annotations

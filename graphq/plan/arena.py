@@ -16,7 +16,7 @@ Lives: TypeAlias = Mapping[int, tuple[int, int]]
 """The first and the last step that touch a buffer, by its number: it is alive from the one to the other."""
 
 
-class Slot(NamedTuple):
+class Allocation(NamedTuple):
     """Where a buffer lies in the arena: its number in the plan, offset and bytes; and its first and last step."""
 
     buffer: int

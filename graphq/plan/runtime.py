@@ -26,7 +26,7 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
-from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
+from graphq.plan.arena import Allocation, Arena, Arenas, find_clashes, find_lives, plan_arena
 from graphq.plan.plan import Buffer, Plan, PythonStep, open_numbers, touched
 from graphq.plan.step import Ref, Step, Word
 from graphq.rewrite.history import History
@@ -181,9 +181,10 @@ class Runner:
         self._raise(instance)
         return found
 
-    def slots(self) -> list[Slot]:
+    def allocations(self) -> list[Allocation]:
         """Where the buffers in the arena lie, and how long they live, in the order of their first steps."""
-        return [Slot(b, self._offsets[b], self.plan.buffers[b].nbytes, *life) for b, life in self.open.lives.items()]
+        return [Allocation(b, self._offsets[b], self.plan.buffers[b].nbytes, *life)
+                for b, life in self.open.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
         """What runs one step so many times over, on an arena of its own."""

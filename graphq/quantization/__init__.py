@@ -1,8 +1,8 @@
 """Quantization: from an f32 graph to one that runs in integers.
 
-quantised = quantize(graph, batches)            # the best automatic setting
+quantized = quantize(graph, batches)            # the best automatic setting
 statistics = calibrate(graph, batches)          # or step by step: ranges and histograms of tensors, streamed
-quantised = quantize(graph, statistics, Scheme(method="percentile"))
+quantized = quantize(graph, statistics, Scheme(method="percentile"))
 """
 from graphq.quantization.automatic import Choice, automatic
 from graphq.quantization.calibrate import calibrate

@@ -20,7 +20,7 @@ from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
 from graphq.report.fusions import Fusions
 from graphq.report.given import MOVES, QUANTIZES, equal, spread
-from graphq.report.kinds import is_quantised, is_scale
+from graphq.report.kinds import is_quantized, is_scale
 from graphq.report.products import PRODUCTS, not_moved, product_reason, way_up
 from graphq.report.reasons import BORDER, FORK, LANES, Reason, reason, say, texts
 from graphq.report.records import Cause
@@ -79,7 +79,7 @@ class Analysis(Fusions):
         first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
         if first is not None:  # whatever its dequantized result does, the quantize itself could be in the fusion before
             found = [r for r in self._before(members[:first + 1], members[first]) if r.check != BORDER]
-        if any(n.op.name in DEQUANTIZES and is_quantised(next(n.operands).dtype) for n in members):
+        if any(n.op.name in DEQUANTIZES and is_quantized(next(n.operands).dtype) for n in members):
             found += self._after(last)
         return found
 
@@ -95,7 +95,7 @@ class Analysis(Fusions):
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
-                   and (n.op.name == "cast" or not is_quantised(v.dtype))]
+                   and (n.op.name == "cast" or not is_quantized(v.dtype))]
         entries = [(self.given.under(v), n) for v, n in entries if not self._shared(v, n)]
         if not entries:
             return []
@@ -105,7 +105,7 @@ class Analysis(Fusions):
     def _shared(self, value: Value, user: Node) -> bool:
         """Whether a value is a dequantize that is stored for several users, each of which could take it in."""
         maker = value.node
-        return maker is not None and maker.op.name in DEQUANTIZES and is_quantised(next(maker.operands).dtype) \
+        return maker is not None and maker.op.name in DEQUANTIZES and is_quantized(next(maker.operands).dtype) \
             and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
@@ -195,7 +195,7 @@ class Analysis(Fusions):
         path = self.up(value) or way_up(value, self.given) or [value, *(v for v in maker.operands if v.data is None
                                                                         and v.dtype.kind == "float")][:2]
         if len(path) < 2:
-            return reason(last, fusion, "never quantised", maker, value)
+            return reason(last, fusion, "never quantized", maker, value)
         between = [v.node for v in path[:-1] if v.node is not None]
         k = max(k for k, n in enumerate(between) if self.alone(n))
         first, source = between[k], path[k + 1]
@@ -251,8 +251,8 @@ class Analysis(Fusions):
         user = users[0]
         if given.node(user) is given.value(value).node:
             return why("several", user, user.outputs[0])
-        if self.kind(user) in ("integer", "quantised"):
-            return reason(last, self.fusion(user, user), "quantised operands", user, value)
+        if self.kind(user) in ("integer", "quantized"):
+            return reason(last, self.fusion(user, user), "quantized operands", user, value)
         if len(users) > 1 or given.is_output(value):
             further = (*users, *(["an output of the graph"] * given.is_output(value)))
             return why("all users", user, value, users=further)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from graphq.base.budget import size_text
-from graphq.plan.arena import Slot
+from graphq.plan.arena import Allocation
 from graphq.report.profile import Profile
 
 LEFT, TRACK = 74, 34
@@ -37,16 +37,16 @@ def timeline(profile: Profile, box: Box) -> str:
     return _chart(LEFT + width + 40, bottom + 24, shapes)
 
 
-def memory(slots: Sequence[Slot], nbytes: int, steps: int, box: Box) -> str:
+def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box) -> str:
     """Where each buffer lies in the arena, and from which step to which; `box` is asked for the numbers of buffers."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
     shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
               for k in range(9) for y in [MEMORY_HEIGHT - MEMORY_HEIGHT * k / 8 + 8]]
-    for slot in slots:
-        y = MEMORY_HEIGHT + 8 - scale * (slot.offset + slot.nbytes)
-        shapes.append(_group(*box(slot.buffer), _rectangle(
-            LEFT + column * slot.first, y, column * (slot.last - slot.first + 1), scale * slot.nbytes)))
+    for at in allocations:
+        y = MEMORY_HEIGHT + 8 - scale * (at.offset + at.nbytes)
+        shapes.append(_group(*box(at.buffer), _rectangle(
+            LEFT + column * at.first, y, column * (at.last - at.first + 1), scale * at.nbytes)))
     every = max(1, steps // 20)
     shapes += [_text(LEFT + column * k, MEMORY_HEIGHT + 22, str(k)) for k in range(0, steps, every)]
     return _chart(LEFT + column * steps + 20, MEMORY_HEIGHT + 30, shapes)

@@ -17,12 +17,12 @@ from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, Ste
 LONG, SHOWN = 24, 8
 """A section of more lines than the former shows as many as the latter, unless all are asked for."""
 
-UNQUANTISED = "nothing in this model is quantised: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
+UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"
 """What comes first of a model without scales."""
 
 SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "matmul_integer", "conv_integer")
-"""Operations of quantised models."""
+"""Operations of quantized models."""
 
 ALSO = 8
 """Of the operations that are outside for one cause, how many a report names."""
@@ -36,7 +36,7 @@ def as_data(report: Report | ValueRecord) -> dict[str, Any]:
 def as_text(report: Report, *, full: bool = False) -> str:
     """The report as text; `full`: all lines of all sections, and the near misses of all rewrites."""
     every = [report, *_parts(report)]
-    first = [UNQUANTISED] if any(p.causes for p in every) and not any(
+    first = [UNQUANTIZED] if any(p.causes for p in every) and not any(
         o.op in SCALING for p in every for o in p.source) else []
     return "\n".join([*first, _text(report, full)])
 
@@ -146,7 +146,7 @@ def _in(node: GraphNode) -> str:
 
 
 def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
-    """`partitions: 53 convolution (53 integer), 1 pool (1 on quantised numbers), 2 eltwise`"""
+    """`partitions: 53 convolution (53 integer), 1 pool (1 on quantized numbers), 2 eltwise`"""
     if not partitions:
         return []
     total = Counter(n.partition.anchor for n in partitions if n.partition)

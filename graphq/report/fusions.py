@@ -14,7 +14,7 @@ from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse
 from graphq.report.given import QUANTIZES, REORDERS, Given, spread
-from graphq.report.kinds import is_quantised, kind_of
+from graphq.report.kinds import is_quantized, kind_of
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
 from graphq.rewrite.history import History, values_of
@@ -57,8 +57,8 @@ class Fusions:
 
     def up(self, value: Value) -> list[Value]:
         """The values from `value` up to that of an integer partition, through operations that are in none."""
-        return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantised")
-                       and not is_quantised(v.dtype), lambda node: node.op.name not in QUANTIZES)
+        return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantized")
+                       and not is_quantized(v.dtype), lambda node: node.op.name not in QUANTIZES)
 
     def alone(self, node: Node) -> bool:
         """Whether an operation is in no partition."""
@@ -70,12 +70,12 @@ class Fusions:
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
-            return Fuse(family.name, floats=family.quantised is None).name
+            return Fuse(family.name, floats=family.quantized is None).name
         product = next((v.node for v in self.up(maker.outputs[0])[-1:]), None)
         if product is not None and product is not maker:
             return self.fusion(product, user)
         family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
-        return Fuse(family.name, floats=family.quantised is None).name
+        return Fuse(family.name, floats=family.quantized is None).name
 
     def anchored(self, *nodes: Node) -> Unsupported | None:
         """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor.

@@ -1,4 +1,4 @@
-"""Which partitions multiply integers, which read and write quantised numbers alone, and which have floats at an end."""
+"""Which partitions multiply integers, which read and write quantized numbers alone, and which have floats at an end."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SCALED = ("dynamic_quantize", "dynamic_dequantize")
 """Operations whose operands but the first are scales and zero points."""
 
 
-def is_quantised(dtype: DType) -> bool:
+def is_quantized(dtype: DType) -> bool:
     """Whether numbers of this type stand for others, by a scale."""
     return dtype in (*QUANTIZED, s4, u4)
 
@@ -24,8 +24,8 @@ def kind_of(node: Node) -> Kind:
         return "float"
     if multiplies_integers(node):
         return "integer"
-    inputs = all(is_quantised(v.dtype) and all(u.op.name != "cast" for u in v.users) for v in read(node))
-    return "quantised" if inputs and all(is_quantised(v.dtype) for v in node.outputs) else "float"
+    inputs = all(is_quantized(v.dtype) and all(u.op.name != "cast" for u in v.users) for v in read(node))
+    return "quantized" if inputs and all(is_quantized(v.dtype) for v in node.outputs) else "float"
 
 
 def read(partition: Node) -> Iterator[Value]:

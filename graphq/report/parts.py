@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphq.ir import Graph
-from graphq.plan.arena import Slot
+from graphq.plan.arena import Allocation
 from graphq.plan.plan import Plan
 from graphq.plan.runtime import Runner
 from graphq.report.records import Report
@@ -12,18 +12,18 @@ from graphq.report.records import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """What a plan takes: bytes of the arena, and of buffers by where they are; `slots` are the buffers in the arena."""
+    """What a plan takes: bytes of the arena, and of buffers by where they are; and where those of the arena lie."""
 
     arena: int
     constants: int
     inputs: int
     outputs: int
-    slots: tuple[Slot, ...]
+    allocations: tuple[Allocation, ...]
 
     @property
     def unshared(self) -> int:
         """Bytes of all buffers in the arena, if none shared space with another."""
-        return sum(s.nbytes for s in self.slots)
+        return sum(s.nbytes for s in self.allocations)
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,5 @@ def memory_of(runner: Runner) -> Memory:
     def nbytes(storage: str) -> int:
         return sum(int(b.nbytes) for b in plan.buffers if b.storage == storage)
 
-    return Memory(runner.arena_bytes, nbytes("constant"), nbytes("input"), nbytes("output"), tuple(runner.slots()))
+    return Memory(runner.arena_bytes, nbytes("constant"), nbytes("input"), nbytes("output"),
+                  tuple(runner.allocations()))

@@ -17,7 +17,7 @@ from graphq.passes.pipeline import canonicalise
 from graphq.passes.static_quantization import ConvIntegerAsConvolution
 from graphq.report.coverage import MACS
 from graphq.report.given import MOVES, Given, spread
-from graphq.report.kinds import is_quantised
+from graphq.report.kinds import is_quantized
 from graphq.report.reasons import Reason, reason
 from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal
@@ -60,7 +60,7 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
 
 def _family(node: Node) -> Family | None:
     """The family whose kernels come nearest to an integer product."""
-    families = [f for f in FAMILIES if node.op.name in f.operations and f.quantised]
+    families = [f for f in FAMILIES if node.op.name in f.operations and f.quantized]
     weights = node.inputs[1].node if len(node.inputs) > 1 and node.inputs[1] is not None else None
     narrow = weights is not None and weights.op.name in DEQUANTIZES and next(weights.operands).dtype.bits == 4
     return next((f for f in families if (f.name == "matmul_4bit") == narrow), families[0] if families else None)
@@ -111,7 +111,7 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
         return None
     if value.data is not None:
         return why(f"constant {role}", op=maker, value=value)
-    if maker.op.name == "cast" and is_quantised((integer := next(maker.operands)).dtype):
+    if maker.op.name == "cast" and is_quantized((integer := next(maker.operands)).dtype):
         return why("cast operand", op=maker, value=value, source=integer)
     quantize = next((u for u in given.users(value) if u.op.name == "quantize"), None)
     if quantize is not None:

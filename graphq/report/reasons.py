@@ -99,7 +99,7 @@ REASONS: Mapping[str, Texts] = {
     "not convex": Texts(COMPUTED, "{refused}", "{source:|quantize and dequantize |; }quantize and dequantize {value}"),
     "length": Texts("the chain's length", f"the chain up to {{value}} has {MAX_EPILOGUE} operations, the most of a "
                     "partition", "quantize and dequantize {middle}, which cuts the chain"),
-    "never quantised": Texts(BORDER, "{op} gives {value:dtype} that comes from no quantized value",
+    "never quantized": Texts(BORDER, "{op} gives {value:dtype} that comes from no quantized value",
                              "quantize and dequantize what {op:title} reads, or its result"),
     "move between": Texts(LANES, "{op} stands between {source} and the {node:op}",
                           "move the {op:title} behind the {node:op}, where it moves integers"),
@@ -127,7 +127,7 @@ REASONS: Mapping[str, Texts] = {
                                  "return {source} in its place"),
     "returned": Texts(BORDER, "{value} is returned in {value:dtype}, and not quantized",
                       "quantize {value} before it is returned"),
-    "quantised operands": Texts("operands are quantised", "{value} is read in {value:dtype} by {op:line}",
+    "quantized operands": Texts("operands are quantized", "{value} is read in {value:dtype} by {op:line}",
                                 "quantize and dequantize {value}: the partition then takes the dequantize in"),
     "all users": Texts(FORK, "{value} has {users:count} users in {value:dtype}: {users:users}",
                        "quantize {value} before the fork"),
@@ -170,7 +170,7 @@ REASONS: Mapping[str, Texts] = {
     "operand cast": Texts(OPERANDS, _PRODUCT, "let the product read {dequantized} in f32, without the cast"),
     "operand narrowed": Texts(OPERANDS, _PRODUCT, "let the product read {dequantized} in f32, without the cast, and "
                               "cast its result"),
-    "operand joined": Texts(OPERANDS, "{value}, its {role}, joins sources of different quantisation: {sources:scales}",
+    "operand joined": Texts(OPERANDS, "{value}, its {role}, joins sources of different quantization: {sources:scales}",
                             "quantize and dequantize {value}, or quantize its sources by one scale and zero point"),
     "operand moved": Texts(OPERANDS, _PRODUCT, _BEFORE_MOVE),
     "operand moved, refused": Texts(OPERANDS, _PRODUCT + ": {refused}", "quantize and dequantize {value}"),
@@ -226,7 +226,7 @@ def _called(value: Value, given: Given) -> str:
 
 
 def _scales(value: Value, given: Given) -> str:
-    """How a source of a concat is quantised."""
+    """How a source of a concat is quantized."""
     maker = value.node
     if maker is None or maker.op.name != "dequantize":
         return f"{value.dtype} that is not dequantized ({say(value, given)})"

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"]
 """What runs an operation: a partition's kernel, a kernel of its own, its NumPy reference; nothing for the others."""
 
-Kind: TypeAlias = Literal["integer", "quantised", "float"]
-"""A partition that multiplies integers; one that reads and writes quantised numbers alone; any other."""
+Kind: TypeAlias = Literal["integer", "quantized", "float"]
+"""A partition that multiplies integers; one that reads and writes quantized numbers alone; any other."""
 
-KINDS: Mapping[Kind, str] = {"integer": "in integers", "quantised": "on quantised numbers", "float": "in floats"}
+KINDS: Mapping[Kind, str] = {"integer": "in integers", "quantized": "on quantized numbers", "float": "in floats"}
 """What texts say of partitions of each kind."""
 
 

@@ -56,11 +56,11 @@ class Views:
             self.add(prefix + "Nodes", hint + _nodes(report), after)
         if profile is not None:
             self.add_times(profile, prefix, report, after)
-        if part.memory is not None and part.memory.slots:
-            records |= _slots(part, after)
-            kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in part.memory.slots}
+        if part.memory is not None and part.memory.allocations:
+            records |= _allocations(part, after)
+            kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in part.memory.allocations}
             self.add(prefix + "Memory", _memory_text(part) + memory(
-                part.memory.slots, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after)
+                part.memory.allocations, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after)
 
     def add_times(self, profile: Profile, prefix: str = "", report: Report | None = None, records: str = "") -> None:
         """The timeline, and the steps in a table, the longest first; they lead to nodes where a report says which."""
@@ -103,7 +103,7 @@ def _operations(box: Box) -> tuple[str, ...]:
 
 
 def _body(node: GraphNode) -> Iterator[str]:
-    """`+ multiply, 2 add`: what a partition computes beside its anchor and its quantisation."""
+    """`+ multiply, 2 add`: what a partition computes beside its anchor and its quantization."""
     assert node.partition is not None
     others = Counter(x.op for x in node.partition.body)
     for op in (node.partition.anchor, "quantize", "dequantize"):
@@ -130,21 +130,21 @@ def _nodes(report: Report) -> str:
     return table(["node", "kind", "kernels", "operation"], rows, 1)
 
 
-def _slots(part: Part, after: str) -> dict[str, Record]:
+def _allocations(part: Part, after: str) -> dict[str, Record]:
     """The records of the arena's buffers: whose result each is, or whose scratch."""
     report = part.report
     assert part.memory is not None
     records: dict[str, Record] = {}
-    for slot in part.memory.slots:
-        number = report.steps[slot.first].node
+    for at in part.memory.allocations:
+        number = report.steps[at.first].node
         node = None if number is None else report.nodes[number]
         result = node.operation.outputs[0] if node is not None and node.operation.outputs else None
-        scratch = slot.first == slot.last
+        scratch = at.first == at.last
         whose = "" if result is None else f"{result.label} : {result.type}"
-        rows = [["scratch of" if scratch else "holds", whose], ["bytes", f"{slot.nbytes:,} at {slot.offset:,}"],
-                ["steps", f"{slot.first} to {slot.last}"]]
+        rows = [["scratch of" if scratch else "holds", whose], ["bytes", f"{at.nbytes:,} at {at.offset:,}"],
+                ["steps", f"{at.first} to {at.last}"]]
         go = [[after, f"n{number}", "the node that writes it"]] if node is not None else []
-        records[f"s{slot.buffer}"] = {"t": f"buffer {slot.buffer}", "r": rows, "go": go}
+        records[f"s{at.buffer}"] = {"t": f"buffer {at.buffer}", "r": rows, "go": go}
     return records
 
 
@@ -152,6 +152,6 @@ def _memory_text(part: Part) -> str:
     """What the plan takes, in one sentence."""
     m = part.memory
     assert m is not None
-    return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.slots)} buffers, which without "
+    return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which without "
             f"sharing would take {size_text(m.unshared)}. Beside it: {size_text(m.constants)} of constants and packed "
             f"weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of outputs.</p>")

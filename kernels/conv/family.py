@@ -12,7 +12,7 @@ from graphq.ops.conv import weight_axes
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 
-def quantised(g: PatternBuilder) -> PatternLike:
+def quantized(g: PatternBuilder) -> PatternLike:
     """convolution(dequantize(x), dequantize(w), bias?), or conv_transpose"""
     return dequantized_operands(g, *CONVOLUTIONS)
 
@@ -40,6 +40,6 @@ def _axes(node: Node, rank: int) -> tuple[int, ...]:
 
 
 CONVOLUTION = Family(
-    "convolution", CONVOLUTIONS, check_convolution, lower_convolution, convolution_steps, quantised,
+    "convolution", CONVOLUTIONS, check_convolution, lower_convolution, convolution_steps, quantized,
     any_operands(*CONVOLUTIONS), channels_last=CONVOLUTIONS,
     macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})

@@ -32,7 +32,7 @@ from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
-from graphq.kernels.matmul.lower import quantised_operands, refuse_overflow
+from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
@@ -250,7 +250,7 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
     c: Convolution
     scales = None
     if producers:
-        c, scales = _quantised(body, node, constants)
+        c, scales = _quantized(body, node, constants)
     else:
         c = FloatConvolution(**_geometry(body, node, source, weights))
     check_lanes(body, out, node, producers, range(2), anchored=True)
@@ -305,10 +305,10 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
                 images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
 
 
-def _quantised(body: Graph, node: Node,
+def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerConvolution, tuple[QuantParameter, QuantParameter]]:
     """The integer convolution, and the scales of both operands."""
-    left, right = quantised_operands(node, groups=node.op.name == "conv_transpose")
+    left, right = quantized_operands(node, groups=node.op.name == "conv_transpose")
     a, b = (next(n.operands) for n in (left, right))
     filter = _filter(node, b.type.dims)
     a_scale, a_zp = _of_source(left, filter, body, constants)
@@ -333,7 +333,7 @@ def _quantised(body: Graph, node: Node,
     return c, (a_scale, b_scale)
 
 
-_INSIDE = "the source is quantised per channel along {own}: its scale would stand inside the sum"
+_INSIDE = "the source is quantized per channel along {own}: its scale would stand inside the sum"
 PER_TENSOR = "quantize the source per tensor"
 
 
@@ -354,7 +354,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 
     Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or
     those of the channels of all groups; or, where a group reads one input channel, one a group. Raises Unsupported for
-    weights quantised along another axis.
+    weights quantized along another axis.
     """
     if right.attrs["qtype"] == "per_group":
         return _of_groups(right, filter, body, constants)
@@ -369,7 +369,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
         scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
     else:
         w = next(right.operands)
-        raise Unsupported("the weights are quantised along {own}, which is not that of the output channels",
+        raise Unsupported("the weights are quantized along {own}, which is not that of the output channels",
                           "quantize the weights along the output channels, {outputs} of {weights}, or per tensor", 1,
                           own=Axes(w, (k,)), outputs=Axes(w, (filter.axes[0],)), weights=w)
     return scale, zp

@@ -33,7 +33,7 @@ class Family:
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
     built, `lower` turns the body into what kernels compute, and `steps` adds the plan steps that compute it.
 
-    Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantised`
+    Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantized`
     is met first, while each dequantize stands before its constant: there a dequantize of an operand joins the
     partition. `floats` is met after constants have been dequantized. Patterns are functions of modules, as passes are
     pickled.
@@ -47,7 +47,7 @@ class Family:
     check: Check
     lower: Lower
     steps: Steps
-    quantised: Pattern | None = None
+    quantized: Pattern | None = None
     floats: Pattern | None = None
     channels_last: tuple[str, ...] = ()
     macs: Mapping[str, Count] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Scales and zero points of an anchor's quantised operands: known when it is compiled, or tensors when it runs."""
+"""Scales and zero points of an anchor's quantized operands: known when it is compiled, or tensors when it runs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 
 @dataclass(frozen=True, eq=False)
 class QuantParameter:
-    """The scales or the zero points of a quantised operand.
+    """The scales or the zero points of a quantized operand.
 
     They are `data` when they are known, else input `index` of the partition; `plus` is added to them. `shape` is that
     under which they broadcast to the operand that is multiplied, and to the result.
@@ -104,7 +104,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 
 
 def reach(dtype: str, zps: QuantParameter) -> int:
-    """The most that a quantised number can differ from its zero point; one that is not known is in their range."""
+    """The most that a quantized number can differ from its zero point; one that is not known is in their range."""
     low, high = RANGES[dtype]
     if zps.data is None:
         return high - low

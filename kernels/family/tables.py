@@ -1,7 +1,7 @@
 """Chains of operations on one byte as tables: the numbers of the chain, at the price of one look-up.
 
 Of quantize -> dequantize -> f -> quantize the second quantize is a function of the first one's 256 values, where f's
-other operands are numbers that the plan knows: activations of quantised models are such chains, of three operations or
+other operands are numbers that the plan knows: activations of quantized models are such chains, of three operations or
 thirty. The table holds what `evaluate` gives for the chain, so nothing changes but the time. Tables are operands:
 kernels that differ in them only are one.
 """

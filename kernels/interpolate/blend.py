@@ -2,7 +2,7 @@
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d is the dequantisation of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the product of two
+d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the product of two
 numbers in f32, which lie in memory as [height, ko] and then [width, ki] (`windows.WINDOWS`). A tap of weight 0 should
 lie in the padding, of zeros.
 """

@@ -243,7 +243,7 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size; NaN -> zp in 16 low bits."""
     # Clipping q to whole bounds before rounding is the same as saturating after it, and makes the conversion safe;
     # rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
-    # operand and converts to -2**31, whose low bits are 0: a test for it made requantising a tenth slower.
+    # operand and converts to -2**31, whose low bits are 0: a test for it made requantizing a tenth slower.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 

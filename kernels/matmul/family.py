@@ -15,7 +15,7 @@ def dequantized_operands(g: PatternBuilder, *names: str) -> PatternLike:
     return g.any_of(*(g.any_of(*names)(*operands, attrs=ANY) for operands in ((x, w), (x, w, Var("bias")))))
 
 
-def quantised(g: PatternBuilder) -> PatternLike:
+def quantized(g: PatternBuilder) -> PatternLike:
     """matmul(dequantize(x), dequantize(w), bias?), or matmul_integer(...)"""
     return g.any_of(dequantized_operands(g, "matmul"), g.matmul_integer(..., attrs=ANY))
 
@@ -26,5 +26,5 @@ def macs(node: Node) -> int:
     return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
 
 
-MATMUL = Family("matmul", MATMULS, check_matmul, lower_matmul, matmul_steps, quantised, any_operands("matmul"),
+MATMUL = Family("matmul", MATMULS, check_matmul, lower_matmul, matmul_steps, quantized, any_operands("matmul"),
                 macs=dict.fromkeys(MATMULS, macs))

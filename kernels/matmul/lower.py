@@ -1,6 +1,6 @@
 """Matmuls of integers and of floats, from a partition's body.
 
-An integer matmul's formula (design: "What the numbers are"), with x, w the quantised operands:
+An integer matmul's formula (design: "What the numbers are"), with x, w the quantized operands:
 
     acc = sum_k (x[i,k] - zx) * (w[k,j] - zw[j])          exact, s32
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
@@ -136,7 +136,7 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
     if node.op.name == "matmul_integer":
         product, own = _integers(body, node, constants), range(4)
     elif producers:
-        product, scales = _quantised(body, node, constants)
+        product, scales = _quantized(body, node, constants)
     else:
         product = _floats(body, node)
     check_lanes(body, out, node, producers, own, anchored=True)
@@ -194,23 +194,23 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}", "reshape both to matrices")
 
 
-def _quantised(body: Graph, node: Node,
+def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
     """The integer operands of a matmul of dequantized ones, and the scales of both."""
     index = {v: k for k, v in enumerate(body.inputs)}
-    left, right = quantised_operands(node)
+    left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
     _check_ranks(a.type.dims, b.type.dims)
     if left.attrs["qtype"] != "per_tensor":
         k, rank = left.attrs["axis"], len(a.type.dims)
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
-        raise Unsupported("the source is quantised per channel along {own}: " + (
+        raise Unsupported("the source is quantized per channel along {own}: " + (
             "its scale would stand inside the sum" if k % rank == summed
             else "kernels take one scale and zero point for the source"), "quantize the source per tensor", 0,
             own=Axes(a, (k,)))
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
-        raise Unsupported("the weights are quantised along {own}, which is not the columns'",
+        raise Unsupported("the weights are quantized along {own}, which is not the columns'",
                           "quantize the weights along the columns, {columns} of {weights}, or per tensor", 1,
                           own=Axes(b, (right.attrs["axis"],)), columns=Axes(b, (columns,)), weights=b)
     n = (b.type.dims[columns],)
@@ -255,7 +255,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
     return given(value, body, constants, shape)
 
 
-def quantised_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
+def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
     """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8.
 
     `groups`: the weights may have scales of groups.

@@ -7,7 +7,7 @@ from graphq.kernels.matmul_4bit.steps import matmul_4bit_steps
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
-def quantised(g: PatternBuilder) -> PatternLike:
+def quantized(g: PatternBuilder) -> PatternLike:
     """matmul(dequantize(x), dynamic_dequantize(w, scales, zps?), bias?)
 
     w is s4 or u4, constant as its scales and zero points are: one a tensor, a column, or a group of rows and columns.
@@ -17,4 +17,4 @@ def quantised(g: PatternBuilder) -> PatternLike:
     return g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, Var("bias"), attrs=ANY))
 
 
-MATMUL_4BIT = Family("matmul_4bit", ("matmul",), check_matmul_4bit, lower_matmul_4bit, matmul_4bit_steps, quantised)
+MATMUL_4BIT = Family("matmul_4bit", ("matmul",), check_matmul_4bit, lower_matmul_4bit, matmul_4bit_steps, quantized)

@@ -158,7 +158,7 @@ class _Spread:
         self.n = shape[1 - self.along_k]
         if self.attrs["qtype"] == "per_channel" and self.attrs["axis"] % 2 == self.along_k:
             weights = next(node.operands)
-            raise Unsupported("the weights are quantised along {own}, which is not the columns'",
+            raise Unsupported("the weights are quantized along {own}, which is not the columns'",
                               "quantize the weights along {columns}, or in groups", 1,
                               own=Axes(weights, (self.along_k,)), columns=Axes(weights, (1 - self.along_k,)))
 

@@ -1,8 +1,8 @@
 """The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
 The gates of the input are given: x of [T, B, gates * H]. Each step adds the products of the last state with the
-recurrent weights, sums as in `float_sums`; of quantised layers exact sums of integers, times one factor, of the state
-quantised as ONNX's DynamicQuantizeLinear does it.
+recurrent weights, sums as in `float_sums`; of quantized layers exact sums of integers, times one factor, of the state
+quantized as ONNX's DynamicQuantizeLinear does it.
 
     lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -44,12 +44,12 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
     """Products of the state [B, H] with weights [gates * H, H]; with `scales` these are integers."""
     if scales is None:
         return float_sums(h, recurrent.T)
-    units, scale = quantised(h)
+    units, scale = quantized(h)
     total = units.astype(np.int64) @ recurrent.T.astype(np.int64)
     return np.asarray(total.astype(np.int32).astype(np.float32) * (scale * scales))
 
 
-def quantised(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
+def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
     """The state as u8 less the zero point, in f32, and the scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
 """From a pool's body to what its kernel computes, and to the NumPy formula of the same numbers.
 
-With q the quantised source, x one of floats, over the taps t of a window of which `count` are averaged:
+With q the quantized source, x one of floats, over the taps t of a window of which `count` are averaged:
 
     max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
                 y = max_t x[t]
@@ -116,7 +116,7 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
     if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
         k, rank = dequantize.attrs["axis"], len(value.type.dims)
         if k % rank != rank - 1:
-            raise Unsupported("the source is quantised along {own}, which is not the channels'",
+            raise Unsupported("the source is quantized along {own}, which is not the channels'",
                               "quantize the source per tensor, or along the channels, {channels}", 0,
                               own=Axes(value, (k,)), channels=Axes(value, (-1,)))
     return value

@@ -2,9 +2,9 @@
 
     d(x) = (x - zp[c]) * s[c]  of u8 and s8, in f32, rounded once        d(x) = x  of floats
 
-The mean of four integers, requantised to the same scale, is exactly halfway between two integers in one case of four.
-Which way the reference rounds then depends on the f32 rounding errors of the dequantisation d and of the sum. Kernels
-therefore dequantise every element before they add, in the reference's order (`numbers.mean_sums`).
+The mean of four integers, requantized to the same scale, is exactly halfway between two integers in one case of four.
+Which way the reference rounds then depends on the f32 rounding errors of the dequantization d and of the sum. Kernels
+therefore dequantize every element before they add, in the reference's order (`numbers.mean_sums`).
 """
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ caller fills in the addresses of
     gates    of the input                       panels       of the weights
     first    states; last, after all steps      states       all of them
     cells    the last ones (LSTM)               first_cells  (LSTM)
-    extra    the bias (GRU), or the scales of all gates (quantised)
-    room     for the quantised state, f32, and 16 bytes after it
+    extra    the bias (GRU), or the scales of all gates (quantized)
+    room     for the quantized state, f32, and 16 bytes after it
     lengths  of the rows, s32, or 0
 """
 view = LAYER.view
@@ -129,7 +129,7 @@ def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
 
 
 @emits
-def _quantise(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
+def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
     """Store `count` f32 as u8 of that scale and zero point, less the zero point, in f32."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
@@ -143,7 +143,7 @@ def _quantise(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def recurring(gates: int, whole: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1), `whole`: of a quantised one."""
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1), `whole`: of a quantized one."""
     copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
 
     def block(args: int, index: int) -> None:
@@ -164,7 +164,7 @@ def recurring(gates: int, whole: int) -> Functions:
             if whole:
                 extremes(h, rows * n, room + size)
                 scale_of(room + size, 1, room + size + 8, room + size + 12)
-                _quantise(h, rows * n, room, room + size + 8, room + size + 12)
+                _quantize(h, rows * n, room, room + size + 8, room + size + 12)
                 factors = room
             i = first
             while i < last:
@@ -206,12 +206,12 @@ class Layer(NamedTuple):
     rows: int
     units: int
     reverse: bool
-    quantised: bool = False
+    quantized: bool = False
 
 
 def plan_recurrence(x: Layer, target: Target) -> Step:
-    """Plan all steps of a layer; of a quantised one, whose rows are quantised together, in one block."""
+    """Plan all steps of a layer; of a quantized one, whose rows are quantized together, in one block."""
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # Zen 4, 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
-    return plan_rows(recurring, LAYER, words, target._replace(threads=1) if x.quantised else target,
-                     rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, int(x.quantised)))
+    return plan_rows(recurring, LAYER, words, target._replace(threads=1) if x.quantized else target,
+                     rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, int(x.quantized)))

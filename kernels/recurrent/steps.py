@@ -21,7 +21,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
     if scales is not None:
         rows = np.broadcast_to(np.asarray(scales.data), recurrent.type.dims[:1])
         words |= {"extra": Ref(b.constant(rows)), "room": Ref(b.temporary(node.outputs[1].type.nbytes + 16))}
-    _add(b, node, 4, lengths, {**words, "first": _state(b, node, h)}, quantised=scales is not None)
+    _add(b, node, 4, lengths, {**words, "first": _state(b, node, h)}, quantized=scales is not None)
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
@@ -55,11 +55,11 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
 
 
 def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Word], *,
-         quantised: bool = False) -> None:
+         quantized: bool = False) -> None:
     given, weights = node.operand(0), node.operand(1).data
     assert weights is not None
     steps, rows, units = node.outputs[0].type.dims
-    step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantised), b.target)
+    step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantized), b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
     b.run(step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(weights, gates))),

@@ -1,6 +1,6 @@
 """How outputs near a rounding tie are computed as the graph has them written.
 
-A graph of quantised operators says: dequantize the operands, multiply and add them in f32, quantize the result. Kernels
+A graph of quantized operators says: dequantize the operands, multiply and add them in f32, quantize the result. Kernels
 add the integers instead: that is exact, faster, and the same in any order. The f32 sum as written has rounding errors,
 some 1e-6 to 1e-4 of a step of the quantize. So both round to the same integer, unless a tie, the middle between two
 integers, lies between them:

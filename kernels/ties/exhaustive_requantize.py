@@ -1,4 +1,4 @@
-"""Sums of two quantised bytes: constants with which a fast requantize gives the exact integer in every case.
+"""Sums of two quantized bytes: constants with which a fast requantize gives the exact integer in every case.
 
 An addition of two u8 or s8 tensors and the quantize after it has 65,536 cases, and in about a hundred of them rounding
 errors decide. All cases are tried here: with other last bits of the factors, and a constant in the middle of the range

@@ -1,6 +1,6 @@
-"""The f32 factors of sums as written: activations and packed weights, dequantised into the order of the sum.
+"""The f32 factors of sums as written: activations and packed weights, dequantized into the order of the sum.
 
-Such a sum adds products x * w of dequantised numbers; these functions read the bytes where they lie, dequantise them,
+Such a sum adds products x * w of dequantized numbers; these functions read the bytes where they lie, dequantize them,
 and store x and w next to each other for `ordered_sums`.
 
 Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).

@@ -1,4 +1,4 @@
-"""A quantised dense layer, with options."""
+"""A quantized dense layer, with options."""
 import numpy as np
 
 import graphq as gq

@@ -52,13 +52,13 @@ TEXTS = [
 CASTS = (32, 1, TO_F32, 32), (64, 1, TO_INTEGER, 8), (8, 0, TO_BOOLEAN, 8)
 
 
-def recurrent(op, quantised):
+def recurrent(op, quantized):
     gates, units = {"lstm": 4, "gru": 3, "rnn": 1}[op], 17
     g = gq.Graph(op)
     x = g.input("x", shape=(3, 7, gates * units), dtype="f32")
     first = [g.input(n, shape=(7, units), dtype="f32") for n in "hc"[:2 if op == "lstm" else 1]]
     weights = np.ones((gates * units, units), np.float32)
-    extra = {"lstm": np.ones(gates * units, np.float32) if quantised else None, "gru": np.ones(units, np.float32)}
+    extra = {"lstm": np.ones(gates * units, np.float32) if quantized else None, "gru": np.ones(units, np.float32)}
     more = [extra[op]] if op in extra else []
     g.output(getattr(g, op)(x, g.constant(weights), *first, *more, None)[0], name="y")
     return g
@@ -95,8 +95,8 @@ def graphs(seeds):
         for m in (1, 5, 300):
             yield f"dense {m} {x} {w} {ta}", lambda x=x, w=w, zw=zw, ta=ta, m=m: dense(
                 m, x=x, w=w, zw=zw, transpose_a=ta)
-    for op, quantised in (("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)):
-        yield op, lambda op=op, quantised=quantised: recurrent(op, quantised)
+    for op, quantized in (("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)):
+        yield op, lambda op=op, quantized=quantized: recurrent(op, quantized)
     yield "observed", observed
     for group in (32, 16):
         yield f"4 bits {group}", lambda group=group: four_bits(group)

@@ -219,7 +219,7 @@ MORE = {
         {SECOND: quantized("c") + SECOND.replace("(%c", "(%dc")}),
     "a concat of two scales along the channels": (
         conv(quantized("y") + "%c = concat(%dy, %dx, axis=1)\n" + SECOND, inputs=", v: s8[4,8,1,1]"), "%m",
-        ["%c, its source, joins sources of different quantisation"], "quantize and dequantize %c",
+        ["%c, its source, joins sources of different quantization"], "quantize and dequantize %c",
         {SECOND: quantized("c") + SECOND.replace("(%c", "(%dc")}),
     "a dense layer behind a convolution": (
         conv("%r = relu(%y)\n %f = static_reshape(%r, shape=[1,100], special_zero=false)\n" + DENSE,

@@ -1,6 +1,6 @@
-"""Random graphs in the manner of benchdnn: an anchor on quantised or float operands, post-ops, a quantize.
+"""Random graphs in the manner of benchdnn: an anchor on quantized or float operands, post-ops, a quantize.
 
-Sizes are small and odd, attributes drawn from what the operations allow; everything a quantised partition may hold
+Sizes are small and odd, attributes drawn from what the operations allow; everything a quantized partition may hold
 takes part. `random_graph(seed)` gives the graph and arrays for its inputs.
 """
 import numpy as np

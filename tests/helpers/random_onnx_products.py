@@ -1,4 +1,4 @@
-"""Random products of matrices and windows, and quantised ones: functions that add such nodes to a builder."""
+"""Random products of matrices and windows, and quantized ones: functions that add such nodes to a builder."""
 import numpy as np
 import onnx
 from onnx_builder import MAKERS, Skip, maker
@@ -127,7 +127,7 @@ def resize(b):
     b.node("Resize", [x, first, *tail], mode=mode, coordinate_transformation_mode=rule, nearest_mode=nearest)
 
 
-# -- quantisation ------------------------------------------------------------------------------------------------------
+# -- quantization ------------------------------------------------------------------------------------------------------
 
 def _weights(b, *shape, axis):
     """Constant weights: floats, or integers and a DequantizeLinear, for each channel where the opset allows it."""
@@ -155,7 +155,7 @@ def _parameters(b, x, per_channel_axis=None):
 
 
 @maker
-def fake_quantised(b):
+def fake_quantized(b):
     if b.opset < 10:
         raise Skip
     x = b.pick(lambda a: a.size > 0)
@@ -164,7 +164,7 @@ def fake_quantised(b):
     b.node("DequantizeLinear", [q, scale, zp])
 
 
-MAKERS.extend([fake_quantised] * 6)
+MAKERS.extend([fake_quantized] * 6)
 MAKERS.extend([conv, matmul, conv, matmul, binary, unary, pool])
 
 

@@ -1,4 +1,4 @@
-"""Two quantised models out of installed packages: made by onnxruntime.quantization in QDQ form, and inputs for them."""
+"""Two quantized models out of installed packages: made by onnxruntime.quantization in QDQ form, and inputs for them."""
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ class Samples(CalibrationDataReader):
         return next(self.feeds, None)
 
 
-def quantised(model, samples, path):
+def quantized(model, samples, path):
     """The model in 8 bits, weights per channel, at `path`."""
     plain = path.with_suffix(".f32.onnx")
     onnx.save(model, plain)
@@ -49,7 +49,7 @@ def digits(folder):
     graph = helper.make_graph(nodes, "digits", [helper.make_tensor_value_info("x", 1, [450, 64])],
                               [helper.make_tensor_value_info("y", 1, [450, 10])], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return quantised(model, [images[450:900]], folder / "digits.onnx"), images[:450]
+    return quantized(model, [images[450:900]], folder / "digits.onnx"), images[:450]
 
 
 def squeezenet(folder):
@@ -76,7 +76,7 @@ def squeezenet(folder):
     whole = helper.make_graph(nodes, "squeezenet", [image], [end], weights)
     model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     pictures = rng.uniform(size=(3, 1, 3, 96, 96)).astype(np.float32)
-    return quantised(model, pictures, folder / "squeezenet.onnx"), pictures[0]
+    return quantized(model, pictures, folder / "squeezenet.onnx"), pictures[0]
 
 
 PACKAGED = {f.__name__: f for f in (digits, squeezenet)}

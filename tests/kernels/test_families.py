@@ -13,7 +13,7 @@ def test_records_name_operations_that_there_are():
     assert len({f.name for f in FAMILIES}) == len(FAMILIES)
     for f in FAMILIES:
         assert {*f.operations, *f.channels_last, *f.macs} <= set(OPS) and set(f.channels_last) <= set(f.operations)
-        assert family_named(f.name) is f and (f.quantised or f.floats)
+        assert family_named(f.name) is f and (f.quantized or f.floats)
 
 
 def test_the_pipeline_has_every_fusion_in_order():

@@ -86,7 +86,7 @@ def test_twenty_operations_with_casts_between():
     }}""")) == 1
 
 
-@pytest.mark.parametrize("name", ["matmul_transpose_reshape", "matmul_dynamic_quantisation", "convolution_depthwise",
+@pytest.mark.parametrize("name", ["matmul_transpose_reshape", "matmul_dynamic_quantization", "convolution_depthwise",
                                   "int8_avg_pool_moved", "layer_norm_with_statistics", "attention_int8", "gated_mlp"])
 def test_family_runs_compiled(name):
     """The partition compiles on its own, and agrees with the reference."""

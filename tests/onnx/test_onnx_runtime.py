@@ -13,7 +13,7 @@ WEIGHTS = np.tile(EDGES, (K, 1))
 """Columns of 127 and of -128: two products of 255 with either are beyond 16 bits."""
 
 
-def quantised(x, w, *order):
+def quantized(x, w, *order):
     """Operands by name in the order of an operator: scales 1, zero points 0."""
     values = {"x": x, "XS": F(1), "XZ": x.dtype.type(0), "W": w, "WS": F(1), "WZ": S(0), "YS": F(1 << 15),
               "YZ": x.dtype.type(0)}
@@ -25,26 +25,26 @@ def image(x):
 
 
 FILTER = np.ascontiguousarray(WEIGHTS.T[:, :, None, None])
-OPERATORS = {  # domain, inputs for activations x, whether results are quantised
-    "MatMulInteger": ("", lambda x: quantised(x, WEIGHTS, "x", "W"), False),
-    "MatMulInteger zero points": ("", lambda x: quantised(x, WEIGHTS, "x", "W", "XZ", "WZ"), False),
-    "ConvInteger": ("", lambda x: quantised(image(x), FILTER, "x", "W"), False),
-    "QLinearMatMul": ("", lambda x: quantised(x, WEIGHTS, "x", "XS", "XZ", "W", "WS", "WZ", "YS", "YZ"), True),
-    "QLinearConv": ("", lambda x: quantised(image(x), FILTER, "x", "XS", "XZ", "W", "WS", "WZ", "YS", "YZ"), True),
-    "QGemm": (MICROSOFT, lambda x: quantised(x, WEIGHTS, "x", "XS", "XZ", "W", "WS", "WZ"), False),
-    "MatMulIntegerToFloat": (MICROSOFT, lambda x: quantised(x, WEIGHTS, "x", "W", "XS", "WS", "XZ", "WZ"), False),
+OPERATORS = {  # domain, inputs for activations x, whether results are quantized
+    "MatMulInteger": ("", lambda x: quantized(x, WEIGHTS, "x", "W"), False),
+    "MatMulInteger zero points": ("", lambda x: quantized(x, WEIGHTS, "x", "W", "XZ", "WZ"), False),
+    "ConvInteger": ("", lambda x: quantized(image(x), FILTER, "x", "W"), False),
+    "QLinearMatMul": ("", lambda x: quantized(x, WEIGHTS, "x", "XS", "XZ", "W", "WS", "WZ", "YS", "YZ"), True),
+    "QLinearConv": ("", lambda x: quantized(image(x), FILTER, "x", "XS", "XZ", "W", "WS", "WZ", "YS", "YZ"), True),
+    "QGemm": (MICROSOFT, lambda x: quantized(x, WEIGHTS, "x", "XS", "XZ", "W", "WS", "WZ"), False),
+    "MatMulIntegerToFloat": (MICROSOFT, lambda x: quantized(x, WEIGHTS, "x", "W", "XS", "WS", "XZ", "WZ"), False),
 }
 
 
 @pytest.mark.parametrize("dtype", ACTIVATIONS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_sums_of_the_largest_products(name, dtype):
-    domain, operands, requantised = OPERATORS[name]
+    domain, operands, requantized = OPERATORS[name]
     x = ACTIVATIONS[dtype]
     inputs = operands(x)
     got, = results(node_model(name.split()[0], inputs, domain=domain), feeds(inputs))
     sums = x.astype(np.int64) @ WEIGHTS.astype(np.int64)
-    if requantised:
+    if requantized:
         limits = np.iinfo(x.dtype)
         sums = np.clip(np.rint(sums / (1 << 15)), limits.min, limits.max)
     if got.ndim == 4:
@@ -70,7 +70,7 @@ def test_sums_of_floats_that_a_session_makes_integers():
 
 def test_weights_that_are_made_u8():
     """Only those beside u8: weights and zero points 128 higher, each once; the model that was given stays as it is."""
-    inputs = quantised(ACTIVATIONS["u8"], WEIGHTS, "x", "W", "XZ", "WZ")
+    inputs = quantized(ACTIVATIONS["u8"], WEIGHTS, "x", "W", "XZ", "WZ")
     model = node_model("MatMulInteger", inputs, domain="")
     before = model.SerializeToString()
     made = exact(model)
@@ -78,5 +78,5 @@ def test_weights_that_are_made_u8():
     w, zero = (onnx.numpy_helper.to_array(arrays[made.graph.node[0].input[k]]) for k in (1, 3))
     assert (w.dtype, zero.dtype, int(zero)) == (U, U, OFFSET) and (w == WEIGHTS.astype(int) + OFFSET).all()
     assert model.SerializeToString() == before
-    signed = node_model("MatMulInteger", quantised(ACTIVATIONS["s8"], WEIGHTS, "x", "W"), domain="")
+    signed = node_model("MatMulInteger", quantized(ACTIVATIONS["s8"], WEIGHTS, "x", "W"), domain="")
     assert exact(signed).SerializeToString() == signed.SerializeToString()

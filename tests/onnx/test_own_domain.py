@@ -163,7 +163,7 @@ def test_malformed_nodes(name):
 
 
 @pytest.mark.parametrize("name", ["LayerNormalization", "NhwcMaxPool"])
-def test_the_operator_set_that_quantisers_forget(name):
+def test_the_operator_set_that_quantizers_forget(name):
     """It is version 1, the only one; a model that names it stays as it is."""
     m = model(name, *CASES[name][:3])
     del m.opset_import[:]

@@ -1,4 +1,4 @@
-"""Quantised layers equal ONNX Runtime without optimisations, which executes every quantize and dequantize by itself."""
+"""Quantized layers equal ONNX Runtime without optimisations, which executes every quantize and dequantize by itself."""
 import ml_dtypes
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_convolution_of_weights_of_4_bits_equals_onnx_runtime(dtype):
 
 
 def test_infinite_scales_run():
-    """Quantisers write them where they saw -inf, in masks."""
+    """Quantizers write them where they saw -inf, in masks."""
     x = np.float32([-1e30, 3, 0, 7]).reshape(1, 4)
     constants = {"s": np.float32(np.inf), "z": np.uint8(255), "t": np.float32(0.02), "zero": np.uint8(0)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

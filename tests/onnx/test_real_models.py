@@ -1,4 +1,4 @@
-"""Real quantised models give what their files literally mean, bit for bit."""
+"""Real quantized models give what their files literally mean, bit for bit."""
 import os
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_models_of_installed_packages(name, tmp_path):
 @pytest.mark.skipif(not FILES, reason="no folder of models is there (GRAPHQ_SHARED names it)")
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_stored_literal_outputs(path):
-    """Those of models that are quantised; of f32 ones sums are in graphq's order."""
+    """Those of models that are quantized; of f32 ones sums are in graphq's order."""
     if path.stem not in SAMPLE and os.environ.get("GRAPHQ_MODELS") != "all":
         pytest.skip("only two of the models in GRAPHQ_SHARED run without GRAPHQ_MODELS=all")
     feeds, want = inputs_of(path, {})

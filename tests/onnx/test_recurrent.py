@@ -19,17 +19,17 @@ def floats(*shape):
 def model(op, direction="forward", bias=True, states=True, lengths=False, more=(), **attrs):
     """A model with open steps and rows."""
     ways, rows = 2 if direction == "bidirectional" else 1, COUNT[op] * SIZE
-    quantised = op.startswith("Dynamic")
+    quantized = op.startswith("Dynamic")
     values = {"w": floats(ways, rows, WIDTH), "r": floats(ways, rows, SIZE), "b": floats(ways, 2 * rows)}
     values["p"] = floats(ways, 3 * SIZE)
-    if quantised:
+    if quantized:
         values |= {"w": rng.integers(-127, 128, (ways, WIDTH, rows)).astype(np.int8),
                    "r": rng.integers(-127, 128, (ways, SIZE, rows)).astype(np.int8),
                    "ws": np.full(ways, 0.004, np.float32), "wz": np.zeros(ways, np.int8),
                    "rs": np.full(ways, 0.003, np.float32), "rz": np.full(ways, 3, np.int8)}
     names = ["h", "c"] if COUNT[op] == 4 else ["h"]
     inputs = ["x", "w", "r", "b" if bias else "", "len" if lengths else "", *(names if states else ["", ""]), *more]
-    if quantised:
+    if quantized:
         inputs += [""] * (8 - len(inputs)) + ["ws", "wz", "rs", "rz"]
     while not inputs[-1]:
         inputs.pop()
@@ -38,7 +38,7 @@ def model(op, direction="forward", bias=True, states=True, lengths=False, more=(
     if lengths:
         typed.append(helper.make_tensor_value_info("len", TensorProto.INT32, ["n"]))
     outs = ["y", "yh", "yc"] if COUNT[op] == 4 else ["y", "yh"]
-    node = helper.make_node(op, inputs, outs, domain="com.microsoft" if quantised else "", hidden_size=SIZE,
+    node = helper.make_node(op, inputs, outs, domain="com.microsoft" if quantized else "", hidden_size=SIZE,
                             direction=direction, **attrs)
     results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["t", ways, "n", SIZE] if n == "y" else
                                              [ways, "n", SIZE]) for n in outs]
@@ -101,7 +101,7 @@ def test_peepholes(direction):
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_a_quantised_layer(direction):
+def test_a_quantized_layer(direction):
     """Of one row, for with more ONNX Runtime's range is that of a part of them."""
     compare(model("DynamicQuantizeLSTM", direction), shapes=((4, 1), (9, 1)), tolerance=1e-4)
 
@@ -121,9 +121,9 @@ def test_round_trip(op, direction, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_quantised_layer_is_not_saved(tmp_path):
+def test_a_quantized_layer_is_not_saved(tmp_path):
     m = model("DynamicQuantizeLSTM")
     given = feeds(m, 3, 1)
     g = gq.load_onnx(m).specialise({n: gq.TensorType(gq.dtypes.f32, x.shape) for n, x in given.items()})
-    with pytest.raises(GraphError, match="no layer that quantises the state"):
+    with pytest.raises(GraphError, match="no layer that quantizes the state"):
         gq.save_onnx(g, tmp_path / "m.onnx")

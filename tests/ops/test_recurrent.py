@@ -60,7 +60,7 @@ def test_gru(linear):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
-def test_a_quantised_state():
+def test_a_quantized_state():
     """One step by hand: the state 0.5, -1, 1.55 has the scale 0.01, the zero point 100."""
     gates, h = np.zeros((1, 1, 12), np.float32), np.float32([[0.5, -1, 1.55]])
     r = np.zeros((12, 3), np.float32)

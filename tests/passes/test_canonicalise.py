@@ -189,7 +189,7 @@ def test_a_flatten_between_dense_layers_does_not_keep_them_from_fusing():
     assert [n.attrs["anchor"] for n in g.nodes if n.op.name == "partition"] == ["matmul"]
 
 
-# -- quantisation attributes ----------------------------------------------------------------------------------
+# -- quantization attributes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", [

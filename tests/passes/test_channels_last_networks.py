@@ -14,20 +14,20 @@ from graphq.testing import check_same_numbers
 
 
 class Network:
-    """A channels-first network under construction; quantised ones have a quantize and dequantize behind each layer."""
+    """A channels-first network under construction; quantized ones have a quantize and dequantize behind each layer."""
 
-    def __init__(self, quantised, size=12, channels=3):
-        self.g, self.rng, self.quantised = Graph("network"), np.random.default_rng(0), quantised
+    def __init__(self, quantized, size=12, channels=3):
+        self.g, self.rng, self.quantized = Graph("network"), np.random.default_rng(0), quantized
         self.x = self.q(self.g.input("x", dtype="f32", shape=(1, channels, size, size)))
 
     def q(self, v):
-        if not self.quantised:
+        if not self.quantized:
             return v
         return self.g.dequantize(self.g.quantize(v, dtype="u8", scales=[0.1], zps=[30]), scales=[0.1], zps=[30])
 
     def conv(self, v, out, k=1, stride=1, groups=1):
         shape = (out, v.shape[1] // groups, k, k)
-        if self.quantised:
+        if self.quantized:
             w = self.g.dequantize(self.g.constant(self.rng.integers(-9, 10, shape).astype(np.int8)), scales=[0.01])
         else:
             w = self.g.constant(self.rng.standard_normal(shape).astype(np.float32) / 9)
@@ -67,7 +67,7 @@ def net(request):
 
 
 def source(net, *dims):
-    return f"{'u8' if net.quantised else 'f32'}[{','.join(map(str, dims))}]"
+    return f"{'u8' if net.quantized else 'f32'}[{','.join(map(str, dims))}]"
 
 
 def test_resnet(net):

@@ -57,7 +57,7 @@ def test_a_convolution_that_pads_by_itself_and_a_second_user_stay():
     check(f"%0 = {PAD.format('x', '')}\n %1 = {CONV.format('%0', '', OWN, '')}\n return %1, %0")
 
 
-def test_a_pad_between_quantised_convolutions_goes_away():
+def test_a_pad_between_quantized_convolutions_goes_away():
     g = gq.parse(f"""graph(x: u8[1,5,6,3], w: s8[3,3,3,2]) {{\n %0 = dequantize(x, scales=[0.1], zps=[7])
         %1 = {PAD.format('%0', '')}\n %2 = quantize(%1, dtype=u8, scales=[0.1], zps=[7])
         %3 = dequantize(%2, scales=[0.1], zps=[7])\n %4 = dequantize(w, scales=[0.02])

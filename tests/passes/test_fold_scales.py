@@ -113,14 +113,14 @@ FORMATS = [("convolution", "OIX", (6, 2, 3, 2)), ("convolution", "XIO", (3, 2, 2
            ("conv_transpose", "IOX", (4, 3, 3, 2)), ("conv_transpose", "XOI", (3, 2, 3, 4))]
 
 
-def anchored(op, weights_format, weights, *, data_format="NCX", bias=True, quantised=None, groups=2):
-    """x of 4 channels in, 6 out; quantised weights with scales of their own a tensor, or a channel along an axis."""
+def anchored(op, weights_format, weights, *, data_format="NCX", bias=True, quantized=None, groups=2):
+    """x of 4 channels in, 6 out; quantized weights with scales of their own a tensor, or a channel along an axis."""
     rng, g = RNG(5), Graph()
     x = g.input("x", dtype="f32", shape=(2, 4, 5, 6) if data_format == "NCX" else (2, 5, 6, 4))
     w = g.constant(f32(rng, *weights))
-    if quantised is not None:
-        n = 1 if quantised == "per_tensor" else weights[quantised]
-        w = g.dequantize(g.constant(rng.integers(-99, 99, weights).astype(np.int8)), axis=1 if n == 1 else quantised,
+    if quantized is not None:
+        n = 1 if quantized == "per_tensor" else weights[quantized]
+        w = g.dequantize(g.constant(rng.integers(-99, 99, weights).astype(np.int8)), axis=1 if n == 1 else quantized,
                          qtype="per_tensor" if n == 1 else "per_channel", scales=positive(rng, n).tolist(), zps=[3] * n)
     b = g.constant(f32(rng, 6)) if bias else None
     return g, getattr(g, op)(x, w, b, **spatial(2), groups=groups, data_format=data_format,
@@ -143,9 +143,9 @@ def test_scale_into_f32_weights(op, weights_format, weights, data_format, bias):
 
 @pytest.mark.parametrize("op, weights_format, weights", FORMATS[:2])
 @pytest.mark.parametrize("own", ["per_tensor", "per_channel"])
-def test_scale_into_quantised_weights(op, weights_format, weights, own):
+def test_scale_into_quantized_weights(op, weights_format, weights, own):
     axis = 0 if weights_format == "OIX" else 3
-    g, y = anchored(op, weights_format, weights, quantised=axis if own == "per_channel" else own)
+    g, y = anchored(op, weights_format, weights, quantized=axis if own == "per_channel" else own)
     g.output(g.multiply(y, channelwise(positive(RNG(6), 6), "NCX")), name="y")
     out = check(ScaleIntoWeights(), g, rtol=1e-4)
     assert ops(out) == ["dequantize", op]
@@ -154,20 +154,20 @@ def test_scale_into_quantised_weights(op, weights_format, weights, own):
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1), ()])
-def test_scale_into_matmul(transpose_b, quantised, shape):
+def test_scale_into_matmul(transpose_b, quantized, shape):
     rng, g = RNG(7), Graph()
     x = g.input("x", dtype="f32", shape=(3, 4))
     w = rng.integers(-99, 99, (6, 4) if transpose_b else (4, 6))
-    w = g.dequantize(g.constant(w.astype(np.int8)), scales=[0.1]) if quantised else g.constant(w.astype(np.float32))
+    w = g.dequantize(g.constant(w.astype(np.int8)), scales=[0.1]) if quantized else g.constant(w.astype(np.float32))
     y = g.matmul(x, w, g.constant(f32(rng, 1, 6)), transpose_b=transpose_b)
     g.output(g.multiply(y, positive(rng, *shape)), name="y")
     out = check(ScaleIntoWeights(), g, rtol=1e-4)
-    assert ops(out) == ["dequantize"] * quantised + ["matmul"]
+    assert ops(out) == ["dequantize"] * quantized + ["matmul"]
 
 
-def test_scale_of_a_quantised_bias():
+def test_scale_of_a_quantized_bias():
     rng, g = RNG(8), Graph()
     x = g.input("x", dtype="f32", shape=(3, 4))
     b = g.dequantize(g.constant(rng.integers(-999, 999, 6).astype(np.int32)), scales=[0.01])
@@ -194,10 +194,10 @@ def test_scale_refusals():
         g.output(y if returned else g.relu(y), name="z")
         return g
 
-    case("scales must stay positive", lambda: scaled(quantised=0))
-    case("scales must stay positive", lambda: scaled(-abs(a) - 1, quantised="per_tensor"))
-    case("run along other channels", lambda: scaled(abs(a) + 1, quantised=1))
-    case("in groups has no scale", lambda: scaled(abs(a) + 1, anchor=FORMATS[4], quantised="per_tensor"))
+    case("scales must stay positive", lambda: scaled(quantized=0))
+    case("scales must stay positive", lambda: scaled(-abs(a) - 1, quantized="per_tensor"))
+    case("run along other channels", lambda: scaled(abs(a) + 1, quantized=1))
+    case("in groups has no scale", lambda: scaled(abs(a) + 1, anchor=FORMATS[4], quantized="per_tensor"))
     case("not one element for each channel", lambda: scaled(np.ones(6, np.float32)))
     case("of the same shape", lambda: scaled(np.ones((3, 1, 1, 1, 1), np.float32)))
     case("is not finite", lambda: scaled(a + np.float32(3e38)))
@@ -257,13 +257,13 @@ def test_merge_biases_refusals():
     refused(MergeBiases(), g, "the bias is not a constant")
 
 
-@pytest.mark.parametrize("bias, quantised, left", [
+@pytest.mark.parametrize("bias, quantized, left", [
     (True, None, []), (False, None, ["add"]), (True, 0, []), (True, "negative", ["multiply", "add"])])
-def test_batch_norm_after_a_convolution(bias, quantised, left):
+def test_batch_norm_after_a_convolution(bias, quantized, left):
     """One bias at most is left; what cannot fold into s8 weights may fuse behind the convolution."""
-    g, y = anchored(*FORMATS[0], bias=bias, quantised=0 if quantised is not None else None)
+    g, y = anchored(*FORMATS[0], bias=bias, quantized=0 if quantized is not None else None)
     rng = RNG(12)
-    gamma = positive(rng, 6) * (-1 if quantised == "negative" else 1)
+    gamma = positive(rng, 6) * (-1 if quantized == "negative" else 1)
     y = g.batch_norm_inference(y, gamma, f32(rng, 6), f32(rng, 6), positive(rng, 6), epsilon=1e-5, data_format="NCX")
     g.output(g.relu(y), name="y")
     out = g.copy()
@@ -362,8 +362,8 @@ def test_a_sum_as_bias_in_text():
 def test_sum_as_bias_refusals():
     b = channelwise(f32(RNG(16), 6), "NCX")
 
-    def summed(operand=b, *, shift="add", quantised=None, **attrs):
-        g, y = anchored(*FORMATS[0], bias=False, quantised=quantised)
+    def summed(operand=b, *, shift="add", quantized=None, **attrs):
+        g, y = anchored(*FORMATS[0], bias=False, quantized=quantized)
         source = g.input("b", dtype="f32", shape=b.shape) if operand is None else operand
         g.output(getattr(g, shift)(y, source, **attrs), name="y")
         return g
@@ -384,7 +384,7 @@ def test_sum_as_bias_refusals():
 
     for reason, g in [
         ("the weights are not constants", product(given=True)),
-        ("the weights are not constants", summed(quantised="per_tensor")),
+        ("the weights are not constants", summed(quantized="per_tensor")),
         ("the other operand must be an f32 constant, got f32[6,1,1]", summed(None)),
         ("the result must stay f32 of the same shape, got f32[3,6] and f32[2,3,6]", product((2, 1, 6))),
         ("the result must stay f32 of the same shape, got f32[*] and f32[*]", product(source=None)),

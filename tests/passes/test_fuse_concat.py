@@ -6,7 +6,7 @@ from graphq.ir.text import parse
 from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
-QUANTISED = """
+QUANTIZED = """
   %0 = dequantize(x, scales=[0.02], zps=[120])
   %1 = dequantize(y, scales=[0.03])
   %2 = concat(%0, %1, axis=1)
@@ -24,8 +24,8 @@ def fused(statements, inputs=INPUTS):
     return fusions.fused(Fuse("concat"), statements, inputs)
 
 
-def test_a_quantised_concat():
-    check_pass(Fuse("concat"), before=text_of(QUANTISED), count=1, after=text_of("""
+def test_a_quantized_concat():
+    check_pass(Fuse("concat"), before=text_of(QUANTIZED), count=1, after=text_of("""
       %q = partition(x, y, body=graph body(x: u8[2,3], y: s8[2,4]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = dequantize(y, scales=[0.03])
@@ -46,13 +46,13 @@ def test_a_plain_concat():
     ("%s = exp(%1)\n return %q, %s", ["dequantize", "concat", "relu", "quantize"]),
 ])
 def test_values_with_other_users_stay_outside(end, ops):
-    assert fused(QUANTISED.replace("return %q", end))[0] == [ops]
+    assert fused(QUANTIZED.replace("return %q", end))[0] == [ops]
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [
-    (QUANTISED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[7]", "varies along axis 1, that of the concat"),
-    (QUANTISED.replace("relu(%2)", 'bias_add(%2, b, data_format="NCX")'), INPUTS + ", b: f32[7]", "varies along"),
-    (QUANTISED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[1,2,7]", "changes the shape"),
+    (QUANTIZED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[7]", "varies along axis 1, that of the concat"),
+    (QUANTIZED.replace("relu(%2)", 'bias_add(%2, b, data_format="NCX")'), INPUTS + ", b: f32[7]", "varies along"),
+    (QUANTIZED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[1,2,7]", "changes the shape"),
 ])
 def test_epilogues_that_end_the_chain(statements, inputs, reason):
     partitions, refusals = fused(statements, inputs)
@@ -60,6 +60,6 @@ def test_epilogues_that_end_the_chain(statements, inputs, reason):
 
 
 def test_unknown_shapes_wait_for_the_first_call():
-    g = parse(text_of(QUANTISED, "x: u8[?,3], y: s8[?,4]"))
+    g = parse(text_of(QUANTIZED, "x: u8[?,3], y: s8[?,4]"))
     count, refusals = Fuse("concat").apply(g)
     assert count == 0 and "known at the first call only" in refusals[0].reason

@@ -6,7 +6,7 @@ from graphq.ir.text import parse
 from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
-QUANTISED = """
+QUANTIZED = """
   %0 = dequantize(x, scales=[0.02], zps=[120])
   %1 = interpolate(%0, mode="linear", sizes=[6,8])
   %2 = relu(%1)
@@ -18,8 +18,8 @@ def text_of(statements, inputs="x: u8[2,3,4,5]"):
     return fusions.text_of(statements, inputs)
 
 
-def test_a_quantised_interpolate():
-    check_pass(Fuse("interpolate"), before=text_of(QUANTISED), count=1, after=text_of("""
+def test_a_quantized_interpolate():
+    check_pass(Fuse("interpolate"), before=text_of(QUANTIZED), count=1, after=text_of("""
       %q = partition(x, body=graph body(x: u8[2,3,4,5]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = interpolate(%0, mode="linear", sizes=[6,8])
@@ -35,15 +35,15 @@ def test_a_quantised_interpolate():
     ("%s = exp(%0)\n return %q, %s", ["interpolate", "relu", "quantize"]),
 ])
 def test_values_with_other_users_stay_outside(end, ops):
-    assert fusions.fused(Fuse("interpolate"), QUANTISED.replace("return %q", end), "x: u8[2,3,4,5]")[0] == [ops]
+    assert fusions.fused(Fuse("interpolate"), QUANTIZED.replace("return %q", end), "x: u8[2,3,4,5]")[0] == [ops]
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [
-    (QUANTISED.replace("sizes=[6,8]", 'sizes=[6,8], data_format="NCX"'), "x: u8[2,5,3,4]", "data_format NXC"),
-    (QUANTISED, "x: u8[?,3,4,5]", "known at the first call only"),
+    (QUANTIZED.replace("sizes=[6,8]", 'sizes=[6,8], data_format="NCX"'), "x: u8[2,5,3,4]", "data_format NXC"),
+    (QUANTIZED, "x: u8[?,3,4,5]", "known at the first call only"),
     ('\n %0 = interpolate(x, s, mode="nearest")\n return %0', "x: f32[2,3,4,5], s: s32[2]", "known when it runs only"),
-    (QUANTISED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3]'),
-     "x: u8[2,3,4,5]", "quantised along axis 1"),
+    (QUANTIZED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3]'),
+     "x: u8[2,3,4,5]", "quantized along axis 1"),
     ('\n %0 = interpolate(x, mode="linear", sizes=[1,1,1,1,1])\n return %0', "x: f32[1,2,2,2,2,2,3]", "up to 4"),
 ])
 def test_refusals(statements, inputs, reason):

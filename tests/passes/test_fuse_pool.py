@@ -7,7 +7,7 @@ from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
 POOL = "strides=[2,2], pads_begin=[1,1], pads_end=[1,1], kernel=[3,3]"
-QUANTISED = f"""
+QUANTIZED = f"""
   %0 = dequantize(x, scales=[0.02], zps=[120])
   %1 = max_pool(%0, {POOL})
   %2 = relu(%1)
@@ -30,8 +30,8 @@ def refusal(statements, inputs="x: u8[2,5,7,3]"):
     return refusals[0].reason
 
 
-def test_a_quantised_pool():
-    check_pass(Fuse("pool"), before=text_of(QUANTISED), count=1, after=text_of(f"""
+def test_a_quantized_pool():
+    check_pass(Fuse("pool"), before=text_of(QUANTIZED), count=1, after=text_of(f"""
       %q = partition(x, body=graph body(x: u8[2,5,7,3]) {{
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = max_pool(%0, {POOL})
@@ -60,11 +60,11 @@ def test_pools_of_floats(dtype):
 @pytest.mark.parametrize("axis", [-1, 3])
 def test_a_scale_for_each_channel(axis):
     given = f'%0 = dequantize(x, qtype="per_channel", axis={axis}, scales=[0.02, 0.1, 0.3], zps=[120, 0, 3])'
-    assert len(fused(QUANTISED.replace("%0 = dequantize(x, scales=[0.02], zps=[120])", given))[0]) == 1
+    assert len(fused(QUANTIZED.replace("%0 = dequantize(x, scales=[0.02], zps=[120])", given))[0]) == 1
 
 
 def test_a_residual_that_is_dequantized():
-    statements = QUANTISED.replace("%2 = relu(%1)", "%3 = dequantize(z, scales=[0.1])\n %2 = add(%1, %3)")
+    statements = QUANTIZED.replace("%2 = relu(%1)", "%3 = dequantize(z, scales=[0.1])\n %2 = add(%1, %3)")
     (ops,), _ = fused(statements, "x: u8[2,5,7,3], z: s8[2,3,4,3]")
     assert sorted(ops) == ["add", "dequantize", "dequantize", "max_pool", "quantize"]
 
@@ -75,15 +75,15 @@ def test_a_residual_that_is_dequantized():
     ("%s = exp(%0)\n return %q, %s", ["max_pool", "relu", "quantize"]),
 ])
 def test_values_with_other_users_stay_outside(end, ops):
-    assert fused(QUANTISED.replace("return %q", end))[0] == [ops]
+    assert fused(QUANTIZED.replace("return %q", end))[0] == [ops]
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [
-    (QUANTISED.replace("kernel=[3,3]", 'kernel=[3,3], data_format="NCX"'), "x: u8[2,3,5,7]", "data_format NXC"),
-    (QUANTISED.replace("pads_end=[1,1]", "pads_end=[9,1]"), "x: u8[2,5,7,3]", "a window lies in the padding alone"),
-    (QUANTISED, "x: u8[?,5,7,3]", "known at the first call only"),
-    (QUANTISED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3,4,5]'),
-     "x: u8[2,5,7,3]", "quantised along axis 1"),
+    (QUANTIZED.replace("kernel=[3,3]", 'kernel=[3,3], data_format="NCX"'), "x: u8[2,3,5,7]", "data_format NXC"),
+    (QUANTIZED.replace("pads_end=[1,1]", "pads_end=[9,1]"), "x: u8[2,5,7,3]", "a window lies in the padding alone"),
+    (QUANTIZED, "x: u8[?,5,7,3]", "known at the first call only"),
+    (QUANTIZED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3,4,5]'),
+     "x: u8[2,5,7,3]", "quantized along axis 1"),
     ("\n %0 = reduce_mean(x, axes=[0,-1])\n return %0", "x: f32[2,3,4]", "reduces axes 0 and 2 of"),
     ("\n %0 = reduce_mean(x, a)\n return %0", "x: f32[2,3,4], a: s32[1]", "known when it runs only"),
     ("\n %0 = reduce_mean(x)\n return %0", "x: f32[2,3,4]", "reduces no axes of"),

@@ -5,7 +5,7 @@ import pytest
 from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
-QUANTISED = """
+QUANTIZED = """
   %0 = dequantize(x, scales=[0.02], zps=[120])
   %1 = add(%0, m)
   %2 = softmax(%1, axis=-1)
@@ -22,8 +22,8 @@ def fused(statements, inputs=INPUTS):
     return fusions.fused(Fuse("row", floats=True), statements, inputs)
 
 
-def test_a_quantised_softmax():
-    check_pass(Fuse("row", floats=True), before=text_of(QUANTISED), count=1, after=text_of("""
+def test_a_quantized_softmax():
+    check_pass(Fuse("row", floats=True), before=text_of(QUANTIZED), count=1, after=text_of("""
       %q = partition(x, m, body=graph body(x: u8[2,5,7], m: f32[7]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = add(%0, m)
@@ -46,7 +46,7 @@ def test_operations(row):
 
 
 def test_a_source_with_another_user_stays_outside():
-    statements = QUANTISED.replace("return %q", "%s = exp(%1)\n return %q, %s")
+    statements = QUANTIZED.replace("return %q", "%s = exp(%1)\n return %q, %s")
     assert fused(statements)[0] == [["softmax", "quantize"]]
 
 
@@ -56,7 +56,7 @@ def test_a_source_that_the_epilogue_reads_stays_outside():
 
 
 def test_a_result_that_is_also_returned():
-    assert fused(QUANTISED.replace("return %q", "return %q, %2"))[0] == [["dequantize", "add", "softmax"]]
+    assert fused(QUANTIZED.replace("return %q", "return %q, %2"))[0] == [["dequantize", "add", "softmax"]]
 
 
 @pytest.mark.parametrize("row,reason", [

@@ -115,7 +115,7 @@ def test_pad(parameters, pad, value):
           None if value is None else f"%0 = pad(x, {at}{moved})\n %1 = dequantize(%0, {parameters})\n return %1")
 
 
-def test_pad_of_floats_that_are_quantised_stays():
+def test_pad_of_floats_that_are_quantized_stays():
     check(PadBeforeDequantize(), "%0 = dequantize(x, scales=[0.1])\n %1 = pad(%0, pads_begin=[1,0], pads_end=[0,2])\n "
           "return %1", inputs="x: f8_e4m3[4,6]")
 

@@ -1,4 +1,4 @@
-"""What leaves quantised numbers as they are is dropped; text in and text out, with the negatives."""
+"""What leaves quantized numbers as they are is dropped; text in and text out, with the negatives."""
 import numpy as np
 import pytest
 
@@ -73,12 +73,12 @@ def test_quantize_then_dequantize_stays():
     check(DropRequantize(), text, inputs="x: f32[4,6]")
 
 
-LIMITED = [  # the limit, what is quantised, whether it goes
+LIMITED = [  # the limit, what is quantized, whether it goes
     ("relu", "dtype=u8, scales=[0.1]", True), ("relu", "dtype=s8, scales=[0.1], zps=[-128]", True),
     ("relu", "dtype=u8, scales=[0.1], zps=[1]", False), ("relu", "dtype=s8, scales=[0.1]", False),
     ("relu", 'dtype=u8, qtype="per_channel", axis=0, scales=[1,2,3,4]', True),
     ("relu", 'dtype=u8, qtype="per_channel", axis=0, scales=[1,2,3,4], zps=[0,0,1,0]', False),
-    ("clamp, min=0, max=6", "dtype=u8, scales=[0.02352941]", True),  # 6 / 255, as quantisers choose
+    ("clamp, min=0, max=6", "dtype=u8, scales=[0.02352941]", True),  # 6 / 255, as quantizers choose
     ("clamp, min=0, max=6", "dtype=u8, scales=[0.023]", True),
     ("clamp, min=0, max=6", "dtype=u8, scales=[0.0237]", False),
     ("clamp, min=-1, max=1", "dtype=s8, scales=[0.0078]", True),
@@ -120,7 +120,7 @@ CONV = "convolution(%1, w, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dila
 
 
 @pytest.mark.parametrize("pick", PICK)
-def test_what_a_product_takes_is_quantised_again(pick):
+def test_what_a_product_takes_is_quantized_again(pick):
     again = "dequantize({}, scales=[0.1], zps=[3])"
     before = f"%0 = {again.format('x')}\n %1 = {PICK[pick]}\n"
     product = f"%2 = {CONV}\n return %2"

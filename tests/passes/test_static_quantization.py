@@ -124,7 +124,7 @@ def test_conv_integer_is_a_convolution(zps, attrs, left):
 
 
 def test_a_bias_of_integers_is_added_to_the_sums():
-    """As ONNX Runtime's older quantiser writes it, computed from the scale of the run."""
+    """As ONNX Runtime's older quantizer writes it, computed from the scale of the run."""
     check_pass(ConvIntegerAsConvolution(), before=f"""
         graph(x: u8[1,3,4,5], w: s8[2,3,2,2], b: s32[1,2,1,1]) {{
           %0 = conv_integer(x, w, {ATTRS})

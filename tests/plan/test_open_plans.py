@@ -105,7 +105,7 @@ def test_offsets_of_all_kinds_of_words(sizes):
         instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
         instance.point_at(arrays, arena)
         first, second, third = (x.ctypes.data for x in arrays)
-        begin, report = arena.address + runner.slots()[0].offset, ctypes.addressof(instance.reports)
+        begin, report = arena.address + runner.allocations()[0].offset, ctypes.addressof(instance.reports)
         got = instance.words.reshape(3, block)
         assert got[:, HEADER_WORDS:].tolist() == [[begin + 3 * n, n, m * n]] * 3
         assert got[0, :3].tolist() == [first + 4 * n, 5, begin + 16]

@@ -15,8 +15,8 @@ from graphq.quantization.search import Search, folds
 from graphq.quantization.setting import Candidate, with_scheme
 
 
-def loss(quantised, graph, batches):
-    a, b = gq.compile(quantised), gq.compile(graph)
+def loss(quantized, graph, batches):
+    a, b = gq.compile(quantized), gq.compile(graph)
     return max(distance(a(x), b(x)) for x in batches)
 
 

@@ -17,8 +17,8 @@ from graphq.testing import check_same_numbers
 RNG = np.random.default_rng(11)
 
 
-def loss(quantised, graph, batches):
-    a, b = gq.compile(quantised), gq.compile(graph)
+def loss(quantized, graph, batches):
+    a, b = gq.compile(quantized), gq.compile(graph)
     return max(distance(a(x), b(x)) for x in batches)
 
 

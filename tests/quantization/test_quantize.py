@@ -26,8 +26,8 @@ def compiled(graph):
     return gq.compile(graph)
 
 
-def loss(quantised, graph, batches):
-    a, b = compiled(quantised), compiled(graph)
+def loss(quantized, graph, batches):
+    a, b = compiled(quantized), compiled(graph)
     return max(distance(a(x), b(x)) for x in batches)
 
 

@@ -43,11 +43,11 @@ TWELVE = {
         "y", "the source is f8_e4m3, integer kernels take u8 and s8", "quantize the source to u8 or s8", FUSED),
     "per-channel activations": (
         FUSED.replace("scales=[0.1], zps=[3]", 'qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4]'),
-        "y", "the source is quantised per channel along axis 1: its scale would stand inside the sum",
+        "y", "the source is quantized per channel along axis 1: its scale would stand inside the sum",
         "quantize the source per tensor", FUSED),
     "axis mismatch": (
         FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4]'),
-        "y", "the weights are quantised along axis 0, which is not the columns'",
+        "y", "the weights are quantized along axis 0, which is not the columns'",
         "quantize the weights along the columns, axis 1 of s8[4,2]",
         FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=1, scales=[0.1, 0.2]')),
     "unsupported operation between": (
@@ -77,7 +77,7 @@ TWELVE = {
     "mismatched scales of a concat": (
         body(f"%a = dequantize(l, scales=[0.5])\n %c = concat(%dx, %a, axis=0)\n %y = matmul(%c, %dw)\n"
              f" %q = quantize(%y, {Q})\n return %q", "x: u8[3,4], l: u8[2,4]"),
-        "y", "%c, its source, joins sources of different quantisation: u8 by scale 0.1, zero point 3 and u8 by scale "
+        "y", "%c, its source, joins sources of different quantization: u8 by scale 0.1, zero point 3 and u8 by scale "
         "0.5, zero point 0", "quantize its sources by one scale and zero point",
         body(f"%a = dequantize(l, scales=[0.1], zps=[3])\n %c = concat(%dx, %a, axis=0)\n %y = matmul(%c, %dw)\n"
              f" %q = quantize(%y, {Q})\n return %q", "x: u8[3,4], l: u8[2,4]")),
@@ -130,7 +130,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
     "f32 weights": (
         body("%v = constant(value=f32[4,2]{1, 2, 3, 4, 5, 6, 7, 8})\n %y = matmul(%dx, %v)\n return %y"),
         "%y", "its weights, a constant, are f32", "store the weights as s8 and dequantize that"),
-    "weights alone are quantised": (
+    "weights alone are quantized": (
         body("%y = matmul(f, %dw)\n return %y", "x: u8[3,4], f: f32[3,4]"), "%y",
         "its source, f, is an input of the graph in f32", "quantize and dequantize f"),
     "nothing quantizes between two products": (
@@ -184,7 +184,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         "quantize and dequantize %t"),
     "weights of a convolution along the inputs": (
         conv(w="s8", weights='qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4]'), "%y",
-        "the weights are quantised along axis 1", "along the output channels, axis 0"),
+        "the weights are quantized along axis 1", "along the output channels, axis 0"),
     "weights that are not constant": (
         conv(weights="scales=[0.1], zps=[5]"), "%y", "the weights are u8 or have zero points, and are not constant",
         "make the weights a constant"),
@@ -240,7 +240,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
           %p = max_pool(%d, kernel=[2,2], strides=[1,1], pads_begin=[0,0], pads_end=[0,0])
           %q = quantize(%p, {Q})
           return %q
-        }}""", "%q", "max_pool (%p) reads %d in f32: the source is quantised along axis 1, which is not the channels'",
+        }}""", "%q", "max_pool (%p) reads %d in f32: the source is quantized along axis 1, which is not the channels'",
         "quantize the source per tensor, or along the channels"),
     "integers that are cast": (
         body("%c = cast(x, dtype=f32)\n %y = matmul(%c, %dw)\n return %y"), "%y",
@@ -274,7 +274,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
     "two operands": (
         body('%v = dequantize(%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4])\n %y = matmul(f, %v)\n'
              " return %y", "x: u8[3,4], f: f32[3,4]"), "%y",
-        "f, is an input of the graph in f32 and the weights are quantised along axis 0",
+        "f, is an input of the graph in f32 and the weights are quantized along axis 0",
         "quantize the weights along the columns"),
 }
 

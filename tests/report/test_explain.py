@@ -72,7 +72,7 @@ def test_names_of_onnx_nodes_and_all_labels_that_are_printed():
     with pytest.raises(gq.GraphError, match="no value 'fc3'; did you mean fc"):
         model.explain("fc3")
     first, *_ = model.explain().splitlines()
-    assert first.startswith("nothing in this model is quantised: graphq quantize MODEL --data SAMPLES -o QUANTIZED")
+    assert first.startswith("nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED")
 
 
 @pytest.mark.parametrize("obstacle", ["a softmax along the height", "a dense layer behind a mean of pixels"])

@@ -114,11 +114,11 @@ def test_every_box_has_a_record(written):
 def test_memory_is_the_plan(written):
     model, page = written
     (part,) = model.parts()
-    assert set(page.boxes("Memory")) == {f"s{s.buffer}" for s in part.memory.slots}
-    assert all(0 <= s.offset and s.offset + s.nbytes <= part.memory.arena for s in part.memory.slots)
-    assert all(0 <= s.first <= s.last < len(part.report.steps) for s in part.memory.slots)
-    for a in part.memory.slots:
-        for b in part.memory.slots:
+    assert set(page.boxes("Memory")) == {f"s{s.buffer}" for s in part.memory.allocations}
+    assert all(0 <= s.offset and s.offset + s.nbytes <= part.memory.arena for s in part.memory.allocations)
+    assert all(0 <= s.first <= s.last < len(part.report.steps) for s in part.memory.allocations)
+    for a in part.memory.allocations:
+        for b in part.memory.allocations:
             if a is not b and a.first <= b.last and b.first <= a.last:
                 assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
 

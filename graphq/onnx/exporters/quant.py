@@ -31,7 +31,7 @@ def static(w: Writer, node: Node) -> None:
 
 @exports("dynamic_quantize", "dynamic_dequantize")
 def dynamic(w: Writer, node: Node) -> None:
-    """Scales as they are; zero points must have the quantised dtype."""
+    """Scales as they are; zero points must have the quantized dtype."""
     a = node.attrs
     quantize = node.op.name == "dynamic_quantize"
     src, scale, *rest = node.inputs

@@ -23,7 +23,7 @@ def recurrent(w: Writer, node: Node) -> None:
     else:
         h, lengths, *_ = optional
     if scales is not None:
-        raise GraphError("ONNX has no layer that quantises the state")
+        raise GraphError("ONNX has no layer that quantizes the state")
     assert given is not None and weights is not None
     rows, size = weights.type.dims
 

@@ -241,8 +241,8 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
 def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
     """Refuse scales that are NaN, or not positive.
 
-    Quantisers write infinite ones where masks of -inf were calibrated. Those of blocks of weights may be negative,
-    which symmetric quantisers use for a range of -8 to 7, or 0.
+    Quantizers write infinite ones where masks of -inf were calibrated. Those of blocks of weights may be negative,
+    which symmetric quantizers use for a range of -8 to 7, or 0.
     """
     data = p.scale.data
     if data is None:

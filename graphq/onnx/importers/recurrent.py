@@ -96,15 +96,15 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 def dynamic_quantize_lstm(c: Call) -> Outputs:
     """W and R are integers, transposed, with scales and zero points of each direction or its columns.
 
-    The input is quantised once, the state in each step.
+    The input is quantized once, the state in each step.
     """
     g = c.graph
     scale, zp = g.dynamic_range(c.input(0))
     units = g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8)
-    return _directions(c, partial(_quantised, c, g.dynamic_dequantize(units, scale, zp)))
+    return _directions(c, partial(_quantized, c, g.dynamic_dequantize(units, scale, zp)))
 
 
-def _quantised(c: Call, units: Value, _x: Value, d: int, reverse: bool) -> Sequence[Value]:
+def _quantized(c: Call, units: Value, _x: Value, d: int, reverse: bool) -> Sequence[Value]:
     g = c.graph
     w, w_scale, w_zp = (g.constant(np.squeeze(_constant(c, k)[d])) for k in (1, 8, 9))
     r, r_scale, r_zp = (np.squeeze(_constant(c, k)[d]) for k in (2, 10, 11))

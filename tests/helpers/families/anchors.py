@@ -9,7 +9,7 @@ def matmul(b):
     wide = b.some((), (2,), (2, 3))
     x = b.source(f, *wide, m, k)
     shape = (n, k) if tb else (k, n)
-    w = b.quantised(*shape, dtype="s8", axis=0 if tb else 1, cast="bf16" if f == "int8_bf16" else None) \
+    w = b.quantized(*shape, dtype="s8", axis=0 if tb else 1, cast="bf16" if f == "int8_bf16" else None) \
         if f.startswith("int8") else b.input(*shape, dtype=f)
     bias = b.some(None, "operand", "op")
     y = b.g.matmul(x, w, *([b.input(n, dtype=x.dtype)] if bias == "operand" else []), transpose_b=tb)
@@ -45,7 +45,7 @@ def matmul_decompressed_weights(b):
 
 
 @family("matmul")
-def matmul_dynamic_quantisation(b):
+def matmul_dynamic_quantization(b):
     g = b.g
     x = g.dynamic_dequantize(b.input(4, 8, dtype="u8"), b.input(1), b.input(1, dtype="s32"))
     w = g.dynamic_dequantize(b.input(8, 6, dtype="s8"), b.input(6), qtype="per_channel", axis=1)
@@ -76,7 +76,7 @@ def convolution(b):
     size, taps = (5,) * spatial, (3,) * spatial
     x = b.source(f, *((1, 4, *size) if ncx else (1, *size, 4)))
     shape = (8, 4 // groups, *taps) if oix else (*taps, 4 // groups, 8)
-    w = b.quantised(*shape, dtype="s8", axis=0 if oix else len(shape) - 1, cast="bf16" if f == "int8_bf16" else None) \
+    w = b.quantized(*shape, dtype="s8", axis=0 if oix else len(shape) - 1, cast="bf16" if f == "int8_bf16" else None) \
         if f.startswith("int8") else b.input(*shape, dtype=f)
     bias = [b.input(8, dtype=x.dtype)] if b.rng.integers(2) else []
     y = b.g.convolution(x, w, *bias, groups=groups, data_format="NCX" if ncx else "NXC",
@@ -88,10 +88,10 @@ def convolution(b):
 
 
 @family("convolution")
-def convolution_int8_weights_quantised_here(b):
+def convolution_int8_weights_quantized_here(b):
     w = b.g.quantize(b.input(8, 4, 3, 3), qtype="per_channel", axis=0, scales=[0.1] * 8, dtype="s8")
     w = b.g.dequantize(w, qtype="per_channel", axis=0, scales=[0.1] * 8)
-    y = b.g.convolution(b.quantised(1, 4, 5, 5), w, data_format="NCX", weights_format="OIX", **conv_attributes(b))
+    y = b.g.convolution(b.quantized(1, 4, 5, 5), w, data_format="NCX", weights_format="OIX", **conv_attributes(b))
     return b.finish(b.post(y, 5), "int8")
 
 
@@ -146,14 +146,14 @@ for kind in ("l1", "l2", "max", "mean", "min", "prod", "sum"):
 
 @family("avg_pool")
 def int8_avg_pool_moved(b):
-    y = b.g.avg_pool(b.quantised(1, 6, 6, 4), **POOL, exclude_pad=False)
+    y = b.g.avg_pool(b.quantized(1, 6, 6, 4), **POOL, exclude_pad=False)
     y = b.some(lambda: b.g.static_transpose(y, order=[0, 3, 1, 2]), lambda: b.g.static_reshape(y, shape=[6, -1]))()
     return b.finish(y, "int8")
 
 
 @family("concat")
 def concat_int8(b):
-    y = b.g.concat(*[b.quantised(1, 4, 3) for _ in range(b.rng.integers(2, 7))], axis=1)
+    y = b.g.concat(*[b.quantized(1, 4, 3) for _ in range(b.rng.integers(2, 7))], axis=1)
     return b.finish(y, "int8")
 
 
@@ -195,15 +195,15 @@ def border(b):
     if which == "quantize":
         y = g.quantize(b.input(3, 4), scales=[0.1], dtype=b.some("u8", "s8", "f8_e4m3", "f8_e5m2"))
     elif which == "dequantize":
-        y = b.quantised(3, 4)
+        y = b.quantized(3, 4)
     elif which == "cast":
         y = g.type_cast(b.input(3, 4), dtype="bf16")
     elif which == "requantize":
-        y = g.quantize(b.quantised(3, 4), scales=[0.3], dtype="s8")
+        y = g.quantize(b.quantized(3, 4), scales=[0.3], dtype="s8")
     elif which == "cast_quantize":
         y = g.quantize(g.type_cast(b.input(3, 4, dtype="bf16"), dtype="f32"), scales=[0.1], dtype="u8")
     else:
-        y = b.quantised(3, 4, cast="f16")
+        y = b.quantized(3, 4, cast="f16")
     g.output(y, name="y")
     return g
 

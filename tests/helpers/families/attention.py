@@ -112,7 +112,7 @@ def attention_multi_query(b):
 @family("attention")
 def attention_int8(b):
     g, cast = b.g, b.some(None, "bf16")
-    q, k, v = (b.quantised(2, 3, n, 8, cast=cast) for n in (4, 5, 5))
+    q, k, v = (b.quantized(2, 3, n, 8, cast=cast) for n in (4, 5, 5))
     y = g.softmax(scores(b, q, k), axis=-1)
     y = y if cast is None else g.type_cast(y, dtype="f32")
     y = g.dequantize(g.quantize(y, dtype="u8", scales=[0.004]), scales=[0.004])
@@ -139,7 +139,7 @@ def attention_compressed_keys(b):
 def attention_shared_key_value(b):
     """Keys are the values; their dequantize and scale are shared by both products."""
     g = b.g
-    kv = g.multiply(b.quantised(2, 3, 5, 8), b.input(1))
+    kv = g.multiply(b.quantized(2, 3, 5, 8), b.input(1))
     return b.finish(g.matmul(g.softmax(scores(b, b.input(2, 3, 4, 8), kv), axis=-1), kv), "f32")
 
 
@@ -154,7 +154,7 @@ def gated_mlp(b):
 
     def weights(k, n):
         if f == "int8":
-            return b.quantised(k, n, dtype="s8", axis=1)
+            return b.quantized(k, n, dtype="s8", axis=1)
         if b.rng.random() < 0.3:
             return g.dynamic_dequantize(b.input(k, n, dtype=b.some("s8", "u4")), b.input(k // 4, n, dtype=f),
                                         qtype="per_group", axis=0, group_shape=[4, 1])

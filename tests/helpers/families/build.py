@@ -21,7 +21,7 @@ class Build:
     def some(self, *choices):
         return choices[self.rng.integers(len(choices))]
 
-    def quantised(self, *shape, dtype=None, axis=None, cast=None):
+    def quantized(self, *shape, dtype=None, axis=None, cast=None):
         """An input behind a dequantize, perhaps a cast."""
         dtype = dtype or self.some("u8", "s8")
         q = {"scales": [0.05], "zps": [3]} if axis is None else \
@@ -31,9 +31,9 @@ class Build:
 
     def source(self, form, *shape):
         if form == "int8":
-            return self.quantised(*shape)
+            return self.quantized(*shape)
         if form == "int8_bf16":
-            return self.quantised(*shape, cast="bf16")
+            return self.quantized(*shape, cast="bf16")
         return self.input(*shape, dtype=form)
 
     def operand(self, y):
@@ -41,7 +41,7 @@ class Build:
         shape = self.some(y.shape, tuple(1 if k else d for k, d in enumerate(y.shape)), (1,) * len(y.shape),
                           y.shape[-1:])
         if y.dtype == "f32" and self.rng.random() < 0.2:
-            return self.quantised(*shape)
+            return self.quantized(*shape)
         return self.input(*shape, dtype=y.dtype)
 
     def post(self, y, most=20):

@@ -12,7 +12,7 @@ SHAPES = [  # axis, shapes
 ]
 
 
-def quantised(axis, shapes, scales, dtype="u8", out=(0.05, 3), epilogue=None):
+def quantized(axis, shapes, scales, dtype="u8", out=(0.05, 3), epilogue=None):
     """Sources of the given (scale, zero point), and one of the result."""
     g = gq.Graph()
     xs = [g.dequantize(g.input(f"x{k}", dtype=dtype, shape=shape), scales=[scale], zps=[zp])
@@ -35,7 +35,7 @@ def test_plain(axis, shapes, dtype):
 @pytest.mark.parametrize("axis,shapes", SHAPES)
 def test_sources_of_other_scales(level, axis, shapes):
     scales = [(0.05, 3), (0.0317, 120), (0.09, 0)][:len(shapes)]
-    got, want, report = check(quantised(axis, shapes, scales), level)
+    got, want, report = check(quantized(axis, shapes, scales), level)
     assert (got == want).all()
     if got.size:
         assert "copying" in report  # the first source has the scale of the result
@@ -55,7 +55,7 @@ def test_operands_that_do_not_vary_along_the_axis(level):
     def epilogue(g, y):
         return g.add(y, g.input("b", dtype="f32", shape=(3, 1)))
 
-    got, want, _ = check(quantised(-1, [(2, 3, 4), (2, 3, 5)], [(0.05, 3), (0.1, 9)], epilogue=epilogue), level)
+    got, want, _ = check(quantized(-1, [(2, 3, 4), (2, 3, 5)], [(0.05, 3), (0.1, 9)], epilogue=epilogue), level)
     assert (got == want).all()
 
 

@@ -21,7 +21,7 @@ def numbers(rng, shape, dtype):
 def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dilations=1, groups=1, x="u8", w="s8",
           x_zp=120, w_zps=0, constant=True, op="convolution", epilogue=None, out="u8", pads_end=None, x_scales=None,
           w_axis=None, w_group_axis=None, **attrs):
-    """A quantised convolution and its inputs; numbers stand for one value a spatial axis."""
+    """A quantized convolution and its inputs; numbers stand for one value a spatial axis."""
     rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
     dims, geometry = convolution(op, len(sizes), channels, columns, groups, strides=strides, pads=pads,
                                  pads_end=pads_end, dilations=dilations)
@@ -36,12 +36,12 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
         arrays["w"], weights = weights, g.input("w", shape=weights.shape, dtype=w)
     axis = int(op == "conv_transpose" and columns > groups) if w_axis is None else w_axis
     many = dims[axis] * (1 if w_group_axis is None else groups)
-    quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, many).tolist(),
+    quantized = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, many).tolist(),
                  "zps": [w_zps] * many, "group_axis": w_group_axis} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
     bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
     given = {"scales": [0.02], "zps": [x_zp]} if x_scales is None else \
         {"qtype": "per_channel", "axis": -1, "scales": x_scales, "zps": x_zp}
-    y = getattr(g, op)(g.dequantize(source, **given), g.dequantize(weights, **quantised), bias, **geometry,
+    y = getattr(g, op)(g.dequantize(source, **given), g.dequantize(weights, **quantized), bias, **geometry,
                        **attrs)
     if epilogue is not None:
         y = epilogue(g, y, arrays, rng)
@@ -259,9 +259,9 @@ def test_depthwise_weights_that_are_not_constant(level):
     rng = np.random.default_rng(5)
     g = gq.Graph()
     x, w = g.input("x", shape=(2, 5, 4, 21), dtype="s8"), g.input("w", shape=(3, 3, 1, 21), dtype="u8")
-    quantised = g.dequantize(w, qtype="per_channel", axis=3, scales=rng.uniform(1e-3, 2e-3, 21).tolist(),
+    quantized = g.dequantize(w, qtype="per_channel", axis=3, scales=rng.uniform(1e-3, 2e-3, 21).tolist(),
                              zps=rng.integers(90, 160, 21).tolist())
-    y = g.convolution(g.dequantize(x, scales=[0.02], zps=[-9]), quantised, strides=[1, 1], pads_begin=[1, 1],
+    y = g.convolution(g.dequantize(x, scales=[0.02], zps=[-9]), quantized, strides=[1, 1], pads_begin=[1, 1],
                       pads_end=[1, 1], dilations=[1, 1], groups=21)
     g.output(g.quantize(y, dtype="s8", scales=[0.05]), name="y")
     check(g, {"x": numbers(rng, (2, 5, 4, 21), "s8"), "w": numbers(rng, (3, 3, 1, 21), "u8")}, isa=level)

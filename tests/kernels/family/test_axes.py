@@ -119,4 +119,4 @@ def test_a_source_with_scales_of_channels(multiplier, kernel):
     if multiplier in (2, 3) and kernel == 3:  # one that the depthwise kernel takes, and one that it does not
         model = gq.compile(g, threads=1)
         assert np.array_equal(model(feeds(g)), gq.reference(g, feeds(g)))
-        assert ("quantised per channel along axis 3" in model.explain()) == (multiplier == 3)
+        assert ("quantized per channel along axis 3" in model.explain()) == (multiplier == 3)

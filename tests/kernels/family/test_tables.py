@@ -29,7 +29,7 @@ def operations(lowered):
     return [n.op for n in walk(lowered.store.expr) if n.args]
 
 
-def requantised(g, x, dtype, scale=0.1, zp=0):
+def requantized(g, x, dtype, scale=0.1, zp=0):
     return g.dequantize(g.quantize(x, dtype=dtype, scales=[scale], zps=[zp]), scales=[scale], zps=[zp])
 
 
@@ -39,7 +39,7 @@ def test_a_chain_from_byte_to_byte_is_one_lookup(source, result):
     g = gq.Graph()
     q = g.input("q", shape=(2, 300), dtype=source)
     x = g.dequantize(q, scales=[0.05], zps=[9])
-    y = requantised(g, g.hard_swish(x), "u8", 0.03, 7)
+    y = requantized(g, g.hard_swish(x), "u8", 0.03, 7)
     g.output(g.quantize(g.multiply(g.sigmoid(y), x), dtype=result, scales=[0.04], zps=[3]), name="y")
     lowered, tables = tabulated(g)
     assert operations(lowered) == ["lookup"] and lowered.store.loads[1] == (1, result, "table")
@@ -52,7 +52,7 @@ def test_a_chain_from_byte_to_byte_is_one_lookup(source, result):
 def test_what_two_tensors_decide_stays_and_chains_before_and_after_become_tables():
     g = gq.Graph()
     a, b = (g.dequantize(g.input(n, shape=(256,), dtype="u8"), scales=[0.05], zps=[100]) for n in "ab")
-    both = requantised(g, g.add(requantised(g, g.tanh(a), "s8", 0.01), b), "u8", 0.07, 90)
+    both = requantized(g, g.add(requantized(g, g.tanh(a), "s8", 0.01), b), "u8", 0.07, 90)
     g.output(g.quantize(g.sigmoid(both), dtype="u8", scales=[1 / 255], zps=[0]), name="y")
     lowered, tables = tabulated(g)
     assert len(tables) == 2 and operations(lowered).count("lookup") == 2 and "sigmoid" not in operations(lowered)
@@ -62,7 +62,7 @@ def test_what_two_tensors_decide_stays_and_chains_before_and_after_become_tables
 def test_equal_tables_are_one():
     g = gq.Graph()
     x, z = (g.dequantize(g.input(n, shape=(256,), dtype="u8"), scales=[0.05], zps=[100]) for n in "xz")
-    a, b = (requantised(g, g.tanh(v), "s8", 0.01) for v in (x, z))
+    a, b = (requantized(g, g.tanh(v), "s8", 0.01) for v in (x, z))
     g.output(g.quantize(g.multiply(a, b), dtype="s8", scales=[0.01], zps=[0]), name="y")
     lowered, tables = tabulated(g)
     assert len(tables) == 1 and operations(lowered).count("lookup") == 2
@@ -122,8 +122,8 @@ def test_short_chains_stay():
 def test_every_value_at_every_level(level):
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(3, 256), dtype="s8"), scales=[0.05], zps=[-10])
-    y = requantised(g, g.gelu(x), "s8", 0.03, -20)
-    y = requantised(g, g.multiply(y, np.float32(1.7)), "u8", 0.05, 10)
+    y = requantized(g, g.gelu(x), "s8", 0.03, -20)
+    y = requantized(g, g.multiply(y, np.float32(1.7)), "u8", 0.05, 10)
     g.output(g.quantize(g.add(g.mish(y), x), dtype="s8", scales=[0.06], zps=[-5]), name="y")
     model = gq.compile(g, isa=level, strict=True)
     inputs = np.stack([ALL.view(np.int8), ALL.view(np.int8)[::-1], np.roll(ALL.view(np.int8), 5)])

@@ -1,4 +1,4 @@
-"""Functions of f32: accuracy against f64, edges, and quantisation."""
+"""Functions of f32: accuracy against f64, edges, and quantization."""
 import numpy as np
 import pytest
 from scipy import special

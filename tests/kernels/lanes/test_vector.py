@@ -101,8 +101,8 @@ def test_every_function(lanes):
         assert_same(run(module, store, k, None, [x], x.shape), evaluate(store, None, [x]), names[k])
 
 
-def requantise(dtype):
-    """A whole epilogue: compensation, scale, bias, relu, a row factor, quantisation."""
+def requantize(dtype):
+    """A whole epilogue: compensation, scale, bias, relu, a row factor, quantization."""
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     y = maximum(y, -20.0) * load(3, "f32", "row")
     return Store(elementary.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
@@ -111,7 +111,7 @@ def requantise(dtype):
 @pytest.mark.parametrize("lanes", LANES)
 def test_tails_touch_nothing_outside(lanes):
     rng, rows = np.random.default_rng(4), 3
-    stores = [requantise("u8"), requantise("s8"), Store(load(0, "s8", "vector"), "s32"),
+    stores = [requantize("u8"), requantize("s8"), Store(load(0, "s8", "vector"), "s32"),
               Store(load(0, "bf16", "vector") + load(1, "f16", "vector"), "f16")]
     module = compiled(stores, lanes)
     for cols in (*range(71), 257):
@@ -211,7 +211,7 @@ def test_the_output_may_be_an_operand():
 
 
 @pytest.mark.skipif("avx512" not in [level.name for level in isa.available()], reason="needs AVX-512")
-def test_requantising_is_straight_vector_code():
+def test_requantizing_is_straight_vector_code():
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     store = Store(elementary.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
     text = Job("assembly", compiled([store], 16).source).result()

@@ -109,7 +109,7 @@ def test_an_operand_may_also_be_a_post_op():
 
 
 def test_dequantized_operands_that_integers_refuse():
-    """The source is quantised along k: its scale stands in the sum, which is one of floats then."""
+    """The source is quantized along k: its scale stands in the sum, which is one of floats then."""
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), qtype="per_channel", axis=1, scales=[0.1] * 4 + [0.2] * 4)
     g.output(g.matmul(x, g.dequantize(g.constant(np.ones((8, 3), np.int8)), scales=[0.5])), name="y")

@@ -172,7 +172,7 @@ def test_sums_beyond_s32_are_refused_with_the_reason():
 
 
 @pytest.mark.parametrize("change, reason", [
-    (dict(qtype="per_channel", axis=1, scales=[0.1] * 8), "source is quantised per channel"),
+    (dict(qtype="per_channel", axis=1, scales=[0.1] * 8), "source is quantized per channel"),
     (dict(scales=[0.1]), None),
 ])
 def test_explain_gives_the_reason(change, reason):

@@ -76,7 +76,7 @@ def test_rnn(lengths, reverse):
     close(recurrent.rnn(gates, weights, h, lengths, reverse), (states, last))
 
 
-def test_sums_of_a_quantised_state():
+def test_sums_of_a_quantized_state():
     """The state as u8 by its own range, the sum exact, one factor."""
     h, weights = normal(B, H) * 3, np.random.default_rng(0).integers(-128, 128, (2 * H, H)).astype(np.int8)
     scales = np.linspace(0.01, 0.2, 2 * H, dtype=np.float32)

@@ -17,8 +17,8 @@ def graph(op, steps, rows, units, *, states=True, extra=None, lengths=None, **at
     g = gq.Graph(op)
     x = g.input("x", shape=(steps, rows, gates * units), dtype="f32")
     first = [g.input(n, shape=(rows, units), dtype="f32") if states else None for n in "hc"[:2 if op == "lstm" else 1]]
-    quantised = extra is not None and op == "lstm"
-    r = rng.integers(-128, 128, (4 * units, units)) if quantised else floats(gates * units, units)
+    quantized = extra is not None and op == "lstm"
+    r = rng.integers(-128, 128, (4 * units, units)) if quantized else floats(gates * units, units)
     more = [lengths] if op == "rnn" else [extra, lengths]
     outs = getattr(g, op)(x, g.constant(np.float32(r)), *first, *more, **attrs)
     for name, v in zip(("y", "last", "cell"), outs, strict=False):
@@ -48,11 +48,11 @@ def test_many_rows_in_threads():
     check(graph("gru", 3, 37, 40, linear_before_reset=True, extra=floats(40)), 2)
 
 
-@pytest.mark.parametrize("op,quantised", [("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)])
+@pytest.mark.parametrize("op,quantized", [("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_lengths(op, quantised, reverse):
+def test_lengths(op, quantized, reverse):
     """Of nothing, of all steps and of more, in a block with others."""
-    extra = np.float32([0.003]) if quantised else None
+    extra = np.float32([0.003]) if quantized else None
     attrs = {"linear_before_reset": True} if op == "gru" else {}
     check(graph(op, 4, 6, 20, extra=extra, lengths=np.int32([4, 0, 2, 9, 1, 3]), reverse=reverse, **attrs), 2)
 
@@ -64,7 +64,7 @@ def test_without_states(op):
 
 @pytest.mark.parametrize("steps,rows,units", [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)])
 @pytest.mark.parametrize("scales", ["one", "each"])
-def test_quantised_states(steps, rows, units, scales):
+def test_quantized_states(steps, rows, units, scales):
     extra = np.float32([0.003]) if scales == "one" else np.abs(floats(4 * units)) / 100
     check(graph("lstm", steps, rows, units, extra=extra), 2)
     check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1)

@@ -11,7 +11,7 @@ STEPS = 8 * 2.0**-15
 
 
 def found(scales, zps, out_scale, out_zp, dtype="u8", relu=False, shifts=(256, 0), addend=None):
-    """What is found for requantised a sum of two dequantized bytes, and whether it is right of all of them.
+    """What is found for requantized a sum of two dequantized bytes, and whether it is right of all of them.
 
     `addend` is an array of one number that the sum takes along.
     """

@@ -180,17 +180,17 @@ def test_a_byte_beside_itself_at_another_scale(form, dtypes, end):
     first, second, third = (dict(dtype=t, scales=[s], zps=[100 if t == "u8" else -9])
                             for t, s in zip(dtypes, (0.021, 0.034, 0.0047), strict=True))
 
-    def requantised(x, p):
+    def requantized(x, p):
         return g.dequantize(g.quantize(x, **p), scales=p["scales"], zps=p["zps"])
 
     a = g.dequantize(g.input("x", shape=(9, 24), dtype="s8"), scales=[2.0**-6], zps=[0])
     b = g.dequantize(g.constant(integers(rng, "s8", (24, 40))), scales=[2.0**-7], zps=[0])
-    y = requantised(g.matmul(a, b), first)
-    z = FORMS[form](g, requantised(y, second), y)
+    y = requantized(g.matmul(a, b), first)
+    z = FORMS[form](g, requantized(y, second), y)
     if end == "another input":
         r = g.dequantize(g.input("r", shape=(9, 40), dtype="u8"), scales=[0.019], zps=[100])
-        z = g.add(requantised(z, third), r)
-    g.output(g.quantize(z, **third) if end == "integer" else requantised(z, third), name="z")
+        z = g.add(requantized(z, third), r)
+    g.output(g.quantize(z, **third) if end == "integer" else requantized(z, third), name="z")
     if end == "two outputs":
         g.output(y, name="y")
     model, inputs = gq.compile(g), gq.testing.random_inputs(g)

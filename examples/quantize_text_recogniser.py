@@ -1,6 +1,6 @@
-"""A text recogniser from f32 to int8, with no other quantiser: accuracy, size and time beside each other.
+"""A text recogniser from f32 to int8, with no other quantizer: accuracy, size and time beside each other.
 
-    python examples/quantise_text_recogniser.py [--lines 24] [--batches 6] [--threads N] [--save FILE.onnx]
+    python examples/quantize_text_recogniser.py [--lines 24] [--batches 6] [--threads N] [--save FILE.onnx]
 
 The model is PP-OCRv4's out of the package rapidocr-onnxruntime (Apache-2.0), in f32; its pictures are lines of text
 that Pillow draws, so that there are as many as one likes, and what they say is known. It needs
@@ -46,7 +46,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def main() -> int:
-    """Quantise by plain settings and by the best automatic one, and print the table."""
+    """Quantize by plain settings and by the best automatic one, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=24, help="lines of text to read")
     parser.add_argument("--batches", type=int, default=6, help="lines of text to calibrate with")
