@@ -14,8 +14,8 @@ def test_a_helper_that_finds_a_reason_to_stay_awake_does_not_count_as_asleep(dis
     monkeypatch.setattr(team, "team_threads", lambda: 2)
     source, target, opened = np.array([5, 7], np.int64), np.zeros(40, np.int64), np.zeros(1, np.int64)
     args = np.array([source.ctypes.data, target.ctypes.data, source.size], np.int64)
-    row = team.StepRow(modules.load("adding", adding).block, args.ctypes.data, target.size, True)
-    table, helpers = team.StepTable([row], 3), team.Team()
+    row = modules.load("adding", adding).block, args.ctypes.data, target.size, 3
+    table, helpers = team.StepTable([row]), team.Team()
     helpers._prepare()
     helpers._word(steps.CORES)[0] = 0  # no thread's cores are set
     helpers._word(steps.HELPERS)[0], helpers._word(steps.WANTED)[0] = 1, wanted

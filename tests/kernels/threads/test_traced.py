@@ -11,15 +11,13 @@ from graphq.kernels.threads import team
 from graphq.kernels.threads.traced import TracedStep
 
 
-@pytest.mark.parametrize("blocks, threads, parallel, count", [
-    (1, 1, True, 1), (7, 3, True, 3), (7, 3, False, 1), (2, 5, True, 2), (40, 40, True, 40), (0, 2, True, 1)])
-def test_each_piece_has_a_thread_and_a_time_of_perf_counter(blocks, threads, parallel, count):
+@pytest.mark.parametrize("blocks, pieces, count", [(1, 1, 1), (7, 3, 3), (7, 0, 1), (2, 2, 2), (40, 40, 40), (0, 0, 1)])
+def test_each_piece_has_a_thread_and_a_time_of_perf_counter(blocks, pieces, count):
     source, target = np.array([5, 7], np.int64), np.zeros(max(blocks, 1), np.int64)
     args = np.array([source.ctypes.data, target.ctypes.data, source.size], np.int64)
-    row = team.StepRow(modules.load("adding", adding).block, args.ctypes.data, blocks, parallel)
-    step = TracedStep(row, threads)
-    assert (step.row.blocks, step.row.parallel) == (count, parallel) and not step.times().any()
-    table, wanted = team.StepTable([step.row], threads), np.resize(source, blocks) + 1
+    step = TracedStep((modules.load("adding", adding).block, args.ctypes.data, blocks, pieces))
+    assert step.row[2:] == (count, pieces) and not step.times().any()
+    table, wanted = team.StepTable([step.row]), np.resize(source, blocks) + 1
     last = 0
     for turn in (1, 2):  # the second run's times take the place of the first's
         begin = time.perf_counter_ns()
