@@ -207,7 +207,7 @@ def test_json(file, capsys, monkeypatch, tmp_path):
     assert found["operations"] == {"dequantize": 1, "relu": 1} and gq.to_text(gq.parse(found["text"])) + "\n" == GRAPH
     found = printed(capsys, "passes", str(file))
     assert 'anchor="eltwise"' in found["graph"] and found["near_misses"] == []
-    assert printed(capsys, "explain", str(file), "--threads=1")["schema"] == "graphq.explain/1"
+    assert printed(capsys, "explain", str(file), "--threads=1")["schema"] == "graphq.explain/2"
     found = printed(capsys, "explain", str(file), "--threads=1", "--value=y")
     assert (found["schema"], found["value"]) == ("graphq.explain.value/1", "%y")
     (part,) = printed(capsys, "partitions", str(file))

@@ -62,7 +62,7 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
     return out
 
 
-class Record(NamedTuple):
+class TraceRecord(NamedTuple):
     """What a program of a trace needs, as data: `values` are those of slots by number, in the example."""
 
     values: Mapping[int, Any]
@@ -72,16 +72,16 @@ class Record(NamedTuple):
     guards: Mapping[int, Any]
 
 
-def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
+def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
     """The record of a trace, for these results. Of what follows from sizes it has the numbers of the example alone."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
     values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in PLAIN or k not in made}
-    return Record(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
+    return TraceRecord(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
 
 
-def restored(record: Record) -> Trace:
+def restored(record: TraceRecord) -> Trace:
     """The trace of a record, sealed."""
     trace = Trace()
     last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)

@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     peers = [_peer(name) for name in options.peer]
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
+    wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
     with tempfile.TemporaryDirectory() as folder:
         sides = [_ours(options.file, graph, level, threads)
                  for threads, level in product(counts, options.isa or [None])]
@@ -78,7 +79,6 @@ def run(options: argparse.Namespace) -> int:
             run_until_settled(partial(side.run, arrays))
         results = [side.run(arrays) for side in sides]
         times = alternate([partial(side.run, arrays) for side in sides], options.seconds * len(sides))
-    wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
     rows: list[dict[str, Any]] = []
     for side, result, spent in zip(sides, results, times, strict=True):
         first = next(k for k, x in enumerate(sides) if x.threads == side.threads)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.programs import Record
+from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, assumed, largest, smallest
 from graphq.errors import ParseError
 from graphq.ir import TensorType
@@ -56,9 +56,9 @@ MOST_SLOTS = 1 << 22
 """Of a trace: a large model with open sizes has some 10,000."""
 
 
-def check_record(record: Record, sizes: tuple[int, ...]) -> None:
+def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
     """Raise ParseError unless each slot of a trace is made once, of earlier ones, in an example of these sizes."""
-    _want(type(record) is Record and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
+    _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
     _want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
           "a trace for other sizes")

@@ -1,1 +1,1 @@
-"""oneDNN Graph's formats and tools: JSON files, kinds of operations, partitions, and benchdnn's knobs and runner."""
+"""oneDNN Graph's formats and tools: JSON files, kinds of operations, and partitions."""

@@ -63,7 +63,10 @@ class PlanBuilder:
             self.steps.append(step.filled(words, slots))
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
-        """The plan, whose steps are of these nodes of the graph; they prefetch what is constant of later ones."""
+        """The plan, whose steps are of these nodes of the graph.
+
+        Each step with the word `ahead` prefetches constant weights of the next one with it, MOST_AHEAD bytes at most.
+        """
         steps = list(self.steps)
         prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
         for (k, step), (_, following) in pairwise(prefetching):

@@ -137,7 +137,7 @@ REASONS: Mapping[str, Texts] = {
                     "quantize the result of the {op:title}"),
 
     # a product, `node`
-    "no fusion": Texts("operation", "no fusion takes {node:op}", _IN_PARTS),
+    "no fusion": Texts("operation", "no fusion takes {op:op}", _IN_PARTS),
     "no convolution": Texts("operation", "{refused}", _IN_PARTS),
     "operands": Texts(OPERANDS, "{obstacles}", "{obstacles:edit}"),
     "product refused": Texts(COMPUTED, "{refused}{value:line| (|)}", "{refused:edit}"),

@@ -172,7 +172,7 @@ class Report:
     became: Mapping[str, int | None] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, Report] = field(default_factory=dict)
-    schema: str = "graphq.explain/1"
+    schema: str = "graphq.explain/2"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ module once, when it is whole. Where no process can be started, whoever waits fo
 """
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -27,6 +28,8 @@ if TYPE_CHECKING:  # imported when something is compiled
     from subprocess import Popen
 
     from graphq.kernels.jit.codegen import Source
+
+log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
 """Processes: the kernels of a model seldom keep more busy."""
@@ -96,11 +99,13 @@ class Job:
                 self.end(answer, error)
 
     def end(self, answer: Any, error: str | None) -> None:
-        """Take the answer or the error, and let go those who wait."""
+        """Take the answer or the error; keep an answer first, as this process may end once nobody waits."""
         self.answer, self.error = answer, error
         try:
             if error is None and self.keep is not None:
                 self.keep(answer)
+        except Exception as problem:  # the answer is there all the same
+            log.warning("a compiled kernel is not kept: %s: %s", type(problem).__name__, problem)
         finally:
             self.done = True
 

@@ -66,6 +66,10 @@ def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrin
     return cast(Intrinsic, Emitter(body, arity))
 
 
+ANNOTATIONS = "Value", "F32Value", "int", "None"
+"""What parameters and results of emitting functions are."""
+
+
 class Emitter(Deferred):
     """What `emits` makes; `kinds` are the annotations of parameters after the builder, `result` is that of the result.
 
@@ -76,7 +80,11 @@ class Emitter(Deferred):
         super().__init__(body, self._intrinsic)
         names = list(signature(body).parameters)[1:] if arity is None else [f"x{k}" for k in range(arity)]
         self.kinds = {name: body.__annotations__.get(name, "Value") for name in names}
-        self.result = body.__annotations__["return"]
+        self.result: str = body.__annotations__.get("return", "nothing")
+        for annotation in (*self.kinds.values(), self.result):
+            if annotation not in ANNOTATIONS:
+                raise TypeError(f"{body.__name__}: an emitting function is annotated by {', '.join(ANNOTATIONS)}, "
+                                f"in a module with postponed annotations, not by {annotation!r}")
 
     def _intrinsic(self, body: Callable[..., Value | None]) -> object:
         of_annotation = {"Value": types.intp, "F32Value": types.float32, "None": types.void}

@@ -1,7 +1,7 @@
 """Values of LLVM's IR with Python's operators, and the builder that emits them.
 
     row = (g & 7) + rows
-    b.prefetch(first + row * stride)
+    (first + row * stride).prefetch()
 
 An operator emits an instruction where the builder stands; Python numbers become constants of the other operand's type,
 in every lane of a vector. Operators on constants alone give constants, and emit nothing. Addresses are 64-bit integers,
@@ -273,7 +273,9 @@ class Value:
         """LLVM's function of this name (fma, sqrt, rint, ...) of this float, or vector of them, and others."""
         kind = self.type
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
-        b = next(x.builder for x in (self, *others) if x.builder is not None)
+        b = next((x.builder for x in (self, *others) if x.builder is not None), None)
+        if b is None:
+            raise TypeError(f"{name} of constants alone needs a builder")
         return b.call_named(f"llvm.{name}.{lanes}{element(kind).intrinsic_name}", kind, self, *others)
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
@@ -340,7 +342,7 @@ def joined(lanes: Sequence[Value]) -> Value:
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """The smaller of two signed integers, one of them a Value at least."""
+    """x where x < y, else y: so y where one of two floats is NaN. Integers are signed, and one is a Value at least."""
     if not isinstance(x, Value):
         assert isinstance(y, Value)
         x = y._of(x)
@@ -348,7 +350,7 @@ def smaller(x: Operand, y: Operand) -> Value:
 
 
 def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.abs(x) // np.abs(y) * np.sign(x) * np.sign(y)
+    return x // y + ((x % y != 0) & ((x < 0) != (y < 0)))  # towards zero
 
 
 _FOLDED: dict[str, Callable[..., np.ndarray]] = {

@@ -135,40 +135,40 @@ def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int)
     b.call(function, [c64(x) if isinstance(x, int) else x for x in args])
 
 
-def _row(b: Builder, state: Value, tile: Value, row: Value) -> Value:
+def _row(state: Value, tile: Value, row: Value) -> Value:
     """The address of a row of an emulated tile register."""
     return state + 64 + tile * 1024 + row * 64
 
 
-def _rows(b: Builder, state: Value, tile: Value) -> Value:
+def _rows(state: Value, tile: Value) -> Value:
     """How many rows of a tile are configured."""
     return (state + 48 + tile).load(I8).zext(I64)
 
 
 def _tile_zero(b: Builder, state: Value, tile: Value) -> None:
     with Loop(b, c64(16)) as loop:
-        constant(S32X16, 0).store(_row(b, state, tile, loop.k))
+        constant(S32X16, 0).store(_row(state, tile, loop.k))
 
 
 def _tile_load(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
     _tile_zero(b, state, tile)
-    with Loop(b, _rows(b, state, tile)) as loop:
-        (address + loop.k * stride).load(S32X16).store(_row(b, state, tile, loop.k))
+    with Loop(b, _rows(state, tile)) as loop:
+        (address + loop.k * stride).load(S32X16).store(_row(state, tile, loop.k))
 
 
 def _tile_store(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
-    with Loop(b, _rows(b, state, tile)) as loop:
-        _row(b, state, tile, loop.k).load(S32X16).store(address + loop.k * stride)
+    with Loop(b, _rows(state, tile)) as loop:
+        _row(state, tile, loop.k).load(S32X16).store(address + loop.k * stride)
 
 
 def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bool) -> None:
-    with Loop(b, _rows(b, state, c)) as rows:
-        total = _row(b, state, c, rows.k).load(S32X16)
-        with Loop(b, _rows(b, state, w), [total]) as groups:
-            x = (_row(b, state, a, rows.k) + groups.k * 4).load(I32)
-            y = _row(b, state, w, groups.k).load(S32X16)
+    with Loop(b, _rows(state, c)) as rows:
+        total = _row(state, c, rows.k).load(S32X16)
+        with Loop(b, _rows(state, w), [total]) as groups:
+            x = (_row(state, a, rows.k) + groups.k * 4).load(I32)
+            y = _row(state, w, groups.k).load(S32X16)
             groups.update([dot_u8s8(b, groups.values[0], x.splat(16), y, emulated=True, signed=signed)])
-        groups.values[0].store(_row(b, state, c, rows.k))
+        groups.values[0].store(_row(state, c, rows.k))
 
 
 class Tiles:

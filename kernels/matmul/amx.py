@@ -70,7 +70,7 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
-Step = tuple[list[Value], list[Value], Value, Value]
+Products = tuple[list[Value], list[Value], Value, Value]
 """64 bytes of k: addresses of tiles of rows, the bytes between their rows, the place in a panel, the step's number."""
 
 
@@ -93,7 +93,7 @@ class _Rows:
             load_bytes(source, self.tail).store(target)
             row.update([(source + f.stride).opaque(), (target + 64).opaque()])
 
-    def each(self, used: int, first: bool) -> Iterator[Step]:
+    def each(self, used: int, first: bool) -> Iterator[Products]:
         """Emit the loop over steps of `used` tiles of rows."""
         b, f = self.b, self.f
         rows = [f.a + f.stride * (16 * r) for r in range(used)]
@@ -195,7 +195,7 @@ class _Pixels:
                 with b.if_then(self.tail.ne(0)):
                     load_bytes(part.values[0], self.tail).store(part.values[1])
 
-    def each(self, used: int, first: bool) -> Iterator[Step]:
+    def each(self, used: int, first: bool) -> Iterator[Products]:
         """Emit the loops over taps and their steps, or over all steps; copies are made in the `first` pass."""
         b, f, window = self.b, self.f, self.window
         once = self.short.select(1, window.outer), self.short.select(1, window.inner)

@@ -98,7 +98,7 @@ def copy_module() -> Functions:
 
 
 def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
-    """Make the intrinsic `(memory, turns)`: CHAINS instructions a turn; the operand and the sums are at `memory`."""
+    """Make the function `(memory, turns)`: CHAINS instructions a turn; the operand and the sums are at `memory`."""
     kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
 
     def step(b: Builder, acc: Value, x: Value) -> Value:
@@ -111,7 +111,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
             return x.math("fma", x, acc)
-        return acc * x + x if mnemonic == "vmulps" else acc * x + x
+        return acc * x + x
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -125,7 +125,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
 
 
 def tile_loop(signed: bool) -> Intrinsic:
-    """Make the intrinsic `(memory, turns)`: TILE_CHAINS products a turn on tiles that are configured."""
+    """Make the function `(memory, turns)`: TILE_CHAINS products a turn on tiles that are configured."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:

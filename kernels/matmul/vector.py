@@ -241,7 +241,7 @@ class _Tile:
 class _OutputBlock:
     """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
 
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int) -> None:
+    def __init__(self, f: Frame, rows: int, panels: int) -> None:
         args, batch, i, j, self.columns = (
             FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
         self.first = args, batch, i, j
@@ -255,7 +255,7 @@ def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
 
 def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value]) -> None:
     """Emit the outputs of sums in registers, rows of vectors."""
-    block, lanes = _OutputBlock(b, f, rows, panels), PANEL * panels * rows // len(values)
+    block, lanes = _OutputBlock(f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(block.whole) as (then, otherwise):
         with then:
             EpilogueEmitter(b, result, lanes, block.first).emit_registers(_lines(values, rows))
@@ -270,7 +270,7 @@ def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: 
 def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value],
                  packs: bool) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
-    block, entries = _OutputBlock(b, f, rows, panels), f.address + 8 * FRAME.number("entries")
+    block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
         lanes = PANEL * panels * rows // len(values)

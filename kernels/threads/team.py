@@ -1,7 +1,7 @@
 """The team: a plan's native steps run in a single call, without Python or the GIL, on the threads of Numba's prange.
 
 A step is a block function's address, an argument block's address and a number of blocks. Those of a parallel step are
-cut into pieces of neighbours, as many as threads run the plan. Whoever is free takes the next piece, the
+cut into pieces of neighbours, as many as the step says (`plan.step.pieces`). Whoever is free takes the next piece, the
 caller and helpers alike: so no piece waits for a thread that has not begun it, because it sleeps or because another
 process has its core. Who ends a step's last piece goes on with the serial steps after it, and offers the pieces of the
 next parallel one.

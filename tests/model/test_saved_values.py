@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from graphq.base.programs import Program, Record, record, restored
+from graphq.base.programs import Program, TraceRecord, record, restored
 from graphq.base.sizes import Later, Size, Trace, later, parts
 from graphq.dtypes import DTYPES, f32, s4, u8
 from graphq.errors import GraphqError
@@ -113,7 +113,7 @@ def test_open_sizes_and_their_guards():
     held = {"words": (n * 4, Ref(1, n + m)), "table": later(np.asarray, (n, m)), "type": TensorType(f32, (n, 4))}
     written = there_and_back(record(t, parts([held["words"][0], held["words"][1].offset, held["table"],
                                               *held["type"].shape])))
-    assert isinstance(written, Record)
+    assert isinstance(written, TraceRecord)
     trace = restored(written)
     found = there_and_back(held, trace)
     assert isinstance(found["words"][0], Size) and isinstance(found["table"], Later) and found["words"][1].buffer == 1

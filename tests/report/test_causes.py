@@ -1,7 +1,10 @@
 """Obstacles to fusion: `explain()` names the true cause and an edit, and with the edit applied there is none left."""
+
+import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.passes.fuse import Fuse
 from graphq.report.reasons import BORDER
 
 DENSE = """  %w = constant(value=s8[4,2]{1, -2, 3, 4, 5, -6, 7, 8})
@@ -419,3 +422,15 @@ def test_borders_stand_apart():
     shown = gq.compile(gq.parse(text), threads=1).explain()
     assert "in floats at the graph's border:" in shown
     assert "%d, a dequantize, is returned in f32; return %q in its place" in shown
+
+
+def test_what_follows_a_product_that_no_fusion_takes_has_its_cause():
+    """A chain after the product names the product, and both are one cause."""
+    g = gq.Graph("g")
+    x, w = g.input("x", dtype="u8", shape=(1, 3, 4, 4)), g.constant(np.ones((2, 3, 1, 1), np.int8))
+    sums = g.conv_integer(x, w, strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1])
+    y = g.cast(sums, dtype="f32")
+    g.output(g.quantize(g.add(y, g.input("z", dtype="f32", shape=(1, 2, 4, 4))), dtype="u8", scales=[0.5]), name="q")
+    report = gq.compile(g, passes=[Fuse("eltwise", floats=True)], threads=1).explain(format="json")
+    texts = [c["reason"] for c in report["causes"]]
+    assert [t for t in texts if "no fusion takes" in t] == ["no fusion takes conv_integer"]

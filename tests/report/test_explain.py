@@ -119,7 +119,7 @@ def test_unknown_names_and_formats(model):
 
 def test_json_is_all_of_the_report(model):
     data, report = model.explain(format="json"), model.explanation()
-    assert data["schema"] == "graphq.explain/1" and set(data) == {f.name for f in fields(records.Report)}
+    assert data["schema"] == "graphq.explain/2" and set(data) == {f.name for f in fields(records.Report)}
     assert [n["operation"]["op"] for n in data["nodes"]] == [n.op.name for n in model.graph.nodes]
     product = next(n for n in data["nodes"] if n["partition"] and n["partition"]["kind"] == "integer")
     assert [x["op"] for x in product["partition"]["body"]] == ["dequantize", "dequantize", "matmul"]

@@ -18,9 +18,10 @@ from kernel_factories import (
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import deferred as jit
-from graphq.kernels.jit.deferred import Deferred, bound, njit
+from graphq.kernels.jit.deferred import Deferred, bound, emits, njit
 from graphq.kernels.jit.intrinsics import FUNCTIONS, load_s64
 from graphq.kernels.jit.modules import FunctionTable, load
+from graphq.kernels.jit.values import Value
 
 
 @pytest.mark.parametrize("number", range(len(EXPRESSIONS)))
@@ -124,3 +125,16 @@ def test_bound_functions_have_pythons_builtins():
         return min(a, b)
 
     assert bound(smallest)(2, 1) == 1
+
+
+@pytest.mark.parametrize("annotations, part", [
+    ({"x": "float", "return": "Value"}, "'float'"), ({"x": "Value"}, "'nothing'"),
+    ({"x": Value, "return": "None"}, "Value'")])
+def test_an_emitting_function_with_other_annotations_is_refused(annotations, part):
+    def body(b, x):
+        return x
+
+    body.__annotations__ = annotations
+    with pytest.raises(TypeError, match="body: an emitting function is annotated by Value, F32Value, int") as error:
+        emits(body)
+    assert part in str(error.value)

@@ -69,6 +69,7 @@ A_TENTH = float(np.float32(0.1))
     (lambda: constant(I64, 2) * 3, I64, 6), (lambda: 1 - constant(I32, 3), I32, -2),
     (lambda: -3 - c64(2) // 2, I64, -4), (lambda: constant(I32, 2**31 - 1) + 1, I32, -2**31),
     (lambda: constant(I8, 64) << 1, I8, -128), (lambda: c64(-7) // 2, I64, -3), (lambda: c64(7) // -2, I64, -3),
+    (lambda: c64(-2**63) // 2, I64, -2**62), (lambda: c64(-6) // 2, I64, -3),
     (lambda: constant(I8, -2).udiv(2), I8, 127), (lambda: constant(I8, -1).urem(16), I8, 15),
     (lambda: c64(-8) >> 1, I64, -4), (lambda: constant(I8, -8).shr(1), I8, 124),
     (lambda: ~(c64(6) & 3 | c64(9) ^ 8), I64, -4), (lambda: c64(-1) < 0, I1, True),

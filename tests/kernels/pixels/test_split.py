@@ -9,11 +9,8 @@ from graphq.kernels.pixels.plan import split
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 100, 511, 512, 513, 1000, 2047, 4095, 4096]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("channels", [*SIZES, 4097, 10_000])
+@pytest.mark.parametrize("channels, whole", [*itertools.product(SIZES, (False, True)), (4097, False), (10_000, False)])
 def test_tiles_fit_their_room(channels, whole):
-    if whole and channels > pixels.CHANNELS:
-        return
     for batch, m, threads in itertools.product((1, 2, 50), (0, 1, 5, 196, 100_000), (1, 2, 7)):
         each, width, step = split(batch, m, channels, threads, whole)
         assert 1 <= each <= max(m, 1) and 1 <= width <= channels and step >= 1
