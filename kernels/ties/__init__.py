@@ -16,6 +16,10 @@ one in 10**3 to 10**5, is computed a second time: its products are added in f32,
 is *settled*, and so is its quantize. Without that one of 10**5 to 10**6 outputs would be another integer, and a network
 carries such a step on to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98.
 
+A kernel finds them in three stages. Its tiles quantize by few operations, which also show the least distance from a tie
+in each group of outputs: one comparison a group, and an entry for each group that is near. Of an entry's outputs the
+expression is computed as stated, which says which ones lie in the band. The products of these few are added as written.
+
 As written means in the orders of `kernels/numbers/sum_orders.py`, those of ONNX Runtime: `gq.reference` adds in f64, so
 it is no judge of ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is
 exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per output.

@@ -13,6 +13,7 @@ from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
 from graphq.kernels.lanes.second_look import register_second_look
 from graphq.kernels.lanes.stores import SecondLook
+from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.error_bounds import Band, BodyBounds
 from graphq.kernels.ties.fast_requantize import FastRequantize, Rounding, span
 from graphq.kernels.ties.tie_kernels import tie_kernels
@@ -75,7 +76,8 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
     if bounds is None:
-        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
+        return ("quantize is not settled: the sum before it is not one of operands dequantized by constant scales, "
+                f"in windows of at most {MOST_TAPS} taps")
     (value,) = node.operands
     return f"quantize is not settled: {bounds.unbounded[value]} has no bound of how far it carries differences"
 

@@ -50,7 +50,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     to_integer -= sums
     near = np.divmod(np.flatnonzero(np.abs(to_integer, out=to_integer) < NEAR), len(values[1]))
     cases = [v[k] for v, k in zip(values, near, strict=True)]
-    wanted, highest = _as_written(q, dtype, bytes_, cases, numbers), elementary.RANGES[dtype][1]
+    wanted, highest = _as_stated(q, dtype, bytes_, cases, numbers), elementary.RANGES[dtype][1]
     nudges = np.arange(-NUDGES, NUDGES + 1, dtype=np.float32)
     factors = [np.float32(ONE * x.factor) + nudges * unit for x, unit in zip(bytes_, units, strict=True)]
     terms = [v + x.shift for v, x in zip(cases, bytes_, strict=True)]
@@ -70,7 +70,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     return None
 
 
-def _as_written(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.ndarray],
+def _as_stated(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.ndarray],
                 numbers: Mapping[Expr, np.ndarray]) -> np.ndarray:
     """What q is in these cases."""
     slots = 1 + max((x.value[0] for x in numbers), default=-1)

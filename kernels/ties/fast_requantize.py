@@ -197,7 +197,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
     return bytes_
 
 
-def _as_written(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
+def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
     """The interval and error of y when its expression is computed as it is written."""
     spreads = dict(integers)
 
@@ -237,7 +237,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         integers = _integers(u, most)
         if integers is None:
             return np.full(1, np.inf)
-        written = _as_written(y, integers, numbers)
+        written = _as_stated(y, integers, numbers)
         slow = written.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.

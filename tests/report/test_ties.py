@@ -60,3 +60,13 @@ def test_they_do_differ(op):
     h = g.copy()
     run_passes(h)
     assert (evaluate_formulas(h, {"x": x})[0] != gq.reference(g, x=x)).any()
+
+
+def test_windows_of_many_taps_are_given_as_the_reason():
+    g = gq.Graph("wide")
+    x = g.dequantize(g.input("x", dtype="u8", shape=(1, 34, 34, 1)), scales=[0.02], zps=[3])
+    w = g.dequantize(g.constant(np.ones((1, 1, 33, 33), np.int8)), scales=[0.01])
+    y = g.convolution(x, w, data_format="NXC", weights_format="OIX")
+    g.output(g.quantize(y, dtype="u8", scales=[0.5]), name="y")
+    (line,) = [x for x in str(gq.compile(g, threads=1, isa="scalar").explain()).splitlines() if "is not settled" in x]
+    assert "operands dequantized by constant scales, in windows of at most 1024 taps" in line
