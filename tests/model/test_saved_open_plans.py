@@ -125,7 +125,7 @@ def field(name, number, value):
     return record(name, lambda fields: [*fields[:number], value, *fields[number + 1:]])
 
 
-BUFFER, STEP, PLAN, RECORD = "Buffer", "Step", "Plan", "Record"
+BUFFER, STEP, PLAN, RECORD = "Buffer", "Step", "Plan", "TraceRecord"
 
 
 def word(value):
