@@ -214,7 +214,8 @@ class Graph(Operations):
     def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
         """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it.
 
-        A new node has the `origin` of the one of its operation among those that it stands `instead` of, else of `node`.
+        Where passes leave a history, each new node gets an `origin`: the first node of its operation in `instead`, the
+        nodes that the new ones replace, or else `node`; or what that one came from itself.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")

@@ -23,7 +23,8 @@ class Labels:
     """The labels of a graph's values. Numbers are counted anew after each change, unless they are `kept`.
 
     Once they are traced, `origins` has the values that there were then, with themselves, and for each value that took
-    the place of another that one, with the order of its axes in the new one (None: the same order).
+    the place of another that one, with the order of its axes in the new one (None: the same order). It is None where
+    no pass has asked for a history; nodes that are added have no `origin` then.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -86,7 +87,7 @@ class Labels:
     def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
         """Keep the numbers of another graph's labels; `values` has that graph's value for each one of this graph.
 
-        What new values stand for is noted from now on, as after `trace`.
+        From now on `origins` has what new values stand for, as after `trace`, and new nodes have an `origin`.
         """
         self.origins = {}
         self._numbers = {new: int(label) for new, old in values.items() if old.name is None

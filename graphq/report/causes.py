@@ -27,6 +27,9 @@ from graphq.report.records import Cause
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
+CHAIN = Fuse("eltwise", floats=True).name
+"""The fusion that takes lane-wise operations which follow no anchor."""
+
 
 def causes(analysis: Analysis) -> list[Cause]:
     """The causes, one for all operations that are outside for the same reason: products first, borders last."""
@@ -138,7 +141,7 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """What reads `value` in floats beside `user`: outputs of the graph, the scale of `last`, other operations."""
+        """What reads `value` in floats beside `user`: the caller, the scale of `last`, others; None: nothing."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
@@ -158,7 +161,7 @@ class Analysis(Fusions):
         return why("users beside its quantize" if beside else "users", others[0], value, users=others)
 
     def _between(self, value: Value, user: Node, last: Node, fusion: str) -> Reason | None:
-        """What kernels refuse of `user`, which reads `value`."""
+        """Why no kernel computes `user` in one partition with the maker of `value`, which it reads; None if one may."""
         assert value.node is not None
         why, refused = partial(reason, last, fusion), None if user.op.name in ANCHORS else refuses(user)
         if user is last and refused is not None:
@@ -173,7 +176,7 @@ class Analysis(Fusions):
         return None
 
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
-        """Why the partition of `maker` cannot take `members`, all lane-wise, in."""
+        """Why the partition of `maker` cannot take in `members`, each of which partitions may have."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
         if not self.anchors(maker):  # a pass after the first fusions made something else of it
             return why("several", maker, maker.outputs[0])
@@ -239,7 +242,7 @@ class Analysis(Fusions):
 
     def _stays(self, last: Node) -> Reason:
         """Why the result of `last` stays in f32."""
-        value, given, why = last.outputs[0], self.given, partial(reason, last, Fuse("eltwise", floats=True).name)
+        value, given, why = last.outputs[0], self.given, partial(reason, last, CHAIN)
         product = self.product_below(value)
         if product is not None:
             return self._product(product)._replace(node=last)
@@ -262,12 +265,12 @@ class Analysis(Fusions):
         if end is not None:
             return why("returned", None, end) if end.is_output else why("result", user, user.outputs[0], source=value)
         if last.op.name in DEQUANTIZES and self.alone(user):
-            return self._outside(user, last.outputs[0], last, why.args[1])
+            return self._outside(user, last.outputs[0], last, CHAIN)
         return why("before a quantize", user, user.outputs[0], source=value)
 
     def _unread(self, value: Value, last: Node) -> Reason:
-        """What becomes of a value in floats that nothing reads."""
-        why = partial(reason, last, Fuse("eltwise", floats=True).name)
+        """Why the result of `last` stays in f32 up to `value`, which no operation of the graph reads."""
+        why = partial(reason, last, CHAIN)
         if (stage := self.given.stage(value)) is not None:
             return why("later stage", None, value, stage=stage)
         if value.node is not None and value.node.op.name in DEQUANTIZES:

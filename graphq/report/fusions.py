@@ -109,10 +109,13 @@ class Fusions:
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
 
     def _refused(self, family: Family, nodes: Iterable[Node], results: int | None = None) -> Unsupported | None:
-        """Why kernels cannot compute nodes, which have so many `results`; None if they can, or of other numbers."""
+        """Why kernels of the family cannot compute the nodes as one partition; None if they can.
+
+        With `results` it is None, too, where the nodes have another number of results. Raises GraphqError as `carve`.
+        """
         nodes = sorted(set(nodes), key=GRAPH_ORDER)
         body, operands, values = carve(self.before, nodes)
-        refused = family.refuses(body, [v.data for v in operands]) if len(values) == (results or len(values)) else None
+        refused = family.refuses(body, [v.data for v in operands]) if results in (None, len(values)) else None
         if refused is None:
             return None
         inside = ((v, w) for inner, node in zip(body.nodes, nodes, strict=True)
@@ -141,11 +144,14 @@ class Fusions:
 
 
 def _homes(after: Graph) -> dict[Node, Node]:
-    """The nodes of `after` that nodes of `before` are in."""
+    """The nodes of `after` that nodes of `before` are in; of several that a pass made of one, the last.
+
+    A reorder or a constant that a pass added beside an operation of another kind does not stand for that operation.
+    """
     homes: dict[Node, Node] = {}
     for node in after.nodes:
         for inner in node.attrs["body"].nodes if node.op.name == "partition" else (node,):
-            origin = inner.origin  # of a reorder or a constant that a pass made another operation, which is elsewhere
+            origin = inner.origin
             if origin is not None and (origin.op is inner.op or inner.op.name not in (*REORDERS, "constant")):
                 homes[origin] = node
     return homes

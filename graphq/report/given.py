@@ -2,7 +2,8 @@
 
 The passes before the fusions move operations (a dequantize behind a transpose, a convolution to channels last), compute
 constants, and add transposes. Each value that they make is one of the given graph with its axes in some order, which
-`Labels.origins` and the moves around the value tell; or it has no counterpart, and is told by the nearest one that has.
+`Labels.origins` and the moves around the value tell; or it has no counterpart, and reports speak of the result of the
+operation that passes made its own of (`Node.origin`).
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes add around others for another layout."""
 
 NEAR = 16
-"""Values that are looked at around one without a counterpart."""
+"""Values that are looked at, before and behind reorders, for the counterpart of one."""
 
 
 class Place(NamedTuple):
@@ -46,7 +47,7 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, those that are `beside` it, beside these and so on, the nearest first; at most so many."""
+    """A value, those that are `beside` it, beside these and so on: each once, the nearest first, `most` in all."""
     queue, seen = [start], {start}
     for at in queue:  # which grows
         yield at
@@ -99,7 +100,7 @@ class Given:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Node:
-        """The operation as it was given: the one that passes made this of."""
+        """The operation as it was given, which passes made this one of; itself where there is none."""
         same = self.same.get((node.origin or node).outputs[0])
         return node if same is None or same.node is None else same.node
 
@@ -132,7 +133,7 @@ class Given:
         return given if value.data is not None and given.data is None and given.type == value.type else value
 
     def stage(self, value: Value) -> str | None:
-        """The operation of another stage, of a graph in stages, that makes an input or reads an output."""
+        """The operation of another stage that makes an input or reads an output; None where the graph has no stages."""
         stages: Mapping[str | None, str] = value.graph.meta.get(STAGES, {})
         return stages.get(self.value(value).name)
 

@@ -12,7 +12,7 @@ from graphq.report.records import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """What a plan takes: bytes of the arena, and of buffers by where they are; and where those of the arena lie."""
+    """What a plan takes: bytes of the arena, of constants, inputs and outputs, and where buffers lie in the arena."""
 
     arena: int
     constants: int

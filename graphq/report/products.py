@@ -29,9 +29,10 @@ FAR = 32
 """Values that are looked at, above one that is read in floats, for where it comes from."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
-"""The passes that move a dequantize behind moves, by name."""
+"""The names of the rewrites in `canonicalise`, those among them that move a dequantize behind MOVES."""
 
 ROLES = ("source", "is"), ("weights", "are")
+"""What texts call the operands of a product, and the verb that follows."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:
@@ -125,16 +126,16 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
     why = partial(why, op=last, value=result, source=source, more=len(computing) - 1 if len(computing) > 1 else None)
     if computing and all(n.op.name in ("type_cast", "cast") for n, _ in computing):
         return why("operand cast" if value.dtype == f32 else "operand narrowed", dequantized=dequantized)
-    title = given.node(last).op.name
-    if title == "concat":
+    name = given.node(last).op.name
+    if name == "concat":
         return why("operand joined", sources=tuple(last.operands))
-    if title in MOVES:
+    if name in MOVES:
         if given.node(source).attrs["qtype"] == "per_channel":
             return why("channels moved")
         refused = not_moved(source, last, given, refusals)
         return why("operand moved") if refused is None else why("operand moved, refused", refused=refused)
-    factor = next((v for v in [*last.operands][title == "divide":] if v.type.known and v.type.size == 1), None)
-    if title not in ("multiply", "divide") or factor is None or len(computing) > 1:
+    factor = next((v for v in [*last.operands][name == "divide":] if v.type.known and v.type.size == 1), None)
+    if name not in ("multiply", "divide") or factor is None or len(computing) > 1:
         return why("operand computed")
     if factor.data is None:
         return why("operand scaled by a value", factor=factor)
@@ -144,7 +145,8 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:
     """Why `canonicalise` did not put `move` before `source`, the dequantize that it reads; None where nothing says."""
     both = {given.node(source), given.node(move)}
-    return next((r.reason for r in refusals if r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)
+    return next((r.reason for r in refusals
+                 if r.reason and r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)
 
 
 def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value]:

@@ -21,9 +21,10 @@ SHOWN = 3
 
 
 class Reason(NamedTuple):
-    """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make: a kind of REASONS.
+    """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make.
 
-    `op` and `value` are what is in the way, None where the graph's border or a type is.
+    `kind` is the key in REASONS. `op` and `value` are what is in the way, None where the graph's border or a type is.
+    `about` has what else the texts of this kind mention, by the names that they have for it.
     """
 
     kind: str
@@ -40,12 +41,12 @@ class Reason(NamedTuple):
 
 
 def reason(node: Node, fusion: str, kind: str, op: Node | None, value: Value | None, **about: object) -> Reason:
-    """A record, in an order of arguments that `partial` can begin."""
+    """A Reason, whose `about` are the keywords; `partial` fixes the first arguments for a node and its fusion."""
     return Reason(kind, node, fusion, op, value, about)
 
 
 class Texts(NamedTuple):
-    """The check that failed, and the texts of the reason and of the edit."""
+    """What a report says of a kind of reason: the check that failed, and templates of the reason and of the edit."""
 
     check: str
     reason: str
@@ -202,7 +203,10 @@ def texts(r: Reason, given: Given) -> tuple[str, str]:
 
 
 def say(thing: object, given: Given, how: str = "") -> str:
-    """What texts call a thing, in the graph as given: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`."""
+    """What texts call a thing, in the graph as given: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`.
+
+    `how` asks for something else of it: a key of _VALUE or _NODE, of _ALL for a tuple; "edit" is that of a refusal.
+    """
     if isinstance(thing, Value):
         return _VALUE[how](thing, given)
     if isinstance(thing, Node):
@@ -257,7 +261,7 @@ _NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # a node, and what 
     "does": lambda n, at, given: "moves f32" if n.op.name in MOVES else "runs outside of partitions, in f32",
 }
 
-_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # several things, or how many users they are
+_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # several things; the last five are of users
     "": lambda things, given: listing(_said(things, given), "and"),
     "edit": lambda things, given: "; ".join(_said(things, given, "edit")),
     "scales": lambda things, given: listing(_said(things, given, "scales"), "and"),

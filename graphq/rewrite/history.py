@@ -7,9 +7,9 @@ from graphq.ir import Graph, Value
 class History:
     """A graph under passes, which change `before` up to the first fusion, and its copy `after` from there on.
 
-    A node of `after`, or of a partition's body there, has the node of `before` that it was made of as its `origin`, one
-    that passes made in `before` the node with which they began. `given` are the values with which they began;
-    `before.labels.origins` leads to them.
+    The `origin` of a node of `after`, or of a partition's body there, is the node of `before` that it was made of. The
+    `origin` of a node that passes added to `before` is one of the nodes with which they began, None that of these
+    themselves. `given` are the values with which they began; `before.labels.origins` leads to them.
     """
 
     def __init__(self, graph: Graph) -> None:

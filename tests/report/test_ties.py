@@ -14,8 +14,7 @@ Q, DQ = "quantize({}, dtype=u8, scales=[0.1])", "dequantize({}, scales=[0.1])"
 def ties(body, inputs="x: u8[4,2], f: f32[4,2]"):
     g = gq.parse(f"graph({inputs}) {{\n {body}\n}}")
     run_passes(g)
-    lines = tie_report.ties(g)[1:]
-    return [line.split("quantize is not settled: ")[1].split(" may")[0] for line in lines]
+    return [line.split("quantize is not settled: ")[1].split(" may")[0] for line in tie_report.ties(g)[1:]]
 
 
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "elu", "gelu", "softmax", "log_softmax", "mish"])
@@ -70,3 +69,14 @@ def test_windows_of_many_taps_are_given_as_the_reason():
     g.output(g.quantize(y, dtype="u8", scales=[0.5]), name="y")
     (line,) = [x for x in str(gq.compile(g, threads=1, isa="scalar").explain()).splitlines() if "is not settled" in x]
     assert "operands dequantized by constant scales, in windows of at most 1024 taps" in line
+
+
+def test_what_a_plan_noted_of_its_ties_is_what_lowering_says(monkeypatch):
+    body = f"{W} %0 = {DQ.format('x')}\n %1 = matmul(%0, %v)\n %2 = {Q.format('%1')}\n return %2"
+    g = gq.parse(f"graph(x: u8[4,2]) {{\n {body}\n}}")
+    model = gq.compile(g, threads=1)
+    run_passes(g)
+    lines = tie_report.ties(g)
+    assert lines and lines[0].startswith("ties: 1 quantize settled")
+    monkeypatch.setattr(tie_report, "lower_partition", None)
+    assert model.explain(format="json")["ties"] == lines
