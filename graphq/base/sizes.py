@@ -31,6 +31,7 @@ class Call(NamedTuple):
 
 
 PLAIN = frozenset({int, float, str, bool, type(None)})
+"""Types of values that hold no Size, that their contents tell apart, and that a file can keep."""
 
 
 class Trace:

@@ -56,7 +56,10 @@ class PlanBuilder:
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
-        """Add a kernel's step with these words and slots, unless it has nothing to do."""
+        """Add a kernel's step with these words and slots, and with rooms in the arena, unless it has nothing to do.
+
+        Raises KernelError for a word that the argument block has not.
+        """
         if step.blocks > 0:
             if is_open(step.room) or step.room:
                 words = {**words, "rooms": Ref(self.temporary(step.room))}

@@ -54,7 +54,7 @@ class OpenPlan:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
-        self.numbers: list[tuple[int, Word]] = []  # (word, Size)
+        self.numbers: list[tuple[int, Word]] = []  # (word, a Size or the Later of a function)
         self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: (word, buffer, offset)
         self.aligned: set[int] = set()
         template: list[int] = []

@@ -43,13 +43,16 @@ Slot: TypeAlias = tuple[Word, Word, Word]
 
 
 class Step(NamedTuple):
-    """Run `function(argument block, i)` for each i in range(blocks); all may be open sizes but the function.
+    """Run `function(argument block, i)` for each i in range(blocks). Numbers and words may follow from open sizes.
 
-    `words` are the first words of the argument block by the names of its record, in order; `slots` come after
-    HEADER_WORDS. The blocks are cut into so many `pieces`, which threads share; 0: one thread runs them all.
-    `macs` are the multiply-accumulates that the result asks for. `exact` is the share of products that vpmaddubsw
-    takes, where weights are sorted by that. `aligned`: a run copies an input that is the operand `a` where its array
-    does not start at a multiple of 64 bytes.
+        kernel     the name in reports
+        words      the first words of the argument block, in the order of its record, by their names
+        pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
+        slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
+        macs       the multiply-accumulates that the result asks for
+        exact      where weights are packed sorted (`matmul.pack`): the share of products that vpmaddubsw computes
+        aligned    where the operand `a` is an input of the graph: a run copies an array that does not start at a
+                   multiple of 64 bytes
 
     A plan fills in these words where an argument block has them:
 
@@ -83,11 +86,12 @@ class Step(NamedTuple):
         return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots)]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
-        """The argument block with these addresses as numbers, for tests and self-tests; rooms follow it."""
-        block: Sequence[Any] = self.filled(words, slots).block
-        out = np.array([*map(int, block), *[0] * -(-self.room // 8)], np.int64)
-        if self.room:
-            out[list(self.words).index("rooms")] = out.ctypes.data + 8 * len(block)
+        """The argument block with these addresses as numbers, for tests and self-tests; its rooms follow it."""
+        step = self.filled(words, slots)
+        block: Sequence[Any] = step.block
+        out = np.array([*map(int, block), *[0] * -(-step.room // 8)], np.int64)
+        if step.room:
+            out[list(step.words).index("rooms")] = out.ctypes.data + 8 * len(block)
         return out
 
     def run(self, args: np.ndarray) -> None:

@@ -96,26 +96,29 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     if lowered.store.second_look is not None:
         assert lowered.products is not None
         joined = _joined(c)
-        found = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
-                      per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=_whole_groups(channels, itemsize),
-                      parts=parts, pixel=view.pixel_bytes)
-        words["terms"] = Ref(b.constant(found))
+        sum_terms = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
+                          per=c.filter.columns if joined > 1 else 0, merged=merged,
+                          tap_k=_whole_groups(channels, itemsize), parts=parts, pixel=view.pixel_bytes)
+        words["terms"] = Ref(b.constant(sum_terms))
     b.run(step, words, slots)
 
 
-def _of_phase(operand: Operand, columns: int, phase: Phase) -> Operand:
-    """An operand with strides along [n, spatial..., c], along images, groups, outputs of a phase, and their columns."""
-    ref, (image, *spatial, column) = operand
+def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
+    """Turn strides along the result, [n, spatial..., c], into those that `_space` takes.
+
+    These are along images, groups, the outputs of a phase along each spatial axis, and the `columns` of a group.
+    """
+    ref, (image, *spatial, column) = of_result
     first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
     steps = (s * n for s, n in zip(spatial, phase.step, strict=True))
     return Ref(ref.buffer, ref.offset + first), (image, column * columns, *steps, column)
 
 
 def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
-    """The space of images, groups, the outputs of a phase along each axis, and columns.
+    """The space of images, groups, the outputs of a phase along each spatial axis, and the columns of a group.
 
-    Pixels are rows as far as all operands allow it; those of several images where windows are read as rows (`in_rows`),
-    and there are no groups, which have weights of their own.
+    Its rows are the pixels of as many neighbouring lines as the strides of all operands let merge; of neighbouring
+    images, too, where windows are read as rows (`in_rows`) and there is one group. Groups have weights of their own.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]

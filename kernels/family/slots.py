@@ -14,15 +14,16 @@ from graphq.plan.step import Ref, Slot
 
 Strides: TypeAlias = tuple[int, ...]
 Operand: TypeAlias = tuple[Ref, Strides]
-"""Where an operand lies, and its byte strides along the output."""
+"""Where an operand lies, and its byte strides along the dimensions of the output, 0 where it is broadcast."""
 
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The space of a partition's output, which becomes dense, and the slots of its Store: operands, then the output.
+    """The iteration space of a partition, and the slots of its Store: its operands, then the output, which is dense.
 
-    `own` gives operands of the origins that the family itself computes. Operands `before` these have a walk and a slot
-    each, too, which come first. `keep` is as of `factor`.
+    `own[origin](source)` gives the operand of a source whose origin is one of those that the family itself computes,
+    as column sums. Operands `before` the Store's have walks and slots, too, which come first: those of the product
+    whose sums the Store takes. `keep` dimensions stay apart (`factor`).
     """
     operands = list(before)
     for s in lowered.sources:
@@ -35,7 +36,7 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 
 
 def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
-    """Where the operand of a slot lies: a constant of the lowering's own, or an input of the partition."""
+    """The operand of a source along an output of shape `out`: a constant of the lowering, or an input of `node`."""
     if source.origin in ("parameter", "table"):
         assert source.data is not None
         buffer = b.constant(source.data)
@@ -45,5 +46,5 @@ def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) ->
 
 
 def slot(b: PlanBuilder, ref: Ref, walk: Walk) -> Slot:
-    """The words of an operand that is walked so."""
+    """The slot of what lies at `ref` and is walked so; the table of the walk becomes a constant of the plan."""
     return ref, b.table(walk.table), walk.row

@@ -28,10 +28,10 @@ def gathering() -> Functions:
         n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
         for row in range(index * a.each, min(index * a.each + a.each, a.rows)):
             at = indices + row % n * index_bytes
-            index_there = load_s64(at) if index_bytes == 8 else load_s32(at)
-            k = index_there + size if index_there < 0 else index_there
+            signed = load_s64(at) if index_bytes == 8 else load_s32(at)
+            k = signed + size if signed < 0 else signed
             if k < 0 or k >= size:
-                store_s64(outside, index_there)
+                store_s64(outside, signed)
                 k = 0
             copy(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
 

@@ -95,8 +95,8 @@ def kilobytes(nbytes: int) -> str:
 def range_steps(b: PlanBuilder, node: Node) -> None:
     """Two steps: the extremes of blocks, then the scale and zero point of all."""
     (source,) = node.operands
-    found, made = plan_range(source.type.size, b.target)
-    extremes = b.temporary(8 * found.blocks)
+    extremes_step, scale_step = plan_range(source.type.size, b.target)
+    extremes = b.temporary(8 * extremes_step.blocks)
     scale, zero_point = (Ref(b.result(v)) for v in node.outputs)
-    b.run(found, {"source": Ref(b.of[source]), "extremes": Ref(extremes)})
-    b.run(made, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point})
+    b.run(extremes_step, {"source": Ref(b.of[source]), "extremes": Ref(extremes)})
+    b.run(scale_step, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point})

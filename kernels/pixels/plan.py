@@ -38,7 +38,7 @@ class PixelKernel(NamedTuple):
     """A module with the tile function that the block function of `block_functions` calls.
 
     `cycles` estimates the work of a pixel. Where `direct` is not 0, tiles write outputs of so many bytes an element
-    themselves. `whole`: a block has all channels, at most CHANNELS.
+    themselves. `whole`: a block has all channels, at most CHANNELS. `macs` are all multiply-accumulates of the step.
     """
 
     name: str
@@ -59,7 +59,10 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 
 
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
+    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes.
+
+    The caller fills in the addresses of PIXELS.
+    """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     again = 0 if store.second_look is None else load_second_look("pixels", cache)
     table = 0 if kernel.direct else load_outputs(store, target.level.lanes, cache)

@@ -56,13 +56,13 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
 
 def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Word], *,
          quantized: bool = False) -> None:
-    given, weights = node.operand(0), node.operand(1).data
+    weights = node.operand(1).data
     assert weights is not None
     steps, rows, units = node.outputs[0].type.dims
     step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantized), b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
-    b.run(step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(weights, gates))),
+    b.run(step, {**words, "gates": Ref(b.of[node.operand(0)]), "panels": Ref(b.constant(panels(weights, gates))),
                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))})
 
 

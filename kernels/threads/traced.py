@@ -43,7 +43,7 @@ def traced_module() -> Functions:
 
 
 class TracedStep:
-    """What stands in a step's place: `row` is for a StepTable, in place of the given one."""
+    """A step that runs the one of a row and logs its pieces; a StepTable takes its `row` in place of that one."""
 
     def __init__(self, row: Row, cache: bool = True) -> None:
         *step, pieces = row

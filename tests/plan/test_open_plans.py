@@ -91,11 +91,11 @@ def test_offsets_of_all_kinds_of_words(sizes):
     fixed, table = np.arange(8), later(np.arange, n)
     buffers = (Buffer("input", 800, index=0), Buffer("input", 800, index=1), Buffer("arena", 8 * n),
                Buffer("constant", 64, data=fixed), Buffer("constant", 8 * n, data=table),
-               Buffer("output", 800, index=0), Buffer("report", 8, index=0))
+               Buffer("output", 800, index=0), Buffer("report", 8, index=1))
     words = [{"a": Ref(0, 4 * n), "b": 5, "c": Ref(2, 16)}, {"a": Ref(2, n + m), "b": Ref(3, 24), "c": Ref(4, 2 * m)},
              {"a": Ref(1, 8), "b": Ref(5, m), "c": Ref(6)}]
     steps = tuple(Step("k", adding, w, 1, slots=((Ref(2, 3 * n), n, m * n),)) for w in words)
-    flat = opened(one(*buffers, steps=steps, errors=(ValueError,)))
+    flat = opened(one(*buffers, steps=steps, errors=(ValueError, KeyError)))
     block = HEADER_WORDS + 3
     assert flat.starts == [0, block, 2 * block] and flat.template.size == 3 * block
     arrays = [np.zeros(800, np.uint8) for _ in range(3)]
@@ -111,5 +111,5 @@ def test_offsets_of_all_kinds_of_words(sizes):
         assert got[0, :3].tolist() == [first + 4 * n, 5, begin + 16]
         assert got[1, :3].tolist() == [begin + n + m, fixed.ctypes.data + 24,
                                        runner.plan.buffers[4].data.ctypes.data + 2 * m]
-        assert got[2, :3].tolist() == [second + 8, third + m, report]
+        assert got[2, :3].tolist() == [second + 8, third + m, report + 8]
         assert not got[:, 3:HEADER_WORDS].any()

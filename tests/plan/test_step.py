@@ -24,7 +24,8 @@ def test_rooms_follow_the_argument_block():
     step = Step("x", 0, {"rooms": 0, "room_count": 3, "room_bytes": 12}, 1)
     args = step.arguments({}, [(1, 2, 3)])
     assert args.size == HEADER_WORDS + 3 + 5 and args[0] == args.ctypes.data + 8 * (HEADER_WORDS + 3)
-    assert step.arguments({"room_count": 1}).size == HEADER_WORDS + 5
+    for count, words in ((1, 2), (5, 8), (0, 0)):
+        assert step.arguments({"room_count": count}).size == HEADER_WORDS + words
 
 
 def test_blocks_are_cut_in_pieces_of_neighbours():

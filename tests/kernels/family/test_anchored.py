@@ -22,27 +22,27 @@ def products(x_dtype="u8", x_zp=0, w_zp=0, start=None, **options):
     ("u8", 0, 0, 255), ("u8", 3, -3, 252), ("u8", 255, -255, 0), ("s8", 0, -128, 127), ("s8", -128, 0, 255),
     ("s8", 127, -255, 0)])
 def test_activations_are_those_of_the_type_less_the_zero_point(dtype, zp, low, high):
-    found = products(dtype, zp)
-    assert found.activations == (low, high) and found.sum.x_zp == zp
-    assert (found.node, found.k, found.weights, found.batch) == (NODE, 8, 127, 1)
+    result = products(dtype, zp)
+    assert result.activations == (low, high) and result.sum.x_zp == zp
+    assert (result.node, result.k, result.weights, result.batch) == (NODE, 8, 127, 1)
 
 
 @pytest.mark.parametrize("w_zp, shift, packs, wanted", [
     (0, 0, True, [0]), (7, 0, True, [7]), ([1, -2], 0, True, [1, -2]), (200, -128, True, [72]),
     ([1, -2], 5, False, [0])])
 def test_zero_points_that_packing_takes_off(w_zp, shift, packs, wanted):
-    found = products(w_zp=w_zp, shift=shift, packed_zps=packs)
-    assert found.packed_zps.dtype == np.int32 and found.packed_zps.tolist() == wanted
-    assert found.sum.w_zp.tolist() == np.atleast_1d(w_zp).tolist()
+    result = products(w_zp=w_zp, shift=shift, packed_zps=packs)
+    assert result.packed_zps.dtype == np.int32 and result.packed_zps.tolist() == wanted
+    assert result.sum.w_zp.tolist() == np.atleast_1d(w_zp).tolist()
 
 
 def test_sums_start_where_it_is_said():
     bias = np.float32([[1, 2]])
     assert products().sum.start.tolist() == [0] and not products().starts_at_bias
     assert products(start=bias).sum.start.tolist() == [1, 2] and products(start=bias).starts_at_bias
-    found = products(taps=9, batch=2)
-    assert (found.sum.taps, found.batch, found.sum.order, found.sum.block) == (9, 2, "chains", 16)
-    assert found.sum.x_scale == np.float32(0.5) and found.sum.w_scale.tolist() == [0.25, 2]
+    result = products(taps=9, batch=2)
+    assert (result.sum.taps, result.batch, result.sum.order, result.sum.block) == (9, 2, "chains", 16)
+    assert result.sum.x_scale == np.float32(0.5) and result.sum.w_scale.tolist() == [0.25, 2]
 
 
 @pytest.mark.parametrize("name, dtype", [("x_scale", "f32"), ("w_scale", "f32"), ("x_zp", "u8"), ("w_zp", "s8")])

@@ -74,11 +74,11 @@ def fresh(monkeypatch, here):
             worker.join()
 
 
-def waiting(source, function="object_code"):
+def waiting(source, function="object_code", keep=None):
     """A job that is in no queue."""
     with pytest.MonkeyPatch.context() as m:
         m.setattr(Job, "_begin", lambda self: None)
-        return Job(function, source)
+        return Job(function, source, keep)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,27 @@ def test_processes_take_one_job_after_another_and_tell_defects(processes, here):
             worker.do(job)
             job.result()
     assert here == []
+
+
+def test_an_answer_is_kept_before_the_job_is_done_and_an_error_never_is():
+    """Who waits for the job may end this process: what is not kept by then is compiled again by the next one."""
+    kept = []
+    job = waiting(BROKEN, keep=lambda answer: kept.append((answer, job.done)))
+    job.end("code", None)
+    assert kept == [("code", False)] and job.done and job.result() == "code"
+    failed = waiting(BROKEN, keep=kept.append)
+    failed.end(None, "what went wrong")
+    assert failed.done and len(kept) == 1
+
+
+def test_an_answer_that_cannot_be_kept_is_there_all_the_same(here, caplog):
+    def keep(answer):
+        raise OSError("no space left")
+
+    job = waiting(Source(multiples, (9,)), keep=keep)
+    job._run_here()
+    assert job.done and job.result()[1] == ("block", "times") and here == [job.source]
+    assert "a compiled kernel is not kept: OSError: no space left" in caplog.text
 
 
 def test_a_process_that_is_killed_is_replaced(processes, here, monkeypatch):
