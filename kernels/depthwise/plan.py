@@ -15,7 +15,7 @@ from graphq.plan.step import Step, Target
 def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
     """Plan an integer depthwise convolution, for which `packing.fits` holds.
 
-    The caller fills in fields of `pixels.PIXELS`: images, windows, weights as `packing.pack` makes them, and, where
+    The caller fills in fields of `blocks.PIXELS`: images, windows, weights as `packing.pack` makes them, and, where
     outputs need a second look, the offsets of the layout.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
