@@ -16,13 +16,7 @@ from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.pixels.blocks import (
-    over_channels,
-    tap_locator,
-    tile_functions,
-    view_frame,
-    view_windows,
-)
+from graphq.kernels.pixels.blocks import over_channels, tap_locator, tile_functions, view_frame, view_windows
 from graphq.kernels.pixels.plan import PixelKernel, Pixels, plan_pixels
 from graphq.kernels.pool.means import Taps, numbers_of
 from graphq.plan.step import Step, Target
@@ -83,7 +77,7 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan means of at most 16 taps each.
 
-    See `pixels` for the words to fill in; the weights are `means.tables` of those of both tables.
+    See `blocks.PIXELS` for the words to fill in; the weights are `means.tables` of those of both tables.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

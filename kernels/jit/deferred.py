@@ -61,13 +61,13 @@ def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrin
 
     Its annotations say what arguments and the result are: Value is a 64-bit integer, F32Value an f32, int a literal,
     of which the body gets the number, and None is no result. A body with `*values`, of 64-bit integers, says by `arity`
-    how many it takes.
+    how many it takes. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
 
-ANNOTATIONS = "Value", "F32Value", "int", "None"
-"""What parameters and results of emitting functions are."""
+ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
+"""How parameters and the result of an emitting function are annotated."""
 
 
 class Emitter(Deferred):
@@ -81,10 +81,11 @@ class Emitter(Deferred):
         names = list(signature(body).parameters)[1:] if arity is None else [f"x{k}" for k in range(arity)]
         self.kinds = {name: body.__annotations__.get(name, "Value") for name in names}
         self.result: str = body.__annotations__.get("return", "nothing")
-        for annotation in (*self.kinds.values(), self.result):
-            if annotation not in ANNOTATIONS:
-                raise TypeError(f"{body.__name__}: an emitting function is annotated by {', '.join(ANNOTATIONS)}, "
-                                f"in a module with postponed annotations, not by {annotation!r}")
+        for annotation, allowed in (*((x, ARGUMENTS) for x in self.kinds.values()), (self.result, RESULTS)):
+            if annotation not in allowed:
+                raise TypeError(f"{body.__name__}: an emitting function is annotated by {', '.join(ARGUMENTS)}, its "
+                                f"result by {', '.join(RESULTS)}, in a module with postponed annotations, "
+                                f"not by {annotation!r}")
 
     def _intrinsic(self, body: Callable[..., Value | None]) -> object:
         of_annotation = {"Value": types.intp, "F32Value": types.float32, "None": types.void}

@@ -295,7 +295,7 @@ class Value:
         if lanes == 1:
             return self
         if self.builder is None:
-            return constant(vector(self.ir.type, lanes), self.ir.constant)
+            return Value(None, ir.Constant(vector(self.ir.type, lanes), [self.ir] * lanes))
         undefined = Value(None, ir.Constant(vector(self.ir.type, lanes), ir.Undefined))
         one = undefined._emit("insert_element", self, constant(I32, 0))
         return one._emit("shuffle_vector", undefined, ir.Constant(vector(I32, lanes), None))
@@ -335,10 +335,10 @@ class Builder:
 
 def joined(lanes: Sequence[Value]) -> Value:
     """The vector of these scalars."""
-    joined = Value(None, ir.Constant(vector(lanes[0].type, len(lanes)), ir.Undefined))
+    out = Value(None, ir.Constant(ir.VectorType(lanes[0].type, len(lanes)), ir.Undefined))
     for n, x in enumerate(lanes):
-        joined = joined._emit("insert_element", x, constant(I32, n))
-    return joined
+        out = out._emit("insert_element", x, constant(I32, n))
+    return out
 
 
 def smaller(x: Operand, y: Operand) -> Value:
@@ -375,10 +375,11 @@ def _dtype(kind: Type) -> np.dtype:
 
 def _lanes(x: ir.Constant) -> np.ndarray:
     """The numbers of a constant."""
-    numbers = [y.constant for y in x.constant] if isinstance(x.constant, list | tuple) else x.constant or 0
-    if numbers is ir.Undefined or isinstance(numbers, str):
+    lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
+    if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
-    return np.array(numbers).astype(_dtype(x.type))
+    numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))  # None: LLVM's zeroinitializer
+    return numbers if isinstance(x.type, ir.VectorType) else numbers.reshape(())
 
 
 def _folded(name: str, *args: Any) -> Value:
@@ -394,4 +395,6 @@ def _folded(name: str, *args: Any) -> Value:
         result = _FOLDED[how](*numbers)
     kind = operands[-1].type if operands[-1] is args[-1] else args[-1]
     kind = like(kind, I1) if "cmp" in name else kind
+    if name == "trunc" and element(kind) == I1:
+        result = result & 1
     return constant(kind, result.astype(_dtype(kind)).tolist())

@@ -39,7 +39,7 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
 
 
 def load_outputs(store: Store, lanes: int, cache: bool) -> FunctionTable:
-    """The table of a Store's functions, with 0 for those that it has not."""
+    """The STORE_FUNCTIONS of a Store for vectors of `lanes`, 0 for those that it has not; `cache`: kept on disk."""
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

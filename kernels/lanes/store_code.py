@@ -100,12 +100,12 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 
 
 class Row(NamedTuple):
-    """A row of a block: the values that are the same in all of it, and where operands, outputs and accumulators are."""
+    """A row of a block of outputs: what is the same in all of it, and addresses."""
 
     values: Emitted
-    operands: Mapping[int, Value]
-    out: Value | None
-    acc: Value | None
+    operands: Mapping[int, Value]  # by the slots of the operands
+    out: Value | None  # where the outputs go: to the accumulators, if no slot says where
+    acc: Value | None  # None: the accumulators are in registers
 
 
 class Entries:
@@ -133,7 +133,7 @@ class EpilogueEmitter:
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
                  form: Form = "fast", packs: bool = False, entries: Value | None = None) -> None:
-        self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
+        self.builder, self.store, self.lanes = builder, store, lanes
         self.expr = lower({"fast": store.fast, "exact": store.expr, "again": store.again}[form])
         self.needed: Expr | None = None
         self.distance: Expr | None = None
@@ -236,7 +236,7 @@ class EpilogueEmitter:
         """Append an entry of these columns where the least distance of a group of rows is within the band."""
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
-        lower = Value(self.builder, constant(vector(I32, self.lanes), 0xFFFF).ir)
+        lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)
         if columns.mask is not None:
             lower = columns.mask.select(lower, 0)
         last = per_column[self.band] - 1
@@ -336,7 +336,7 @@ class EpilogueEmitter:
                       STORAGE[dtype].itemsize)
 
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
-        """Load the accumulators, if they are not in a register, or a vector operand, or (without a row) a column."""
+        """Give the accumulators, `acc` or those in memory, or load a vector operand; without a row, a column one."""
         if node.op == "acc" and acc is not None:
             return acc
         if node.op == "acc":

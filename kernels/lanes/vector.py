@@ -41,7 +41,7 @@ def min_u16(x: Value, y: Value) -> Value:
 
 
 def _high(low: int, high: int, b: Builder, lanes: int, x: Value) -> Value:
-    """Emit the upper half, saturated."""
+    """Emit the upper 16 bits of s32, saturated to low ... high."""
     upper = x >> 16
     upper = (upper > low).select(upper, low)
     return (upper < high).select(upper, high)
@@ -73,11 +73,10 @@ EMIT: dict[str, Callable[..., Value]] = {
 Leaf: TypeAlias = Callable[[Expr], Value | LookupTable]
 """What an expression's accumulator or load is: a Value, or the LookupTable of a lookup."""
 Emitted: TypeAlias = dict[Expr, Any]
-"""What nodes are: as a Leaf."""
+"""What nodes are that have been emitted: a Value each, but the LookupTable of a table."""
 
 
-def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int,
-               leaf: Leaf) -> None:
+def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
     """Add the value of each of `nodes` (lowered, arguments first) to `values`; `leaf` gives those of acc and loads."""
     emit_beside(builder, nodes, [values], lanes, [leaf])
 

@@ -49,7 +49,7 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
             with configure:
                 # bytes 0: palette 1, 16..31: 64 bytes a row (u16 each), 48..55: rows of each tile
                 words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
-                Value(b, constant(vector(I64, 8), words).ir).store(state)
+                constant(vector(I64, 8), words).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
@@ -70,7 +70,7 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
-Products = tuple[list[Value], list[Value], Value, Value]
+KStep = tuple[list[Value], list[Value], Value, Value]
 """64 bytes of k: addresses of tiles of rows, the bytes between their rows, the place in a panel, the step's number."""
 
 
@@ -93,7 +93,7 @@ class _Rows:
             load_bytes(source, self.tail).store(target)
             row.update([(source + f.stride).opaque(), (target + 64).opaque()])
 
-    def each(self, used: int, first: bool) -> Iterator[Products]:
+    def each(self, used: int, first: bool) -> Iterator[KStep]:
         """Emit the loop over steps of `used` tiles of rows."""
         b, f = self.b, self.f
         rows = [f.a + f.stride * (16 * r) for r in range(used)]
@@ -195,7 +195,7 @@ class _Pixels:
                 with b.if_then(self.tail.ne(0)):
                     load_bytes(part.values[0], self.tail).store(part.values[1])
 
-    def each(self, used: int, first: bool) -> Iterator[Products]:
+    def each(self, used: int, first: bool) -> Iterator[KStep]:
         """Emit the loops over taps and their steps, or over all steps; copies are made in the `first` pass."""
         b, f, window = self.b, self.f, self.window
         once = self.short.select(1, window.outer), self.short.select(1, window.inner)

@@ -25,7 +25,6 @@ from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Group
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
-
 Factor: TypeAlias = tuple[Value, ...]
 """A group of activations, or of weights: the vectors that are multiplied one after the other."""
 
@@ -166,8 +165,8 @@ class _Tile:
         if layout == "windows":
             return self.over_taps(Window(b, f), tap_bytes, state)
         itemsize = self.products.itemsize
-        groups = RowGroups(f, clamped(f, self.rows), itemsize) if layout == "rows" else \
-            ColumnGroups(f, self.rows, itemsize)
+        groups: Groups = (RowGroups(f, clamped(f, self.rows), itemsize) if layout == "rows"
+                          else ColumnGroups(f, self.rows, itemsize))
         return self.over_k(groups, f.w, tap_bytes, state)
 
     def over_taps(self, window: Window, tap_bytes: Value, state: list[Value]) -> list[Value]:
@@ -186,7 +185,11 @@ class _Tile:
 
     def over_k(self, groups: Groups, w: Value, panel_bytes: Value, state: list[Value],
                tap: Value | None = None) -> list[Value]:
-        """Emit the products of all groups, of rows or of a tap, with weights from `w` on; sorted ones in order."""
+        """Emit the products of all groups of k, in windows those of one tap; the state of the sums after them.
+
+        The first panel's weights are at `w`, each next panel's `panel_bytes` further. Sorted weights are multiplied in
+        their order, of which each `tap` has one.
+        """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)

@@ -48,7 +48,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
     before them may still join the rows. Dimensions of size 1 vanish, except kept ones.
     """
     none = (0,) * len(strides)
-    dims = list(zip(out, zip(*strides, strict=True) if strides else [none] * len(out), strict=True))
+    dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]
     dims = [(1, none)] * (2 - len(dims)) + dims
     free = [x for x in dims[:len(dims) - keep] if x[0] != 1]
     kept = dims[len(dims) - keep:]

@@ -1,7 +1,7 @@
 """What a tile function is called with, and how it finds its activations.
 
 A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows).
-Activations lie in one of three layouts (`ActivationLayout`):
+Activations lie in one of three layouts (`matmul.table.ActivationLayout`):
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
@@ -71,9 +71,10 @@ def clamped(f: Frame, count: int) -> list[Value]:
 
 
 class RowGroups:
-    """Reads groups of four bytes of k of all rows, at addresses: a tile's own or, `of_tap`, those of a tap of windows.
+    """Reads activations that lie in rows: a group is four bytes of k of each row.
 
-    `first` is the address of the first row's first group, which a loop over groups moves on.
+    `addresses` are those of the rows, of the tile or, with `of_tap`, of a tap of windows. `first` is the address of the
+    first row's first group, which a loop over groups moves on; the others lie `apart` from it.
     """
 
     def __init__(self, f: Frame, addresses: Sequence[Value], itemsize: int, of_tap: bool = False) -> None:
@@ -104,7 +105,7 @@ class RowGroups:
 
 
 class ColumnGroups:
-    """Reads groups likewise of `rows` (at most 16) rows of a transposed operand."""
+    """Reads groups, as RowGroups does, of `rows` rows (at most 16) of a transposed operand; their number says where."""
 
     def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
         self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a

@@ -85,7 +85,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
                 _maximum(b, dtype, width, direct, window, skip).store(into)
                 return
             have = Taps(b, dtype, width, tables, channel)
-            sums = _WindowSums(b, order, lambda address: have.load(address + skip), width)
+            sums = _WindowSums(order, lambda address: have.load(address + skip), width)
             (window.total(sums) / number.splat(width)).store(into)
 
         over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
@@ -96,8 +96,8 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 class _WindowSums:
     """Sums of what `load` gives at addresses, in an order."""
 
-    def __init__(self, b: Builder, order: Order, load: Callable[[Value], Value], width: int) -> None:
-        self.b, self.order, self.load = b, order, load
+    def __init__(self, order: Order, load: Callable[[Value], Value], width: int) -> None:
+        self.order, self.load = order, load
         self.zero = constant(vector(F32, width), start_of(order))
 
     def take(self, have: Value, address: Value) -> Value:
@@ -238,7 +238,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 
 
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
-    """Plan a pool; see `pixels` for the words to fill in.
+    """Plan a pool; see `blocks.PIXELS` for the words to fill in.
 
     Means are summed in `order`; their weights are `means.tables` of the counts of an image's pixels.
     """

@@ -18,7 +18,8 @@ carries such a step on to the end: with a few of them in MobileNetV2 the cosine 
 
 A kernel finds them in three stages. Its tiles quantize by few operations, which also show the least distance from a tie
 in each group of outputs: one comparison a group, and an entry for each group that is near. Of an entry's outputs the
-expression is computed as stated, which says which ones lie in the band. The products of these few are added as written.
+expression is computed as stated, operation by operation, from the exact sum: that says which ones lie in the band. The
+products of these few are added as written.
 
 As written means in the orders of `kernels/numbers/sum_orders.py`, those of ONNX Runtime: `gq.reference` adds in f64, so
 it is no judge of ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is

@@ -198,7 +198,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 
 def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
-    """The interval and error of y when its expression is computed as it is written."""
+    """The interval and error of y where its expression is computed as stated, operation by operation."""
     spreads = dict(integers)
 
     def of(node: Expr) -> Spread:
@@ -237,8 +237,8 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         integers = _integers(u, most)
         if integers is None:
             return np.full(1, np.inf)
-        written = _as_stated(y, integers, numbers)
-        slow = written.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
+        stated = _as_stated(y, integers, numbers)
+        slow = stated.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))

@@ -205,7 +205,8 @@ def branches(double, name, never):
 REFUSED = [(lambda args, index: index.sort(), "sort"),
            (lambda args, index: store_s64(args, index + "a"), "TypingError"),
            (lambda args, index: nothing(index), "nothing"),
-           (lambda args, index: store_s64(args), "store_s64 takes 2 arguments, got 1")]
+           (lambda args, index: store_s64(args), "store_s64 takes 2 arguments, got 1"),
+           (lambda args, index: store_s64(args, stack(index)), "stack")]  # which takes a literal
 
 
 def refused(number):

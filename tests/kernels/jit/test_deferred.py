@@ -129,7 +129,8 @@ def test_bound_functions_have_pythons_builtins():
 
 @pytest.mark.parametrize("annotations, part", [
     ({"x": "float", "return": "Value"}, "'float'"), ({"x": "Value"}, "'nothing'"),
-    ({"x": Value, "return": "None"}, "Value'")])
+    ({"x": Value, "return": "None"}, "Value'"), ({"x": "Value", "return": "int"}, "by 'int'"),
+    ({"x": "None", "return": "Value"}, "by 'None'")])
 def test_an_emitting_function_with_other_annotations_is_refused(annotations, part):
     def body(b, x):
         return x

@@ -61,7 +61,7 @@ def test_constants_belong_to_any_builder():
     assert emitted(lambda x: x.builder.value(I64, 2) * 3, I64)[0] == ["mul i64 2, 3"]
 
 
-BYTES, BITS, WORDS = (ir.VectorType(x, 2) for x in (I8, I1, I32))
+BYTES, BITS, WORDS, FLOATS = (ir.VectorType(x, 2) for x in (I8, I1, I32, F32))
 A_TENTH = float(np.float32(0.1))
 
 
@@ -76,6 +76,8 @@ A_TENTH = float(np.float32(0.1))
     (lambda: c64(-1).ult(0), I1, False), (lambda: (c64(3) >= 3).select(5, c64(6)), I64, 5),
     (lambda: constant(I8, -1).zext(I32), I32, 255), (lambda: constant(I8, -1).sext(I64), I64, -1),
     (lambda: constant(I1, 1).sext(I8), I8, -1), (lambda: c64(300).trunc(I8), I8, 44),
+    (lambda: c64(2).trunc(I1), I1, False), (lambda: c64(-1).trunc(I1), I1, True),
+    (lambda: constant(F32, -0.0) * 1.0, F32, -0.0),
     (lambda: constant(F32, 0.1) + 0.2, F32, float(np.float32(0.1) + np.float32(0.2))),
     (lambda: 1 / constant(F64, 3), F64, 1 / 3), (lambda: constant(F32, float("nan")).ne(1.0), I1, False),
     (lambda: constant(F32, -2.7).to_int(I32), I32, -2), (lambda: c64(3).to_float(F32), F32, 3.0),
@@ -83,6 +85,8 @@ A_TENTH = float(np.float32(0.1))
     (lambda: constant(BYTES, [100, -3]) + 100, BYTES, [-56, 97]),
     (lambda: constant(BYTES, [1, 2]) < 2, BITS, [True, False]),
     (lambda: Value(None, ir.Constant(BYTES, None)).eq(0).select(3, constant(WORDS, 4)), WORDS, [3, 3]),
+    (lambda: Value(None, ir.Constant(FLOATS, None)) + 1.0, FLOATS, [1.0, 1.0]),
+    (lambda: constant(F32, -0.0).splat(2) * 2.0, FLOATS, [-0.0, -0.0]),
     (lambda: constant(BYTES, 3).sext(I32) * 2, WORDS, [6, 6]), (lambda: constant(I32, 3).splat(2), WORDS, [3, 3])])
 def test_operations_on_constants_alone_are_constants(value, kind, number):
     x = value()
@@ -92,10 +96,14 @@ def test_operations_on_constants_alone_are_constants(value, kind, number):
 def test_constants_keep_their_bits_as_another_type():
     assert emitted(lambda x: x + constant(BYTES, 1).as_type(ir.IntType(16)), ir.IntType(16))[0] == [
         "add i16 %x0, bitcast (<2 x i8> <i8 1, i8 1> to i16)"]
+    assert emitted(lambda x: x + constant(I32, 1).as_type(F32).splat(2), FLOATS)[0] == [
+        "fadd <2 x float> %x0, <float bitcast (i32 1 to float), float bitcast (i32 1 to float)>"]
 
 
 def test_what_has_to_be_emitted_needs_a_builder():
-    for emit in (lambda: c64(64).load(I64), lambda: constant(BYTES, 1).lane(0), lambda: c64(1).opaque()):
+    for emit in (lambda: c64(64).load(I64), lambda: constant(BYTES, 1).lane(0), lambda: c64(1).opaque(),
+                 lambda: constant(F32, 0).as_type(I32).splat(2) + 1,
+                 lambda: constant(F32, 2).math("sqrt"), lambda: c64(0).load_where(constant(BITS, 1), BYTES)):
         with pytest.raises((TypeError, AssertionError), match="builder"):
             emit()
 

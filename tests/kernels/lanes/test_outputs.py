@@ -71,8 +71,8 @@ def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes,
         near = (total & 0xFFFF) < operands[0]
         wanted = {(top, left) for top in range(0, shape[0], GROUP) for left in range(0, shape[1], lanes)
                   if near[top:top + GROUP, left:left + lanes].any()}
-        found = [(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries]
-        assert len(set(found)) == len(found) and set(found) == wanted, shape
+        entered = [(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries]
+        assert len(set(entered)) == len(entered) and set(entered) == wanted, shape
 
 
 @pytest.mark.parametrize("kind", ["u8", "f32"])
@@ -84,9 +84,9 @@ def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
         total, operands = arrays(kind, *shape)
         out, entries = call(module.exact, x, total, operands)
         np.testing.assert_array_equal(out, evaluate(Store(x.expr, x.dtype), total, operands), err_msg=str(shape))
-        found = {(int(e) >> 16 & 0xFFFF, (int(e) >> 32) + lane) for e in entries for lane in range(lanes)
-                 if int(e) >> lane & 1}
-        assert found == set(map(tuple, np.argwhere((total & 0xFFF) >= operands[0]).tolist())), shape
+        entered = {(int(e) >> 16 & 0xFFFF, (int(e) >> 32) + lane) for e in entries for lane in range(lanes)
+                   if int(e) >> lane & 1}
+        assert entered == set(map(tuple, np.argwhere((total & 0xFFF) >= operands[0]).tolist())), shape
 
 
 @pytest.mark.parametrize("kind", ["u8", "f32", "lookup"])
