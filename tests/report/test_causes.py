@@ -1,5 +1,4 @@
 """Obstacles to fusion: `explain()` names the true cause and an edit, and with the edit applied there is none left."""
-
 import numpy as np
 import pytest
 

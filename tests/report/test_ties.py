@@ -14,8 +14,7 @@ Q, DQ = "quantize({}, dtype=u8, scales=[0.1])", "dequantize({}, scales=[0.1])"
 def ties(body, inputs="x: u8[4,2], f: f32[4,2]"):
     g = gq.parse(f"graph({inputs}) {{\n {body}\n}}")
     run_passes(g)
-    lines = tie_report.ties(g)[1:]
-    return [line.split("quantize is not settled: ")[1].split(" may")[0] for line in lines]
+    return [line.split("quantize is not settled: ")[1].split(" may")[0] for line in tie_report.ties(g)[1:]]
 
 
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "elu", "gelu", "softmax", "log_softmax", "mish"])
@@ -68,5 +67,5 @@ def test_windows_of_many_taps_are_given_as_the_reason():
     w = g.dequantize(g.constant(np.ones((1, 1, 33, 33), np.int8)), scales=[0.01])
     y = g.convolution(x, w, data_format="NXC", weights_format="OIX")
     g.output(g.quantize(y, dtype="u8", scales=[0.5]), name="y")
-    (line,) = [x for x in str(gq.compile(g, threads=1, isa="scalar").explain()).splitlines() if "is not settled" in x]
+    (line,) = [x for x in gq.compile(g, threads=1, isa="scalar").explain().splitlines() if "is not settled" in x]
     assert "operands dequantized by constant scales, in windows of at most 1024 taps" in line

@@ -27,7 +27,6 @@ class Doubled(Rewrite):
         return g.multiply(g.relu(x), np.float32(1))
 
 
-
 def test_a_new_node_came_from_the_matched_one_of_its_operation_or_from_the_root():
     graph = gq.parse(TEXT)
     History(graph)
