@@ -40,7 +40,11 @@ SPREADS = (1.0, 0.25, 0.06, 0.015)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run. `status` is "passed", "failed" or "refused" (`reason` says why the latter two)."""
+    """What came of one run. `status` is "passed", "failed" or "refused" (`reason` says why the latter two).
+
+    `partitions` counts those that oneDNN Graph would make; `differences` has one of each output, none where the graph
+    did not run; `seconds` are those of the whole run, compilation and reference included.
+    """
 
     case: str
     status: str
@@ -75,14 +79,14 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
     except Exception as error:  # a defect, which the other runs of a batch should not suffer from
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return Outcome(case, "failed", reason, count, (), time.perf_counter() - start)
-    found = tuple(compare(name, got[name], wanted[name], v) for name, v in
-                  zip(graph.output_names, graph.outputs, strict=True))
+    differences = tuple(compare(name, got[name], wanted[name], v) for name, v in
+                        zip(graph.output_names, graph.outputs, strict=True))
     seconds = time.perf_counter() - start
-    reasons = [str(d) for d in found if not d.passed]
+    reasons = [str(d) for d in differences if not d.passed]
     if knobs.expected_partitions and count != knobs.expected_partitions:
         reasons.append(f"{count} partitions, expected {knobs.expected_partitions}: "
                        + ", ".join(p.anchor for p in parts))
-    return Outcome(case, "failed" if reasons else "passed", "; ".join(reasons), count, found, seconds)
+    return Outcome(case, "failed" if reasons else "passed", "; ".join(reasons), count, differences, seconds)
 
 
 def run_batch(path: str | os.PathLike[str], root: Path) -> Iterator[Outcome]:

@@ -73,13 +73,6 @@ def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
     return out
 
 
-def unknown_tensors(graph: Graph, knobs: Knobs) -> list[int]:
-    """The tensor ids in the settings that the graph does not have, and which `apply_knobs` passes over."""
-    ids = {t.id for op in from_graph(graph).ops for t in (*op.inputs, *op.outputs)}
-    named = dict.fromkeys([*knobs.in_shapes, *knobs.dtypes, *knobs.properties])
-    return [k for k in named if k is not None and k not in ids]
-
-
 # -- the settings, one by one ---------------------------------------------------------------------------------
 
 
@@ -140,10 +133,10 @@ def _set_properties(file: GraphFile, knobs: Knobs) -> GraphFile:
 
 
 def _set_shapes(file: GraphFile, knobs: Knobs) -> GraphFile:
-    made = {t.id: op for op in file.ops for t in op.outputs}
+    producers = {t.id: op for op in file.ops for t in op.outputs}
     for id in knobs.in_shapes:
-        if id in made:
-            _refuse("--in-shapes", f"tensor {id} is no input, {made[id].label} computes it")
+        if id in producers:
+            _refuse("--in-shapes", f"tensor {id} is no input, {producers[id].label} computes it")
     return _each_tensor(file, "--in-shapes", knobs.in_shapes, _with_shape)
 
 
@@ -171,8 +164,8 @@ def _set_minibatch(file: GraphFile, mb: int, batch: Mapping[int, int]) -> GraphF
 
 def _forget_results(file: GraphFile) -> GraphFile:
     """Shapes of computed tensors unknown: they are inferred again."""
-    made = {t.id for op in file.ops for t in op.outputs}
-    return _map_tensors(file, lambda t: replace(t, shape=None, stride=(UNKNOWN,)) if t.id in made else t)
+    computed = {t.id for op in file.ops for t in op.outputs}
+    return _map_tensors(file, lambda t: replace(t, shape=None, stride=(UNKNOWN,)) if t.id in computed else t)
 
 
 def _follow(op: FileOp, operands: Sequence[Value], mb: int, groups: int) -> FileOp:
@@ -223,7 +216,7 @@ def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
     """The document, the named tensors changed at each of their ports.
 
     Among several ids, those that the graph does not have are passed over as in benchdnn, two of whose own cases name
-    some (see `unknown_tensors`).
+    some. A single one that it does not have is refused.
     """
     if not settings:
         return file

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from graphq.dtypes import ONEDNN
 from graphq.errors import ParseError
 from graphq.onednn.document import shown
-from graphq.onednn.reader import MAX_RANK, PROPERTIES, read_text
+from graphq.onednn.reader import MAX_RANK, PROPERTIES
 
 MAX_RUNS = 10_000
 """Combinations that one line may ask for."""
@@ -61,7 +60,6 @@ class Case:
 
     file: str
     knobs: Knobs
-    line: int = 0
 
     def __str__(self) -> str:
         return f"{self.knobs} --case={self.file}".lstrip()
@@ -86,15 +84,15 @@ def parse_knobs(arguments: Iterable[str]) -> list[Knobs]:
 
 
 def _combined(settings: Mapping[str, tuple[str, Any]]) -> Knobs:
-    given = {knob: s for knob, s in settings.items() if s[1] is not None}
-    return Knobs(**{KNOBS[knob][0]: value for knob, (_, value) in given.items()},
-                 texts={knob: text for knob, (text, _) in given.items()})
+    changes = {knob: s for knob, s in settings.items() if s[1] is not None}
+    return Knobs(**{KNOBS[knob][0]: value for knob, (_, value) in changes.items()},
+                 texts={knob: text for knob, (text, _) in changes.items()})
 
 
 def parse_line(line: str) -> list[Case]:
     """The runs of one line of knobs that names its graph with `--case=`; [] for a blank line or a comment.
 
-    Each line stands for itself, as if it began with `--reset`.
+    Each line stands for itself, as if it began with `--reset`. Raises ParseError, which names the knob.
     """
     try:
         words = shlex.split(line, comments=True)
@@ -107,20 +105,6 @@ def parse_line(line: str) -> list[Case]:
     if len(files) != 1 or not files[0]:
         raise ParseError(f"a line needs one --case=FILE, got {shown(line)}")
     return [Case(files[0], k) for k in parse_knobs(knobs)]
-
-
-def read_batch(path: str | os.PathLike[str]) -> list[Case]:
-    """The runs of all lines of a batch file, in order; raises ParseError that names file, line and knob."""
-    return list(_batch(path))
-
-
-def _batch(path: str | os.PathLike[str]) -> Iterator[Case]:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        try:
-            cases = parse_line(line)
-        except ParseError as e:
-            raise ParseError(f"{os.fspath(path)}: line {number}: {e}") from None
-        yield from (replace(c, line=number) for c in cases)
 
 
 # -- one setting ----------------------------------------------------------------------------------------------

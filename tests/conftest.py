@@ -84,3 +84,15 @@ def g():
 def x(g):
     """An f32 input of it, 2 x 3."""
     return g.input("x", dtype="f32", shape=(2, 3))
+
+
+@pytest.fixture
+def onednn_file(tmp_path):
+    """A oneDNN file of two partitions, two.json: a product with a relu, and a softmax."""
+    import graphq as gq
+
+    g = gq.Graph("two")
+    x, w = g.input("t0", dtype="f32", shape=(2, 4)), g.input("t1", dtype="f32", shape=(4, 3))
+    g.output(g.softmax(g.relu(g.matmul(x, w)), axis=-1), name="t9")
+    gq.save_onednn_json(g, tmp_path / "two.json")
+    return tmp_path / "two.json"

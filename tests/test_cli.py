@@ -234,32 +234,20 @@ def test_numbers_that_json_cannot_say():
 # -- oneDNN files -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def onednn(tmp_path):
-    """A oneDNN file of two partitions: a product with a relu, and a softmax."""
-    g = gq.Graph("two")
-    x, w = g.input("t0", dtype="f32", shape=(2, 4)), g.input("t1", dtype="f32", shape=(4, 3))
-    g.output(g.softmax(g.relu(g.matmul(x, w)), axis=-1), name="t9")
-    gq.save_onednn_json(g, tmp_path / "two.json")
-    return tmp_path / "two.json"
-
-
-def test_partitions_prints_a_line_each(onednn, capsys):
-    assert main(["partitions", str(onednn)]) == 0
+def test_partitions_prints_a_line_each(onednn_file, capsys):
+    assert main(["partitions", str(onednn_file)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "partition 0 matmul: [0:matmul, 1:relu] in (t0, t1) out (%t3)",
         "partition 1 softmax: [2:softmax] in (%t3) out (%t9)",
     ]
 
 
-
-
-def test_explain_takes_onednn_files(onednn, capsys):
-    assert main(["explain", str(onednn)]) == 0
+def test_explain_takes_onednn_files(onednn_file, capsys):
+    assert main(["explain", str(onednn_file)]) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first.startswith("nothing in this model is quantized: graphq quantize") and second.startswith("graph ")
-    onednn.write_text("{")
-    assert main(["explain", str(onednn)]) == 2
+    onednn_file.write_text("{")
+    assert main(["explain", str(onednn_file)]) == 2
     error_line(capsys)
 
 
@@ -273,12 +261,13 @@ def test_explain_takes_onnx_files(tmp_path, capsys):
     assert "not an ONNX model" in error_line(capsys)
 
 
-def test_run_takes_onednn_files_as_any_model(onednn, capsys):
-    assert main(["run", str(onednn), "--compare"]) == 0
+def test_run_takes_onednn_files_as_any_model(onednn_file, capsys):
+    assert main(["run", str(onednn_file), "--compare"]) == 0
     out = capsys.readouterr().out
     assert "input t0: f32[2,4], random\n" in out and "; against the reference: " in out
 
 
-def test_partitions_and_run_in_a_process(onednn):
-    assert run("partitions", onednn).stdout.count("partition ") == 2
-    assert run("run", onednn).returncode == 0
+def test_partitions_and_run_in_a_process(onednn_file):
+    assert run("partitions", onednn_file).stdout.count("partition ") == 2
+    done = run("run", onednn_file)
+    assert done.returncode == 0 and "input t0: f32[2,4], random\n" in done.stdout

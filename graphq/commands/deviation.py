@@ -1,4 +1,4 @@
-"""How far an output is from the reference's, and whether that is too far."""
+"""How far outputs are from the reference's: of `graphq run --compare`, and of cases of benchmarks/benchdnn.py."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -6,13 +6,17 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from graphq.dtypes import DType
 from graphq.ir import Value
-from graphq.ir.tensor_type import TensorType
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far an output of the compiled graph is from the reference's, and whether that is too far."""
+    """How far an output of the compiled graph is from the reference's, and whether that is too far.
+
+    `output` is its name, `text` the distance in words ("2 steps, in 1.0e-03 of the elements"), and `passed` says that
+    it is within the rules of `compare`.
+    """
 
     output: str
     text: str
@@ -23,10 +27,11 @@ class Deviation:
 
 
 def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
-    """How far `got` is from `wanted`, and whether that is within the rules.
+    """How far `got`, the output `name`, is from `wanted`, the reference's; `value` has its dtype.
 
-    Integers: one step apart in at most 1 of 10,000 elements; f32 and f64: 1e-5 of the largest; bf16, f16: 2 ulp; other
-    floats: 1 ulp.
+    It passes where integers are at most one step apart, in 1 of 10,000 elements and one more; f32 and f64 by at most
+    1e-5 of the largest element, bf16 and f16 by 2 ulp, other floats by 1 ulp. Other shapes, and NaN or infinities at
+    other places, do not pass.
     """
     dtype = value.dtype
     if got.shape != wanted.shape:
@@ -46,13 +51,13 @@ def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Dev
     if dtype.bits >= 32:
         ratio = float(apart.max()) / max(largest, 1e-30)
         return Deviation(name, f"{ratio:.1e} of the largest", ratio <= 1e-5)
-    ulps = float((apart / _ulp(b[~same], value.type)).max())
+    ulps = float((apart / _ulp(b[~same], dtype)).max())
     passed = ulps <= (1 if dtype.bits <= 8 else 2)
     return Deviation(name, f"{ulps:.1f} ulp, in {share:.1e} of the elements", passed)
 
 
-def _ulp(x: np.ndarray, type: TensorType) -> np.ndarray:
+def _ulp(x: np.ndarray, dtype: DType) -> np.ndarray:
     """The distance between neighbouring numbers of a narrow float type at each of `x`."""
-    info = ml_dtypes.finfo(type.dtype.numpy)
+    info = ml_dtypes.finfo(dtype.numpy)
     exponent = np.frexp(np.abs(x))[1] - 1
     return np.maximum(np.ldexp(1.0, exponent - info.nmant), float(info.smallest_subnormal))

@@ -1,4 +1,4 @@
-"""Random inputs that the operations of a graph accept."""
+"""Random inputs that the operations of a graph accept: for commands and benchmarks that are given no arrays."""
 from __future__ import annotations
 
 import math
@@ -10,7 +10,7 @@ from graphq.ir import Graph, Node, Value
 
 
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
-    """Arrays for all inputs, the same for the same seed, of numbers that the operations accept.
+    """Arrays for all inputs of a graph whose shapes are known, by name: the same for the same seed.
 
     Floats are in [-spread, spread]; quantized integers take that part of their range, around the zero point.
     """

@@ -34,7 +34,10 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Of the angle between two arrays; 1 for two of zeros."""
+    """The cosine of the angle between two arrays of one size, taken as vectors of f64.
+
+    Where one has zeros alone it is 1 if both have, else 0.
+    """
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y) / size if size else float(np.array_equal(x, y))

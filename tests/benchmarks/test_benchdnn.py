@@ -1,4 +1,4 @@
-"""Running oneDNN files: what passes, fails or is refused; the inputs; the comparison."""
+"""The runner of oneDNN files: what passes, fails or is refused, batches, and its command line."""
 import os
 from pathlib import Path
 
@@ -9,17 +9,16 @@ from benchdnn import main, run_batch, run_file
 from benchdnn_text import parse_knobs
 
 import graphq as gq
-from graphq.commands.deviation import compare
-from graphq.commands.random_inputs import accepted_inputs
+from graphq.errors import ParseError
 from graphq.onednn.files import save_onednn_json
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared")) / "onednn_graphs"
 
 
-def int8_matmul(scale=0.01, zp=0):
+def int8_matmul(scale=0.01):
     g = gq.Graph("int8_matmul")
     x, w = g.input("t0", dtype="u8", shape=(16, 64)), g.input("t1", dtype="s8", shape=(64, 8), property="constant")
-    y = g.matmul(g.dequantize(x, scales=[0.1], zps=[zp]), g.dequantize(w, scales=[0.1]))
+    y = g.matmul(g.dequantize(x, scales=[0.1]), g.dequantize(w, scales=[0.1]))
     g.output(g.quantize(g.relu(y), dtype="u8", scales=[scale]), name="t9")
     return g
 
@@ -124,37 +123,14 @@ def test_batch_goes_on(file, tmp_path):
 --reset
 --case=two.json --expected-n-partitions=0 --mb=5
 """)
-    found = list(run_batch(batch, tmp_path))
-    assert [o.status for o in found] == ["refused", "refused", "passed", "failed", "refused", "passed"]
-    assert "cases.txt: line 3: unknown knob" in found[1].reason and "line 6" in found[4].reason
+    outcomes = list(run_batch(batch, tmp_path))
+    assert [o.status for o in outcomes] == ["refused", "refused", "passed", "failed", "refused", "passed"]
+    assert "cases.txt: line 3: unknown knob" in outcomes[1].reason and "line 6" in outcomes[4].reason
 
 
-# -- inputs ---------------------------------------------------------------------------------------------------
-
-
-def test_inputs_are_the_same_for_a_seed():
-    g = int8_matmul()
-    a, b, c = (accepted_inputs(g, seed) for seed in (0, 0, 1))
-    assert all(np.array_equal(a[k], b[k]) and not np.array_equal(a[k], c[k]) for k in a)
-    assert a["t0"].max() > 250 and a["t1"].min() < -120
-
-
-def test_narrow_inputs_lie_around_the_zero_point():
-    x = accepted_inputs(int8_matmul(zp=120), 0, spread=0.05)["t0"]
-    assert 113 <= x.min() < 120 < x.max() <= 127
-
-
-def test_inputs_by_their_meaning():
-    g = gq.Graph()
-    x = g.input("x", dtype="f32", shape=(50, 4))
-    p = [g.input(n, dtype="f32", shape=(4,)) for n in ("gamma", "beta", "mean", "variance")]
-    y = g.dynamic_quantize(g.batch_norm_inference(x, *p, epsilon=0.0), g.input("scale", dtype="f32", shape=(1,)),
-                           g.input("zp", dtype="s8", shape=(1,)), dtype="s8")
-    g.output(y)
-    g.output(g.log(g.input("l", dtype="f32", shape=(9,))))
-    values = accepted_inputs(g, 0)
-    assert all((values[n] > 0).all() for n in ("variance", "scale", "l")) and (values["x"] < 0).any()
-    assert values["zp"].dtype == np.int8
+def test_a_batch_that_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(ParseError, match="not a regular file"):
+        list(run_batch(tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01, 0.001])
@@ -164,39 +140,6 @@ def test_outputs_are_not_saturated(scale):
     y = outputs["t9"]
     assert np.mean(y == 255) < 0.4 and np.mean(y == 0) < 0.9 and len(np.unique(y)) > 10
     assert np.array_equal(y, gq.compile(graph)(inputs))  # constant inputs are those returned
-
-
-# -- comparison -----------------------------------------------------------------------------------------------
-
-
-def check(dtype, got, wanted):
-    g = gq.Graph()
-    value = g.input("x", dtype=dtype, shape=(len(wanted),))
-    a, b = (np.asarray(x, np.float32).astype(value.dtype.numpy) for x in (got, wanted))
-    return compare("x", a, b, value)
-
-
-@pytest.mark.parametrize("dtype, got, wanted, passed", [
-    ("f32", [1, 2, np.nan, np.inf], [1, 2, np.nan, np.inf], True),
-    ("f32", [1, 2], [1.00001, 2], True),
-    ("f32", [1, 2], [1.0001, 2], False),
-    ("f32", [1, np.nan], [1, 2], False),
-    ("f32", [1, np.inf], [1, -np.inf], False),
-    ("f32", [0, 0], [0, np.inf], False),
-    ("bf16", [1, 1.015625], [1, 1], True),
-    ("bf16", [1, 1.0234375], [1, 1], False),
-    ("f16", [1, 1.001953125], [1, 1], True),
-    ("f16", [1, 1.0029296875], [1, 1], False),
-    ("f8_e4m3", [1, 1.125], [1, 1], True),
-    ("f8_e4m3", [1, 1.25], [1, 1], False),
-    ("u8", [3, 4], [3, 5], True),
-    ("u8", [3, 4], [3, 6], False),
-    ("u8", [3, 4], [4, 5], False),
-    ("s8", [1] * 20000, [0] * 3 + [1] * 19997, True),
-    ("s8", [1] * 20000, [0] * 4 + [1] * 19996, False),
-])
-def test_compare(dtype, got, wanted, passed):
-    assert check(dtype, got, wanted).passed == passed
 
 
 # -- a sample of oneDNN's graphs, shrunk ----------------------------------------------------------------------
@@ -233,39 +176,32 @@ def test_onednn_graphs(tmp_path):
     assert len(outcomes) == 20 and not [str(o) for o in outcomes if o.status != "passed"]
 
 
-@pytest.fixture
-def two(tmp_path):
-    """A oneDNN file of two partitions: a product with a relu, and a softmax."""
-    g = gq.Graph("two")
-    x, w = g.input("t0", dtype="f32", shape=(2, 4)), g.input("t1", dtype="f32", shape=(4, 3))
-    g.output(g.softmax(g.relu(g.matmul(x, w)), axis=-1), name="t9")
-    save_onednn_json(g, tmp_path / "two.json")
-    return tmp_path / "two.json"
+# -- the command line -----------------------------------------------------------------------------------------
 
 
-def test_main_passes(two, capsys):
-    assert main([str(two), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
+def test_main_passes(onednn_file, capsys):
+    assert main([str(onednn_file), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
     first, second, counts = capsys.readouterr().out.splitlines()
     assert first.startswith("passed  2 partitions") and "--in-shapes=0:5x4" in second
     assert counts == "2 passed, 0 failed, 0 refused"
 
 
-def test_main_fails_for_the_number_of_partitions(two, capsys):
-    assert main([str(two), "--mb=0"]) == 1
+def test_main_fails_for_the_number_of_partitions(onednn_file, capsys):
+    assert main([str(onednn_file), "--mb=0"]) == 1
     line, counts = capsys.readouterr().out.splitlines()
     assert line.startswith("failed  2 partitions") and "2 partitions, expected 1: matmul, softmax" in line
     assert counts == "0 passed, 1 failed, 0 refused"
 
 
-def test_main_fails_for_a_difference(two, capsys, monkeypatch):
+def test_main_fails_for_a_difference(onednn_file, capsys, monkeypatch):
     true = benchdnn.reference
     monkeypatch.setattr(benchdnn, "reference", lambda g, x: true(g, x) * np.float32(1.01))
-    assert main([str(two), "--expected-n-partitions=0"]) == 1
+    assert main([str(onednn_file), "--expected-n-partitions=0"]) == 1
     assert "of the largest" in capsys.readouterr().out
 
 
-def test_main_refuses(two, capsys):
-    assert main([str(two), "--in-shapes=0:2x5"]) == 1
+def test_main_refuses(onednn_file, capsys):
+    assert main([str(onednn_file), "--in-shapes=0:2x5"]) == 1
     line, counts = capsys.readouterr().out.splitlines()
     assert line.startswith("refused 0 partitions") and "matmul" in line and counts == "0 passed, 0 failed, 1 refused"
 
@@ -277,21 +213,23 @@ def test_main_refuses(two, capsys):
     (["--batch=cases.txt", "--mb=2"], "give a file"),
     (["--batch=no-cases.txt"], "no-cases.txt"),
 ])
-def test_main_with_wrong_arguments(two, capsys, arguments, part):
+def test_main_with_wrong_arguments(onednn_file, capsys, arguments, part):
     with pytest.raises(SystemExit) as exit:
-        main([str(two) if a == "FILE" else a for a in arguments])
+        main([str(onednn_file) if a == "FILE" else a for a in arguments])
     assert exit.value.code == 2 and part in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_main_batch(two, capsys):
-    batch = two.with_name("cases.txt")
+def test_main_batch(onednn_file, capsys):
+    batch = onednn_file.with_name("cases.txt")
     batch.write_text("--reset --expected-n-partitions=2 --case=two.json\n--case=none.json\n--mb=oops --case=two.json\n")
     assert main([f"--batch={batch}"]) == 1
     *lines, counts = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["passed", "refused", "refused"]
     assert counts == "1 passed, 0 failed, 2 refused"
-    assert main([f"--batch={batch}", "--failures", "--root", str(two.parent)]) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    (batch.parent / "elsewhere").mkdir()
+    moved = batch.rename(batch.parent / "elsewhere" / batch.name)
+    assert main([f"--batch={moved}", "--failures", "--root", str(onednn_file.parent)]) == 1
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["refused", "refused", "1"]
     batch.write_text("--expected-n-partitions=0 --case=two.json --mb=3\n")
     assert main([f"--batch={batch}"]) == 0
     assert capsys.readouterr().out.endswith("1 passed, 0 failed, 0 refused\n")

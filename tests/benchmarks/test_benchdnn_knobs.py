@@ -1,11 +1,12 @@
 """benchdnn's knobs: their text, what they make of a graph, and what is refused."""
 import os
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchdnn_knobs import apply_knobs, unknown_tensors
-from benchdnn_text import InShape, Knobs, parse_knobs, parse_line, read_batch
+from benchdnn_knobs import apply_knobs
+from benchdnn_text import InShape, Knobs, parse_knobs, parse_line
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,16 +122,11 @@ def test_bad_text_is_refused_with_the_knob_named(argument, message):
         parse_knobs([argument])
 
 
-def test_bad_lines_and_batches(tmp_path):
+def test_bad_lines():
     for line, message in (("--mb=1", "needs one --case=FILE"), ("--case=a --case=b", "needs one"),
-                          ("--case='a", "quot")):
+                          ("--case='a", "quot"), ("--mb=x --case=b.json", "--mb: 'x' is no number")):
         with pytest.raises(ParseError, match=message):
             parse_line(line)
-    (tmp_path / "batch").write_text("--case=a.json\n\n--mb=x --case=b.json\n")
-    with pytest.raises(ParseError, match="batch: line 3: --mb: 'x' is no number"):
-        read_batch(tmp_path / "batch")
-    with pytest.raises(ParseError, match="not a regular file"):
-        read_batch(tmp_path)
 
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=300)
@@ -278,7 +274,6 @@ def test_knobs_that_do_not_fit_are_refused(argument, message):
 def test_among_several_ids_unknown_ones_are_passed_over():
     knobs = one("--in-shapes=0:7x8+2:7x3+77:1")
     assert apply_knobs(dense(), knobs).outputs[0].shape == (7, 3)
-    assert unknown_tensors(dense(), knobs) == [77]
 
 
 def test_one_integer_type_for_all_is_refused():
@@ -298,9 +293,10 @@ def test_graphs_with_data_are_refused():
 
 @pytest.mark.skipif(not CASES.exists(), reason="oneDNN's cases are not here; GRAPHQ_SHARED names their folder")
 def test_onednns_cases_apply():
-    cases, loaded, missing = read_batch(CASES), {}, set()
-    assert len({c.line for c in cases}) == 1010 and len(cases) == 1153
-    for case in cases:
+    lines = [cases for line in CASES.read_text().splitlines() if (cases := parse_line(line))]
+    assert len(lines) == 1010 and sum(map(len, lines)) == 1153
+    loaded, missing = {}, set()
+    for case in chain(*lines):
         if case.file not in loaded:
             try:
                 loaded[case.file] = load_onednn_json(CASES.parent / case.file)

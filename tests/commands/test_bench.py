@@ -152,6 +152,7 @@ def test_calls_take_turns():
 
 def test_cosine():
     assert cosine(np.zeros(3), np.zeros(3)) == 1 and cosine(np.ones(3), -np.ones(3)) == pytest.approx(-1)
+    assert cosine(np.zeros(3), np.ones(3)) == 0
 
 
 def test_differences():

@@ -161,9 +161,9 @@ def test_what_no_step_uses_is_left_out():
 
 
 def test_plans_on_fewer_threads():
-    def pieces(threads, made, rooms):
-        words = {"x": 8, "rooms": Ref(0), "room_count": max(1, made), "room_bytes": 8} if rooms else {"x": 8}
-        steps = Step("a", None, words, 100, made), PythonStep("b", abs, (0,), (0,))
+    def pieces(threads, planned, rooms):
+        words = {"x": 8, "rooms": Ref(0), "room_count": max(1, planned), "room_bytes": 8} if rooms else {"x": 8}
+        steps = Step("a", None, words, 100, planned), PythonStep("b", abs, (0,), (0,))
         fewer = on_threads(Plan((Buffer("arena", 8),), steps, (), 4), threads)
         assert fewer.threads == threads and len(fewer.steps) == 2
         step = fewer.steps[0]

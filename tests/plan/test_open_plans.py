@@ -63,13 +63,14 @@ def test_each_open_field_of_a_step_alone(sizes, field, value, want):
         assert getattr(got[1], name) == x, name
 
 
-def test_functions_that_follow_from_sizes(sizes):
+def test_words_that_follow_from_sizes(sizes):
     """The tile of a kernel that is chosen by its size, say; reports read it in the plan at given sizes."""
     n, _, opened = sizes
     chosen = later(max, n, 9)
     step = Step(later(str, n), None, {"tile": chosen, "rows": n, "columns": 3}, n)
-    (got,) = opened(one(steps=(step,))).at((17, 9), Arenas()).plan.steps
-    assert (got.kernel, got.words["tile"], got.words["columns"], got.blocks) == ("17", 17, 3, 17)
+    for rows, tile in ((7, 9), (17, 17)):
+        (got,) = opened(one(steps=(step,))).at((rows, 9), Arenas()).plan.steps
+        assert (got.kernel, got.words["tile"], got.words["columns"], got.blocks) == (str(rows), tile, 3, rows)
 
 
 def test_python_steps_and_types_of_outputs(sizes):

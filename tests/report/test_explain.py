@@ -219,7 +219,7 @@ def test_constants_that_follow_from_open_sizes_are_shown_as_they_are_in_the_exam
     ends = [helper.make_tensor_value_info(name, 1, ["n"]) for name in "xy"]
     numbers = [numpy_helper.from_array(np.array(k), name) for k, name in enumerate(("zero", "one"))]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], numbers)
-    made = gq.compile(gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])), threads=1)
-    constant = next(n["operation"] for n in made.explain(format="json")["nodes"] if n["role"] == "constant")
+    model = gq.compile(gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])), threads=1)
+    constant = next(n["operation"] for n in model.explain(format="json")["nodes"] if n["role"] == "constant")
     shape = constant["outputs"][0]["shape"]
     assert constant["attributes"]["value"].startswith(f"f32[{shape[0]}]{{0.0, 1.0, 2.0")

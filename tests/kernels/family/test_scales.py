@@ -40,7 +40,7 @@ COLUMNS = np.array([3, -4, 5])
     (QuantParameter("u8", (), index=0).shifted(-128).shifted(3), [np.array([0], np.uint8)], -125),
     (QuantParameter("s32", (2, 1), index=0), [np.array([5, -6], np.int32)], [[5], [-6]])])
 def test_integers(parameter, inputs, wanted):
-    got = value(lambda e: parameter.expr(e), inputs)
+    got = value(parameter.expr, inputs)
     assert got.dtype == np.int32 and np.array_equal(got, np.broadcast_to(wanted, OUT))
     array = parameter.array(inputs)
     assert array.dtype == np.int64 and array.shape == parameter.shape

@@ -86,8 +86,7 @@ def test_the_band_is_wide_enough_whatever_follows_a_matmul(epilogue):
     g.output(g.quantize(y, dtype="s8", scales=[0.043], zps=[-7]), name="y")
     after = g.copy()
     run_passes(after)
-    # explain()'s count; quantizes that are not settled have a line each
-    (line,) = report.ties(after)
+    (line,) = report.ties(after)  # explain()'s count; quantizes that are not settled have a line each
     assert line.startswith("ties: 1 quantize settled")
     agree(g, feeds_of(g))
 
