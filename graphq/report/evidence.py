@@ -12,6 +12,7 @@ import numpy as np
 from graphq.errors import KernelError
 from graphq.ir.names import counted
 from graphq.kernels.jit import assembly
+from graphq.kernels.jit.isa import level_named
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.table import KERNELS
@@ -83,7 +84,7 @@ def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, flo
     decisive = max(counts, key=peaks.products, default=None) if isinstance(counts, dict) else None
     if decisive is None or not peaks.products(decisive):
         return None, None
-    return decisive, threads * peaks.peak(decisive, cache)
+    return decisive, threads * peaks.peak(decisive, level_named(plan.level), cache)
 
 
 def threads_of(step: Step) -> int:

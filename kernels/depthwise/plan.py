@@ -22,12 +22,13 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     chunks = -(-x.channels // size)
     if layout.pixels:
         emulated = is_emulated(VNNI[target.level.lanes])
-        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, cache=cache)
+        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, level=target.level,
+                            cache=cache)
         cycles = 30 + chunks * (20 + 6 * len(layout.taps))
     else:
         few = x.channels if x.channels < size else 0
         emulated = layout.lanes > 1 and is_emulated("avx512" if layout.lanes == 16 else "avx2")
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
-                            x.multiplier, cache=cache)
+                            x.multiplier, level=target.level, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)
     return plan_pixels(store, x, PixelKernel(name, tile, cycles, whole=True, macs=x.products), target)

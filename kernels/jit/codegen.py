@@ -38,16 +38,18 @@ class Source(NamedTuple):
     """What a kernel module is made from: a factory, which is a function of a file, and its arguments.
 
     Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
-    of them, and Stores.
+    of them, and Stores. `without` are features of this machine that LLVM may not use, by its names (`isa.withheld`).
     """
 
     factory: Callable[..., Functions]
     arguments: tuple[Any, ...]
+    without: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """A text that is equal for equal sources only, in this process and in all others."""
-        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}"
+        without = "".join(f" -{feature}" for feature in self.without)
+        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{without}"
 
 
 _TAG = "graphq_entry"
@@ -75,12 +77,12 @@ def first_module() -> Functions:
 def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
     """Compile a kernel module: an object file, and the names of its functions."""
     module, names = optimised(source)
-    return _machine().emit_object(module), names
+    return _machine(source.without).emit_object(module), names
 
 
 def assembly(source: Source) -> str:
     """The assembly of a kernel module, as LLVM prints it."""
-    text: str = _machine().emit_assembly(optimised(source)[0])
+    text: str = _machine(source.without).emit_assembly(optimised(source)[0])
     return text
 
 
@@ -103,7 +105,7 @@ def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
     functions = source.factory(*source.arguments)
     whole = whole_module(functions)
     builder = llvm.create_pass_builder(
-        _machine(), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
+        _machine(source.without), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()
     unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
     unused.run(whole, builder)
@@ -112,16 +114,16 @@ def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
 
 
 @cache
-def _machine() -> Any:
-    """LLVM's code generator for this machine."""
+def _machine(without: tuple[str, ...] = ()) -> Any:
+    """LLVM's code generator for this machine, less some of its features, and with them what needs these."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()  # of inline assembly
+    features = ",".join((llvm.get_host_cpu_features().flatten(), *(f"-{x}" for x in without)))
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic",
-        codemodel="small")
+        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")
 
 
 def _parsed(text: str) -> Any:

@@ -93,6 +93,12 @@ def has(*features: str) -> bool:
     return all(name.replace("-", "") in _features() for name in features)
 
 
+def withheld(level: Level) -> tuple[str, ...]:
+    """Give the machine's features that code of a level goes without, by LLVM's names: those that other levels need."""
+    others = {feature for x in LEVELS for feature in x.features if feature not in level.features}
+    return tuple(sorted(feature for feature in others if has(feature)))
+
+
 @cache
 def native() -> tuple[Level, ...]:
     """Give the levels whose instructions this machine has, lowest first."""

@@ -16,6 +16,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
 from graphq.kernels.jit.codegen import Functions, Source
 from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.isa import Level, withheld
 from graphq.kernels.jit.objects import link
 
 
@@ -187,17 +188,19 @@ def saved(kind: str, key: str, code: folder.Code) -> Module:
     return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
-def load(kind: str, factory: Callable[..., Functions], *arguments: Any, cache: bool = True) -> Module:
+def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None,
+         cache: bool = True) -> Module:
     """Give the module that `factory`, a function of a file, makes of these arguments (`Source`); it is made once.
 
-    `kind` (an identifier) begins its file's name. With `cache=False` no file is read or written. Open sizes among the
-    arguments become plain numbers: there is code for what they are assumed to be.
+    `kind` (an identifier) begins its file's name. The code has instructions of `level` alone, so that it is on every
+    machine what machines of that level run; without one, all that this machine has. With `cache=False` no file is read
+    or written. Open sizes among the arguments become plain numbers: there is code for what they are assumed to be.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
     if factory.__qualname__ != factory.__name__:
         raise ValueError(f"the factory of a kernel module must be a function of a file, got {factory.__qualname__}")
-    source = Source(factory, plain(arguments))
+    source = Source(factory, plain(arguments), withheld(level) if level else ())
     key = f"{kind}\0{source.text}"
     module = _modules.get(key)
     if module is None:

@@ -10,7 +10,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic
 from graphq.kernels.jit.intrinsics import outer
-from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.isa import Level, is_emulated
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.store_code import epilogue, factor
@@ -38,8 +38,10 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
     return Functions(speed=3, **functions)
 
 
-def load_outputs(store: Store, lanes: int, cache: bool) -> FunctionTable:
-    """The STORE_FUNCTIONS of a Store for vectors of `lanes`, 0 for those that it has not; `cache`: kept on disk."""
+def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
+    """The STORE_FUNCTIONS of a Store for vectors of a level, 0 for those that it has not; `cache`: kept on disk."""
+    lanes = level.lanes
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
-    module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), cache=cache)
+    module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level,
+                          cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -12,6 +12,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, stack
+from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.records import Record
 
 HEAD = ("functions", "again", "terms")
@@ -38,10 +39,10 @@ def register_second_look(factory: Callable[[], Functions]) -> None:
     _FACTORIES[:] = [factory]
 
 
-def load_second_look(layout: str, cache: bool) -> modules.Function:
+def load_second_look(layout: str, level: Level, cache: bool) -> modules.Function:
     """The block function that looks at outputs of kernels that read activations by `layout`."""
     (factory,) = _FACTORIES
-    return getattr(modules.load("second_look", factory, cache=cache), layout)
+    return getattr(modules.load("second_look", factory, level=level, cache=cache), layout)
 
 
 @njit

@@ -16,7 +16,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import stack
-from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.isa import Level, is_emulated
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, Tiles, instruction, madd8, madd16
@@ -146,8 +146,8 @@ def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
 
 
 @functools.cache
-def peak(name: str, cache: bool = True) -> float:
-    """Measure the multiply-accumulates a second of one core by instruction `name`, which this machine has.
+def peak(name: str, level: Level, cache: bool = True) -> float:
+    """Measure the multiply-accumulates a second of one core by instruction `name`, which `level` and this machine have.
 
     Raises KernelError where Linux gives no tile registers for one that needs them: it would kill the process.
     """
@@ -156,7 +156,7 @@ def peak(name: str, cache: bool = True) -> float:
     memory = np.zeros(MEMORY, np.uint8)
     args = np.array(PEAK.words({"memory": memory.ctypes.data, "turns": TURNS}), np.int64)
     chains = TILE_CHAINS if name.endswith("tmm") else CHAINS
-    loop = modules.load("peak", peak_module, name, cache=cache)
+    loop = modules.load("peak", peak_module, name, level=level, cache=cache)
     return chains * TURNS * products(name) / min(_samples(loop, args, 1, cache))
 
 

@@ -307,9 +307,10 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
-    again = 0 if store.second_look is None else load_second_look(layout, cache)
-    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache).block
-    table = 0 if writer == "tile" else load_outputs(store, level.lanes, cache)
+    again = 0 if store.second_look is None else load_second_look(layout, level, cache)
+    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], level=level,
+                         cache=cache).block
+    table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
@@ -324,7 +325,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
             modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
-                         is_emulated(one.level), layout, *inside, cache=cache) for panels in (most, *rest)]
+                         is_emulated(one.level), layout, *inside, level=level, cache=cache) for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
         setups.append(whole.setup if one.level == "amx" else 0)

@@ -64,14 +64,14 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     The caller fills in the addresses of PIXELS.
     """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = 0 if store.second_look is None else load_second_look("pixels", cache)
-    table = 0 if kernel.direct else load_outputs(store, target.level.lanes, cache)
+    again = 0 if store.second_look is None else load_second_look("pixels", target.level, cache)
+    table = 0 if kernel.direct else load_outputs(store, target.level, cache)
     threads = threads_for(target.threads, kernel.cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
     blocks = batch * -(-m // each) * -(-channels // width)
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
         "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
-    block = modules.load("pixels", block_functions, kernel.direct, cache=cache).block
+    block = modules.load("pixels", block_functions, kernel.direct, level=target.level, cache=cache).block
     return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
                 pieces(blocks, threads, target.threads), macs=kernel.macs)

@@ -208,7 +208,7 @@ def main():
                 args.texts.mkdir(parents=True, exist_ok=True)
                 (args.texts / f"{name}_{of}.ll").write_text(code)
     if args.against is None:
-        print("\n".join(lines))
+        print("\n".join(dict.fromkeys(lines)))  # levels may differ in what LLVM may use alone
         return 0
     before = {x for x in args.against.read_text().splitlines() if re.search(args.only, x.split()[0])}
     for line in sorted(before ^ set(lines)):

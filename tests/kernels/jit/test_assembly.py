@@ -1,4 +1,9 @@
 """Decisive instructions are counted in texts of LLVM's assembler, in kernels' own assembly, and once a module."""
+import os
+import re
+import subprocess
+import sys
+
 import pytest
 from kernel_factories import divided_by_zero, empty, multiples
 
@@ -138,14 +143,14 @@ def tile_modules(kernel, level):
 
 
 FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
-INSTRUCTION = {"avx2": {"vpmaddwd ymm", "vpdpwssd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
-               "avx512": {"vpmaddwd zmm", "vpdpwssd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
+INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
+               "avx512": {"vpmaddwd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
                "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
 
 
 @pytest.mark.parametrize("name", INSTRUCTION)
 def test_native_kernels_have_the_instruction_of_their_level(name):
-    """Where the CPU has VNNI, LLVM makes vpdpwssd of vpmaddwd and vpaddd: the same sums."""
+    """And no other: where it may, LLVM makes vpdpwssd of vpmaddwd and vpaddd."""
     if isa.is_emulated(name):
         pytest.skip(f"no {name} here")
     tiles = {kernel: tile_modules(kernel, isa.level_named(name)) for kernel in kernels_of(name)[::3]}
@@ -159,6 +164,27 @@ def test_native_kernels_have_the_instruction_of_their_level(name):
             counts = assembly.instructions(module)
             assert sum(counts.get(x, 0) for x in wanted) >= 2, (kernel.name, counts)
             assert (f"vpmaddubsw {register}" in counts) == in_order == ("vpmaddubsw" in " ".join(counts))
+
+
+ASKED = """
+import graphq as gq
+from graphq.kernels.jit.compiling import Job
+from graphq.report.evidence import modules
+model = gq.compile(gq.parse('''graph net(x: u8[64,70], w: s8[70,70]) {
+    %0 = dequantize(x, scales=[0.1])  %1 = dequantize(w, scales=[0.1])  %2 = matmul(%0, %1)
+    %y = quantize(%2, dtype=u8, scales=[0.1])  return %y }'''))
+for module in {x for s in model._fixed.plan.steps for x in modules(s)}:
+    print(Job("assembly", module.source).result())
+"""
+
+
+@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
+def test_a_process_at_avx2_has_no_code_of_higher_levels():
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True,
+                          env={**os.environ, "GRAPHQ_ISA": "avx2"})
+    assert done.returncode == 0, done.stderr
+    assert "vpmaddwd" in done.stdout
+    assert not re.search(r"vpdp|%zmm|%ymm(1[6-9]|[23]\d)|%k[0-7]", done.stdout)
 
 
 def test_emulated_kernels_have_none(level):

@@ -62,6 +62,15 @@ def test_feature_bits_decide(monkeypatch):
     assert [level.name for level in isa.native.__wrapped__()] == ["scalar"]
 
 
+def test_code_goes_without_features_of_other_levels(monkeypatch):
+    bits = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16"}
+    monkeypatch.setattr(isa, "_features", lambda: bits)
+    withheld = {level.name: set(isa.withheld(level)) for level in isa.LEVELS}
+    own = bits - {"avx512bf16"}
+    assert withheld["scalar"] == own and withheld["avx2"] == own - {"avx2", "fma", "f16c"} == withheld["avx_vnni"]
+    assert withheld["avx512"] == {"avx512vnni"} and not withheld["avx512_vnni"] and not withheld["amx"]
+
+
 @pytest.mark.parametrize(("features", "names", "best"), [
     ((), ["scalar", "avx2", "avx_vnni"], "avx_vnni"),  # Alder Lake
     (("avx512f", "avx512bw", "avx512dq", "avx512vl"), ["scalar", "avx2", "avx_vnni", "avx512"], "avx512"),

@@ -20,7 +20,7 @@ import pytest
 from kernel_factories import divided_by_zero, multiples, of_a_missing_package, of_an_unknown_name
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import cache, modules, objects
+from graphq.kernels.jit import cache, isa, modules, objects
 from graphq.kernels.jit.cache import Code, Entry
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.modules import FunctionTable, Statistics, load
@@ -100,6 +100,12 @@ def test_a_second_process_compiles_nothing_also_after_a_race(folder, fresh):
     assert (second["compiled"], second["loaded"], second["path"]) == (0, 1, str(folder))
     with counted(loaded=1):
         assert times(load("test", multiples, 2)) == 42
+
+
+def test_levels_have_code_of_their_own(folder, fresh, monkeypatch):
+    monkeypatch.setattr(modules, "withheld", lambda level: ("avx2",) if level.name == "scalar" else ())
+    keys = [load("test", multiples, 9, level=level).key for level in (isa.LEVELS[0], isa.LEVELS[-1], None)]
+    assert keys[0] != keys[1] == keys[2]
 
 
 def test_code_that_is_asked_for_is_kept(folder, fresh):
