@@ -145,6 +145,6 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit)
     blocks = batch * -(-rows // each)
-    block = modules.load(factory.__name__, factory, *of, level=target.level, cache=target.cache).block
+    block = modules.load(factory.__name__, factory, *of, level=target.level.base, cache=target.cache).block
     return Step("_".join(map(str, (factory.__name__, *of))), block, record.named({**words, "each": each}), blocks,
                 pieces(blocks, worth, target.threads))

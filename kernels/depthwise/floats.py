@@ -240,7 +240,7 @@ def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
     module = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
-                          level=target.level, cache=target.cache)
+                          level=target.level.base, cache=target.cache)
     across = -(-ow // tile.pixels)
     tiles = across * (x.batch * x.m // largest(1, ow))
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))

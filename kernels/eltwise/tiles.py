@@ -39,7 +39,7 @@ def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
     """Plan `store` over the outputs of `space`; the caller fills in the slots only."""
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
-    block = modules.load("eltwise", eltwise_blocks, level=target.level, cache=target.cache).block
+    block = modules.load("eltwise", eltwise_blocks, level=target.level.base, cache=target.cache).block
     table = load_outputs(store, target.level, target.cache)
     batch, m, n = space.batch, space.m, space.n
     operations = len(list(walk(lower(store.expr))))

@@ -81,5 +81,5 @@ def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
-                        level=target.level, cache=target.cache)
+                        level=target.level.base, cache=target.cache)
     return plan_pixels(store, x, PixelKernel(name, tile, 20 + taps * (3 + x.channels / lanes)), target)

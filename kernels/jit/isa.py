@@ -29,6 +29,11 @@ class Level(NamedTuple):
         """Whether kernels of level `name` run at this level: it has all their features."""
         return set(level_named(name).features) <= set(self.features)
 
+    @property
+    def base(self) -> Level:
+        """The lowest level of vectors as wide, whose code is that of all of them where no integers are multiplied."""
+        return next(level for level in LEVELS if level.lanes == self.lanes)
+
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")

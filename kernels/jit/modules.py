@@ -192,8 +192,8 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
          cache: bool = True) -> Module:
     """Give the module that `factory`, a function of a file, makes of these arguments (`Source`); it is made once.
 
-    `kind` (an identifier) begins its file's name. The code has instructions of `level` alone, so that it is on every
-    machine what machines of that level run; without one, all that this machine has. With `cache=False` no file is read
+    `kind` (an identifier) begins its file's name. The code has instructions of `level` alone, as on machines
+    without higher ones; without a level all that this machine has. With `cache=False` no file is read
     or written. Open sizes among the arguments become plain numbers: there is code for what they are assumed to be.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):

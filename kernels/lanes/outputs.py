@@ -42,6 +42,6 @@ def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
     """The STORE_FUNCTIONS of a Store for vectors of a level, 0 for those that it has not; `cache`: kept on disk."""
     lanes = level.lanes
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
-    module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level,
+    module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level.base,
                           cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -42,7 +42,7 @@ def register_second_look(factory: Callable[[], Functions]) -> None:
 def load_second_look(layout: str, level: Level, cache: bool) -> modules.Function:
     """The block function that looks at outputs of kernels that read activations by `layout`."""
     (factory,) = _FACTORIES
-    return getattr(modules.load("second_look", factory, level=level, cache=cache), layout)
+    return getattr(modules.load("second_look", factory, level=level.base, cache=cache), layout)
 
 
 @njit

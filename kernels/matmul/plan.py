@@ -308,7 +308,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
     again = 0 if store.second_look is None else load_second_look(layout, level, cache)
-    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], level=level,
+    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], level=level.base,
                          cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
@@ -320,12 +320,13 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None))
     tiles, tails, setups = [], [], []
+    own = level.base if x.dtypes in FLOATS else level
     for one in kernels:
         most = one.tile[1] // PANEL
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
             modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
-                         is_emulated(one.level), layout, *inside, level=level, cache=cache) for panels in (most, *rest)]
+                         is_emulated(one.level), layout, *inside, level=own, cache=cache) for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
         setups.append(whole.setup if one.level == "amx" else 0)

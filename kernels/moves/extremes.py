@@ -114,5 +114,5 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     """
     pieces = largest(1, -(-count // PIECE))
     extremes_step = plan_rows(extremes_block, RANGE, {"count": count}, target, rows=pieces, cycles=PIECE / 8)
-    module = modules.load("scale_block", scale_block, level=target.level, cache=target.cache)
+    module = modules.load("scale_block", scale_block, level=target.level.base, cache=target.cache)
     return extremes_step, Step("scale_block", module.block, SCALE.named({"blocks": extremes_step.blocks}), 1)

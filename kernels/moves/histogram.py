@@ -132,8 +132,8 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
     worth = threads_for(target.threads, cycles * size)  # a block costs its tables: no more of them than threads
     each = -(-parts // worth)
     blocks = -(-parts // each)
-    count = modules.load("histogram_block", histogram_block, how, level=target.level, cache=target.cache).block
-    add = modules.load("histogram_sum", histogram_sum, how, level=target.level, cache=target.cache).block
+    count = modules.load("histogram_block", histogram_block, how, level=target.level.base, cache=target.cache).block
+    add = modules.load("histogram_sum", histogram_sum, how, level=target.level.base, cache=target.cache).block
     return (Step("histogram_block", count, COUNT.named({"size": size, "each": each}), blocks,
                  pieces(blocks, worth, target.threads)),
             Step("histogram_sum", add, SUM.named({"blocks": blocks}), 1))

@@ -72,6 +72,6 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
         "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
-    block = modules.load("pixels", block_functions, kernel.direct, level=target.level, cache=cache).block
+    block = modules.load("pixels", block_functions, kernel.direct, level=target.level.base, cache=cache).block
     return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
                 pieces(blocks, threads, target.threads), macs=kernel.macs)

@@ -245,8 +245,8 @@ def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = 
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"
     ko, ki = unrolled(prod(x.windows.kernel[:-1]), x.windows.kernel[-1])
-    tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki, level=target.level,
-                        cache=target.cache)
+    tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki,
+                        level=target.level.base, cache=target.cache)
     cycles = 20 + x.windows.taps * (3 + x.channels * (1 / lanes if mean else itemsize / 32))
     written = STORAGE[store.dtype].itemsize if direct else 0
     return plan_pixels(store, x, PixelKernel(name, tile, cycles, written), target)

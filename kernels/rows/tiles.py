@@ -73,7 +73,7 @@ def room_bytes(n: int) -> int:
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step:
     """Plan the rows of `space`, whose results `store` takes."""
     module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
-                          level=target.level, cache=target.cache)
+                          level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
     worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45

@@ -3,6 +3,7 @@ import re
 
 import numpy as np
 import pytest
+from bound import BOUND
 from geometries import convolution
 
 import graphq as gq
@@ -187,6 +188,25 @@ def test_thread_counts_and_splits(threads):
     g, arrays = build((29, 31), 32, 80, (3, 3), images=2, pads=1)
     got = check(g, arrays, threads=threads)
     assert (got == gq.compile(g, isa="scalar", threads=1)(arrays)).all()
+
+
+@pytest.mark.parametrize(("dtype", "zp"), [("u8", 0), ("u8", 255), ("s8", -128), ("s8", 5)])
+@pytest.mark.parametrize(("groups", "inner"), [(1, 7), (1, 12), (2, 16), (3, 6), (20, 1)])
+def test_pairs_of_weights_on_the_bound(level, groups, inner, dtype, zp):
+    """Of windows and groups; sums are integers that f32 holds, so that they equal the reference's."""
+    rng = np.random.default_rng(inner)
+    pairs = rng.permutation(np.array([(*x, *y) for x in BOUND for y in BOUND])).ravel()
+    w = np.resize(pairs, (3, 3, 20 * groups, inner)).transpose(2, 3, 0, 1).astype(np.int8)
+    ends = np.array([0, 255]) if dtype == "u8" else np.array([-128, 127])
+    x = rng.choice(ends, (2, 5, 6, groups * inner)).astype(NUMPY[dtype])
+    x[0] = ends[1]
+    g = gq.Graph("bound")
+    source = g.dequantize(g.input("x", shape=x.shape, dtype=dtype), scales=[1.0], zps=[zp])
+    y = g.convolution(source, g.dequantize(g.constant(w), scales=[1.0]), strides=[1, 1], pads_begin=[1, 1],
+                      pads_end=[1, 1], dilations=[1, 1], groups=groups, data_format="NXC", weights_format="OIX")
+    g.output(y, name="y")
+    model = gq.compile(g, isa=level, strict=True)
+    assert (model(x=x) == gq.reference(g, {"x": x})).all() and model.coverage().share == 1
 
 
 @pytest.mark.parametrize("x_zp", [0, 255])

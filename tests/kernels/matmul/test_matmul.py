@@ -3,6 +3,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from bound import BOUND
 from guarded_memory import guarded
 
 from graphq.kernels import levels
@@ -150,9 +151,7 @@ def test_windows_too_long_for_copies_are_not_for_amx():
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
 def test_pairs_of_weights_on_the_bound(kernel, emulated):
     """255 * 128 is within 16 bits, 255 * 129 is not; activations are the largest, the smallest, or alternate."""
-    pairs = [(64, 64), (1, 127), (127, 2), (65, 64), (127, 127), (-128, 0), (-64, -64), (-1, -127), (-128, -1),
-             (-65, -64), (-128, -128), (127, -128), (-128, 127), (-127, 2), (0, 0)]
-    w = np.array([(*x, *y) for x in pairs for y in pairs], np.int8).reshape(-1, 1)
+    w = np.array([(*x, *y) for x in BOUND for y in BOUND], np.int8).reshape(-1, 1)
     lo, hi = (0, 255) if kernel.dtypes[0] == "u8" else (-128, 127)
     with level_of(kernel, emulated) as level:
         for k in (len(w), len(w) - 1, len(w) - 3):
@@ -160,7 +159,8 @@ def test_pairs_of_weights_on_the_bound(kernel, emulated):
             for some in (columns, columns[:, 1:2]):
                 a = np.array([[hi] * k, [lo] * k, ([lo, hi] * k)[:k], ([hi, lo] * k)[:k]] * 2,
                              np.uint8 if hi == 255 else np.int8)
-                assert (run(kernel, level, a, some) == raw_sum(a, some)).all()
+                for layout in sorted({"rows", "columns"} & set(kernel.layouts)):
+                    assert (run(kernel, level, a, some, layout=layout) == raw_sum(a, some)).all(), layout
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
