@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--symmetric", action="store_true", help="zero points in the middle")
     parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
     parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
-                        help="7: less exact, and faster on CPUs without VNNI; 4: with --mode weight_only")
+                        help="7: less exact, and faster on CPUs without VNNI, where the best automatic setting "
+                             "takes them if they lose little; 4: with --mode weight_only")
     parser.add_argument("--exclude", action="append", default=[], metavar="NAME", help="a product that stays in f32")
 
 
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     losses: dict[str, float] = {}
     if scheme is None:
         assert batches is not None
-        choice = automatic(graph, batches, weight_bits=bits or 8)
+        choice = automatic(graph, batches, weight_bits=bits)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)

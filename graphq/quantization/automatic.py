@@ -12,6 +12,8 @@ then the best setting is made with the statistics of all. One model, compiled on
     4. without convolutions, and where the loss is still above DYNAMIC_FROM: dynamic ranges by rows
     5. where much is still lost, networks are near to chaotic, and comparisons of few batches say little: the MADE best
        settings are made, and compared once more
+    6. where graphq compiles for a CPU without VNNI: weights of 7 bits, which are faster there, if the loss stays within
+       TARGET
 """
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ from typing import Literal
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
+from graphq.kernels.matmul.plan import sorts
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.search import TARGET, Search
-from graphq.quantization.setting import Setting
+from graphq.quantization.setting import Setting, with_scheme
 
 DYNAMIC_FROM = 0.001
 """1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
@@ -46,16 +49,20 @@ class Choice:
         return "\n".join(f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
 
 
-def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] = 8) -> Choice:
+def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] | None = None) -> Choice:
     """Quantize by the setting whose outputs are nearest to f32 on data held out.
 
-    Weights of 7 bits are less exact, and faster on CPUs without VNNI (`weights`). Raises GraphError and InputError as
-    `quantize` does.
+    Weights of 7 bits are less exact, and faster on CPUs without VNNI (`weights`). By default weights have 8 bits, and 7
+    where graphq compiles for such a CPU and loses at most TARGET with them; the setting says so. Raises GraphError and
+    InputError as `quantize` does.
     """
-    if weight_bits not in (7, 8):
+    if weight_bits not in (None, 7, 8):
         raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
-    work = Search(graph, batches, Scheme(weight_bits=weight_bits))
+    work = Search(graph, batches, Scheme(weight_bits=weight_bits or 8))
     setting = chosen_setting(work)
+    if weight_bits is None and sorts("u8", "rows", work.level):
+        of_seven = with_scheme(setting, weight_bits=7)
+        setting = of_seven if work.loss(of_seven) <= TARGET else setting
     made = work.made(setting)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), "16 bits": list(setting.scheme.wide),

@@ -16,8 +16,8 @@ from graphq.quantization.statistics import Statistics
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
     """What quantization changes at each product of a prepared graph, by name."""
-    model = Parametrised(graph, twins=True, scheme=scheme)
-    return model.differences(batches, by_statistics(graph, statistics, scheme))
+    model = Parametrised(graph, twins=True)
+    return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 
 
 def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:

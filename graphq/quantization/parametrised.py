@@ -63,8 +63,7 @@ class Parametrised:
 
     graph: Graph
     twins: bool
-    scheme: Scheme = Scheme()
-    _weights: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    _weights: dict[tuple[str, int, bool], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         g = self.graph.copy()
@@ -85,15 +84,16 @@ class Parametrised:
         g.prune()
         self.model: CompiledGraph | None = compile(g) if g.outputs else None
 
-    def runs(self, batches: Batches, chosen: Mapping[str, Quantized]) -> Iterator[dict[str, np.ndarray]]:
-        """The model's outputs of each batch, products that are not `chosen` in f32."""
+    def runs(self, batches: Batches, chosen: Mapping[str, Quantized],
+             scheme: Scheme) -> Iterator[dict[str, np.ndarray]]:
+        """The outputs of each batch, products that are not `chosen` in f32; the scheme says what weights are."""
         if self.model is None:
             return
-        parameters = self.inputs(chosen)
+        parameters = self.inputs(chosen, scheme)
         for batch in checked_batches(batches, self.graph.inputs):
             yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
 
-    def inputs(self, chosen: Mapping[str, Quantized]) -> dict[str, np.ndarray]:
+    def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, np.ndarray]:
         """The inputs that stand for a setting."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
@@ -107,16 +107,16 @@ class Parametrised:
                 made[f"{PREFIX}{name}/inverse"] = np.ones(p.channels(), np.float32) if factors is None else \
                     (1 / factors).astype(np.float32)
             if p.weights is not None:
-                made[f"{PREFIX}{name}/weights"] = p.weights if q is None else self._quantized(p, q)
+                made[f"{PREFIX}{name}/weights"] = p.weights if q is None else self._quantized(p, q, scheme)
             if takes_bias(p):
                 shift = None if q is None else q.shift
                 made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
         return {name: x for name, x in made.items() if name in self.model.inputs}
 
-    def differences(self, batches: Batches, chosen: Mapping[str, Quantized]) -> dict[str, Difference]:
+    def differences(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, Difference]:
         """What quantization changes at each product, by name."""
         found: dict[str, Difference] = {}
-        for out in self.runs(batches, chosen):
+        for out in self.runs(batches, chosen, scheme):
             for name in chosen:
                 if f"shift/{name}" in out:
                     shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64)
@@ -125,17 +125,18 @@ class Parametrised:
                         shift, float(noise.mean()), float(signal.mean()))
         return found
 
-    def _quantized(self, p: Product, chosen: Quantized) -> np.ndarray:
+    def _quantized(self, p: Product, chosen: Quantized, scheme: Scheme) -> np.ndarray:
         """The weights, times the factors, that integers stand for."""
         assert p.weights is not None
         if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
-            if p.name not in self._weights:
-                self._weights[p.name] = dequantized_weights(p, p.weights, self.scheme)
-            return self._weights[p.name]
+            key = p.name, scheme.weight_bits, scheme.per_channel
+            if key not in self._weights:
+                self._weights[key] = dequantized_weights(p, p.weights, scheme)
+            return self._weights[key]
         w = p.weights if chosen.factors is None else (p.weights * along_weights(p, chosen.factors)).astype(np.float32)
-        made = dequantized_weights(p, w, self.scheme)
+        made = dequantized_weights(p, w, scheme)
         if chosen.wide_weights:
-            made = made + dequantized_weights(p, w - made, self.scheme)
+            made = made + dequantized_weights(p, w - made, scheme)
         return made
 
 

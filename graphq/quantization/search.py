@@ -84,7 +84,10 @@ class Chosen:
 
 
 class Search:
-    """The batches, the `folds` of them, and what was worked out so far; settings are of the scheme's bits."""
+    """The batches, the `folds` of them, and what was worked out so far; settings begin with the scheme's bits.
+
+    `level` is the ISA level that the graph is compiled for.
+    """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
         self.graph, self.scheme = prepared(graph), scheme or Scheme()
@@ -92,8 +95,9 @@ class Search:
         self.folds = folds(len(self.batches))
         self.products = {p.name: p for p in products(self.graph)}
         model = compile(self.graph)
+        self.level = model.level
         self.wanted = {k: floats(model(self.batches[k])) for fold in self.folds for k in fold.held_out}
-        self.outputs, self.twins = (Parametrised(self.graph, twins=t, scheme=self.scheme) for t in (False, True))
+        self.outputs, self.twins = (Parametrised(self.graph, twins=t) for t in (False, True))
         self.calibration = Calibration(self.graph, channels=True)
         self.divided = Calibration(self.graph, divided=True)
         self._known: dict[tuple[int, ...], Known] = {}
@@ -120,12 +124,12 @@ class Search:
 
     def _losses(self, setting: Setting, fold: Fold) -> list[float]:
         if setting.scheme.mode != "dynamic":
-            return self._losses_of(self.chosen(setting, fold.seen), fold)
+            return self._losses_of(self.chosen(setting, fold.seen), fold, setting.scheme)
         model = compile(self.made(setting))
         return [self._distance(k, floats(model(self.batches[k]))) for k in fold.held_out]
 
-    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold) -> list[float]:
-        outputs = self.outputs.runs(Chosen(self.batches, fold.held_out), chosen)
+    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme) -> list[float]:
+        outputs = self.outputs.runs(Chosen(self.batches, fold.held_out), chosen, scheme)
         return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
 
     def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
@@ -155,7 +159,7 @@ class Search:
         sums: dict[str, float] = {}
         for fold in self.folds:
             held_out = Chosen(self.batches, fold.held_out)
-            for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen)).items():
+            for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen), setting.scheme).items():
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
@@ -211,7 +215,7 @@ class Search:
         for name, part in progress(order[:TRIED], "factors"):
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
             losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
-                {name: self.chosen(exact, fold.seen)[name]}, fold)]))
+                {name: self.chosen(exact, fold.seen)[name]}, fold, exact.scheme)]))
         return [*sorted(losses, key=lambda key: losses[key], reverse=True), *order[TRIED:]]
 
     def ranked(self, setting: Setting) -> list[str]:
@@ -250,7 +254,7 @@ class Search:
         if setting.correct:
             key = replace(setting, correct=False)
             if key not in known.shifts:
-                differences = self.twins.differences(Chosen(self.batches, _few(seen)), found)
+                differences = self.twins.differences(Chosen(self.batches, _few(seen)), found, setting.scheme)
                 known.shifts[key] = {n: d.shift for n, d in differences.items()
                                      if correctable(self.products[n], d.shift)}
             found = {n: replace(q, shift=known.shifts[key].get(n)) for n, q in found.items()}

@@ -1,4 +1,7 @@
 """The automatic setting: data held out, one model for all settings, 16 bits where 8 lose much."""
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -6,6 +9,7 @@ import pytest
 from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
+from graphq.kernels.jit import isa
 from graphq.quantization import Scheme, automatic, quantize, search
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
@@ -48,16 +52,19 @@ def test_batches_of_unequal_rows_are_cut():
 
 
 @pytest.mark.parametrize("network", [convolutional, perceptron, attention])
-@pytest.mark.parametrize("smooth, wide", [(False, False), (True, False), (True, True)])
-def test_one_model_stands_for_all_settings(network, smooth, wide):
+@pytest.mark.parametrize("smooth, wide, bits", [
+    (False, False, 8), (True, False, 8), (True, True, 8), (False, False, 7), (True, True, 7)])
+def test_one_model_stands_for_all_settings(network, smooth, wide, bits):
     """The quantized graph gives what the model with its parameters as inputs gives, but for roundings of sums."""
     work, batches, exact = searched(network)
     setting = work.uniform(Candidate("mse", smooth))
     if wide:
         setting = with_scheme(setting, wide=list(work.products)[:1], wide_weights=list(work.products)[:1])
+    if bits == 7:
+        setting = with_scheme(setting, weight_bits=7)
     chosen = work.chosen(setting, tuple(range(len(batches))))
     model = gq.compile(work.made(setting))
-    for batch, out, f32 in zip(batches, work.outputs.runs(batches, chosen), exact, strict=True):
+    for batch, out, f32 in zip(batches, work.outputs.runs(batches, chosen, setting.scheme), exact, strict=True):
         assert distance(model(batch), out["y"]) < 2e-4
         assert distance(f32, out["y"]) > 1e-8
 
@@ -65,7 +72,7 @@ def test_one_model_stands_for_all_settings(network, smooth, wide):
 def test_products_that_are_not_chosen_are_exact():
     graph, batches = convolutional()
     model = Parametrised(prepared(graph), twins=False)
-    for batch, out in zip(batches, model.runs(batches, {}), strict=True):
+    for batch, out in zip(batches, model.runs(batches, {}, Scheme()), strict=True):
         np.testing.assert_allclose(out["y"], gq.compile(graph)(batch), rtol=1e-5, atol=1e-6)
 
 
@@ -131,6 +138,30 @@ def test_products_of_little_work_get_sixteen_bits_first():
     assert work.loss(work.widened_where_little(plain)) < 0.75 * work.loss(plain)
     found = automatic(graph, batches[:-1])
     assert set(found.setting.scheme.wide) >= {"squeeze", "excite"} <= set(found.setting.scheme.wide_weights)
+
+
+@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
+def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monkeypatch):
+    graph, batches = perceptron()
+    monkeypatch.setenv("GRAPHQ_ISA", "avx2")
+    found = automatic(graph, batches)
+    assert found.setting.scheme.weight_bits == 7 and "weights of 7 bits" in found.graph.meta["quantization"]["setting"]
+    assert found.losses[found.setting] <= search.TARGET and "* " in str(found)
+    weights = [n.output.data for n in found.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
+    assert max(np.abs(w.astype(int)).max() for w in weights) == 64
+    of_eight = replace(found.setting, scheme=replace(found.setting.scheme, weight_bits=8))
+    assert automatic(graph, batches, weight_bits=8).setting == of_eight
+    monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", found.losses[found.setting] / 2)
+    assert automatic(graph, batches).setting.scheme.weight_bits == 8
+
+
+@pytest.mark.parametrize("level", ["scalar", "avx_vnni", "avx512_vnni"])
+def test_weights_of_eight_bits_where_seven_gain_nothing(level, monkeypatch):
+    graph, batches = perceptron()
+    monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", 1.0)
+    with nullcontext() if level in [x.name for x in isa.available()] else isa.emulate(level):
+        monkeypatch.setenv("GRAPHQ_ISA", level)
+        assert {s.scheme.weight_bits for s in automatic(graph, batches).losses} == {8}
 
 
 def test_of_one_batch_ranges_have_headroom():
