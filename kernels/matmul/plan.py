@@ -307,7 +307,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
-    again = 0 if store.second_look is None else load_second_look(layout, cache)
+    again = load_second_look(store, cache)
     block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))

@@ -64,7 +64,7 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     The caller fills in the addresses of PIXELS.
     """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = 0 if store.second_look is None else load_second_look("pixels", cache)
+    again = load_second_look(store, cache)
     table = 0 if kernel.direct else load_outputs(store, target.level.lanes, cache)
     threads = threads_for(target.threads, kernel.cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
