@@ -324,13 +324,16 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
             modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
-                         is_emulated(one.level), layout, *inside, cache=cache) for panels in (most, *rest)]
+                         is_emulated(one.level), layout, *inside, cache=cache, wanted=len(kernels) * len(rest) == 1)
+            for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
         setups.append(whole.setup if one.level == "amx" else 0)
     tile: Any = later(getitem, tuple(tiles), cut.kernel)
     tail: Any = later(getitem, later(getitem, tuple(tails), cut.kernel), cut.tail_panels - 1 if any_tail else 0)
     setup: Any = later(getitem, tuple(setups), cut.kernel)
+    for function in (assumed(tile), assumed(tail)):
+        function.want()
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
