@@ -96,7 +96,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     if lowered.store.second_look is not None:
         assert lowered.products is not None
         joined = _joined(c)
-        sum_terms = terms(lowered.products.sum, product.layout, c.filter.channels, signed=c.a_dtype == "s8",
+        sum_terms = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
                           per=c.filter.columns if joined > 1 else 0, merged=merged,
                           tap_k=_whole_groups(channels, itemsize), parts=parts, pixel=view.pixel_bytes)
         words["terms"] = Ref(b.constant(sum_terms))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import getitem
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from graphq.base.sizes import assumed, is_open, largest, later, numbers
 from graphq.kernels.jit import modules
@@ -26,34 +26,38 @@ from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import load_outputs, packs, write
-from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
+from graphq.kernels.lanes.second_look import HEAD, LAYOUTS, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
-from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
+from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
 from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
-from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
 
-MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "n", "k", "each_rows", "each_panels",
-                "rows", "panels", "tail_panels", "tile", "tail", "setup", "ahead", "ahead_bytes", "rooms", "room_count",
-                "room_bytes", "kept")
+MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
+                "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
+                "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
+    panel_bytes              of a panel of w
+    order, order_bytes       of sorted weights: where those of the first panel are sorted to, from w, and bytes of each
     each_rows, each_panels   of a block
     rows, panels             of a tile
     tail_panels              of those tiles that compute what n % (16 * panels) columns are left at the end
     tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
+    writer                   the number of a Writer
     ahead, ahead_bytes       weights of the next step, or 0
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
     kept                     bytes of a tile's copies, where they are kept for all columns
 
 The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and `rooms`.
 """
-view, view_frame, view_panel = MATMUL.view, FRAME.view, DESCRIPTOR.view
+view, view_frame = MATMUL.view, FRAME.view
+IN_ROWS, IN_COLUMNS, IN_WINDOWS, _ = range(len(LAYOUTS))
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -66,6 +70,7 @@ ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
 function those of tiles that are not whole. Then sums are in memory, too, for a second look."""
+_, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
 class Product(NamedTuple):
@@ -106,55 +111,46 @@ class Product(NamedTuple):
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
-def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
-    """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
-    by_tile, by_function = writer != "function", writer != "tile"
-    columns_read, windows_read = layout == "columns", layout == "windows"
-    packed_4bit, by_order = w_dtype == "s4", w_dtype == SORTED
-    locate: Any = locate_windows if windows_read else None  # Numba compiles what a function names, in any branch
+def matmul_blocks() -> Functions:
+    """Make the block function of matmuls: one for all kernels, layouts of activations and Stores."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
-        m, n, k, each_rows, each_panels = x.m, x.n, x.k, x.each_rows, x.each_panels
-        step, width, tile, tail, setup = x.rows, x.panels, x.tile, x.tail, x.setup
-        panels, kept, ahead, ahead_bytes = (n + 15) // 16, x.kept, x.ahead, x.ahead_bytes
+        m, n, k, batch_size, layout, writer = x.m, x.n, x.k, x.batch, x.layout, x.writer
+        each_rows, each_panels, step, width, last_width = x.each_rows, x.each_panels, x.rows, x.panels, x.tail_panels
+        tile, tail, setup, kept, ahead, ahead_bytes = x.tile, x.tail, x.setup, x.kept, x.ahead, x.ahead_bytes
+        panel_bytes, order_bytes, a, stride, w = x.panel_bytes, x.order_bytes, x.a, x.stride, x.w
+        panels = (n + 15) // 16
         row_blocks, column_blocks = (m + each_rows - 1) // each_rows, (panels + each_panels - 1) // each_panels
         batch, inner = index // (row_blocks * column_blocks), index % (row_blocks * column_blocks)
         j0, i0 = inner // row_blocks * each_panels, inner % row_blocks * each_rows
         j1, i1 = min(j0 + each_panels, panels), min(i0 + each_rows, m)
-        a, stride, w = x.a, x.stride, x.w
         if x.a_table:
             a += load_s64(x.a_table + 8 * batch)
         if x.w_table:
             w += load_s64(x.w_table + 8 * batch)
-        if packed_4bit:
-            panel_bytes = view_panel(w).panel_bytes
-        else:
-            panel_bytes = (k + 3) // 4 * 64
-            if windows_read:
-                panel_bytes *= view_windows(stride).ko * view_windows(stride).ki
-        order, order_bytes = 0, 0
-        if by_order:
-            order, order_bytes = w + panels * (64 + panel_bytes) + SLACK, k // 4 * 4 + 4
-            if windows_read:
-                order_bytes *= view_windows(stride).ko * view_windows(stride).ki
-        frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
+        order = w + x.order
+        from_row = stride if layout == IN_ROWS else x.itemsize if layout == IN_COLUMNS else 0
+        frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
         f = view_frame(frame)
         f.stride = stride
         f.k = k
         f.acc = sums
-        if by_function:
-            entries = stack(ENTRIES_BYTES)
+        f.args = args
+        f.batch = batch
+        f.entries = entries
         configured = 0
-        blocks = x.batch * row_blocks * column_blocks
+        blocks = batch_size * row_blocks * column_blocks
         copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
         j = j0
         while j < j1:
-            now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
+            now = width if j + width <= j1 else min(last_width, j1 - j)
             columns = min(16 * now, n - 16 * j)
             f.w = w + 64 * panels + j * panel_bytes
             f.sums = w + 64 * j
             f.order = order + j * order_bytes
+            f.j = 16 * j
+            f.columns = columns
             # What comes next is prefetched in even steps, one in each group of each tile.
             next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
             if size == 0:
@@ -170,28 +166,18 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
                 f.copies = copies + (i - i0) // step * kept
                 next += turns * pace
                 rows = min(step, i1 - i)
-                if windows_read:
-                    f.a = a
-                    locate(frame, stride, batch, m, i, rows, step)
-                elif columns_read:
-                    f.a = a + i * itemsize
-                else:
-                    f.a = a + i * stride
+                f.a = a + i * from_row
+                if layout == IN_WINDOWS:
+                    locate_windows(frame, stride, batch, m, i, rows, step)
                 f.rows = rows
+                f.i = i
                 if setup != 0 and rows != configured:
                     call_block(setup, frame, rows)
                     configured = rows
-                if by_tile:
-                    if by_function:
-                        f.entries = entries
-                    f.args = args
-                    f.batch = batch
-                    f.i = i
-                    f.j = 16 * j
-                    f.columns = columns
                 call_block(tile if now == width else tail, frame, 0)
-                if by_function:
-                    count = f.entries if by_tile else -1
+                if writer != BY_TILE:
+                    count = f.entries if writer == BY_BOTH else -1
+                    f.entries = entries
                     if count < 0:
                         count = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries)
                     if count:
@@ -308,7 +294,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
     again = load_second_look(store, cache)
-    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache).block
+    block = modules.load("matmul", matmul_blocks, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
@@ -338,11 +324,17 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
+    all_taps = taps if layout == "windows" else 1
+    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits the caller says it
+    order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
+        if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({
-        "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": cut.each_rows,
-        "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
-        "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
-        "room_count": largest(1, shares), "room_bytes": cut.room_bytes, "kept": cut.kept})
+        "layout": LAYOUTS.index(layout), "stride": row_bytes, "itemsize": x.itemsize, "panel_bytes": panel_bytes,
+        "order": order, "order_bytes": order_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes,
+        "each_rows": cut.each_rows, "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels,
+        "tail_panels": cut.tail_panels, "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
+        "writer": get_args(Writer).index(writer), "room_count": largest(1, shares), "room_bytes": cut.room_bytes,
+        "kept": cut.kept})
     name: Any = later(getitem, tuple([k.name for k in kernels]), cut.kernel)
     return Step(name, block, words, cut.blocks, shares, macs=batch * m * n * x.k * taps, aligned=lines)
 

@@ -50,7 +50,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
              "w": w, "w_table": w_table}
     if lowered.store.second_look is not None:
         assert lowered.products is not None
-        words["terms"] = Ref(b.constant(terms(lowered.products.sum, layout, p.k, signed=p.a_dtype == "s8", parts=1)))
+        words["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
     b.run(step, words, slots)
 
 

@@ -9,13 +9,10 @@ from graphq.base.sizes import later
 from graphq.kernels.jit.records import Record
 from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 
-LAYOUTS = ("rows", "columns", "windows", "pixels")
-"""How a kernel finds activations: in one of the layouts of `tile_frame`, or tap by tap for each pixel (`pixels`)."""
-TERMS = Record("layout", "order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
+TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
                "parts", "pixel", "chunk", "chunk_bytes", "item", "half")
 """How the graph as written sums, and how a kernel has packed what it sums.
 
-    layout              the number of a layout in LAYOUTS
     order, block        of ORDERS, and the terms of a block
     signed, zero_point, scale    of the activations: whether they are s8; the bits of an f32
     channels            of the activations that an output reads
@@ -28,12 +25,11 @@ TERMS = Record("layout", "order", "block", "signed", "zero_point", "scale", "cha
 """
 
 
-def terms(how: DequantizedSum, layout: str, channels: int, *, signed: bool, **packed: int) -> np.ndarray:
-    """The TERMS of a layer, s64 words; `packed` has those fields that say how weights are packed, 0 if not given."""
+def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
+    """The TERMS of a layer, s64 words; `layout` has those fields that say how weights are packed, 0 if not given."""
     return later(_s64, TERMS.words({
-        "layout": LAYOUTS.index(layout), "order": ORDERS.index(how.order), "block": how.block, "signed": signed,
-        "zero_point": how.x_zp, "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels,
-        **packed}))
+        "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
+        "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels, **layout}))
 
 
 def _s64(words: Sequence[int]) -> np.ndarray:

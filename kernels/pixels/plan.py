@@ -7,7 +7,7 @@ from graphq.base.sizes import numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.lanes.outputs import load_outputs
-from graphq.kernels.lanes.second_look import load_second_look
+from graphq.kernels.lanes.second_look import LAYOUTS, load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import Windows
 from graphq.kernels.pixels.blocks import CHANNELS, MOST_ROWS, PIXELS, block_functions
@@ -71,7 +71,8 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     blocks = batch * -(-m // each) * -(-channels // width)
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
+        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table,
+        "layout": LAYOUTS.index("pixels")})
     block = modules.load("pixels", block_functions, kernel.direct, cache=cache).block
     return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
                 pieces(blocks, threads, target.threads), macs=kernel.macs)

@@ -14,9 +14,9 @@ from graphq.kernels.jit.intrinsics import load_s8, load_s64, load_u8, stack, sto
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
-from graphq.kernels.lanes.second_look import HEAD, LOOK
+from graphq.kernels.lanes.second_look import HEAD, LAYOUTS, LOOK
 from graphq.kernels.lanes.store_code import GROUP
-from graphq.kernels.operands.sum_terms import LAYOUTS, TERMS
+from graphq.kernels.operands.sum_terms import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
 from graphq.kernels.pixels.blocks import ADDRESSES, PIXELS
@@ -77,11 +77,12 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
 @njit
 def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) -> int:
     """Sum over the taps of row r of a tile, whose packed weights of column c may be sums of several parts."""
-    f, terms = view_frame(frame), view_head(args).terms
+    f, head = view_frame(frame), view_head(args)
+    terms, layout = head.terms, head.layout
     x = view_terms(terms)
     first = column // x.per * x.channels if x.per else 0  # channel of the column's group, of which a panel has several
     addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
-    taps, all_taps, part, step, layout = 1, 1, 0, 1, x.layout
+    taps, all_taps, part, step = 1, 1, 0, 1
     if layout == IN_WINDOWS:
         w = view_windows(f.stride)
         taps, all_taps = _window(terms, frame, r, first, addresses, places), w.ko * w.ki
@@ -156,7 +157,7 @@ def look_again(look: int, uncertain: int) -> None:
     args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
     sums, stride, entries = x.sums, x.stride, x.entries
     head = view_head(args)
-    lanes, layout = view_functions(head.functions).lanes, view_terms(head.terms).layout
+    lanes, layout = view_functions(head.functions).lanes, head.layout
     for group in range(uncertain):
         top, c0, _ = entry_of(entries, group)
         for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
