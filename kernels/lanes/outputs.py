@@ -10,7 +10,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic
 from graphq.kernels.jit.intrinsics import outer
-from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.isa import is_emulated, lowest
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.store_code import epilogue, factor
@@ -25,7 +25,7 @@ write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in e
 
 def packs(lanes: int, store: Store) -> bool:
     """Whether bytes of a Store's outputs are packed four vectors at a time."""
-    return lanes == 16 and store.second_look is not None and not is_emulated("avx512")
+    return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes))
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:

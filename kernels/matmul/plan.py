@@ -22,7 +22,7 @@ from graphq.base.sizes import assumed, is_open, largest, later, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
-from graphq.kernels.jit.isa import Level, is_emulated, level_named
+from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import load_outputs, packs, write
@@ -31,7 +31,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
 from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
-from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
+from graphq.kernels.matmul.tiles import FLOATS, SORTED, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
 from graphq.plan.step import Step, Target, pieces, threads_for
 
@@ -210,13 +210,11 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
     less on AVX2, 10 % on AVX-VNNI (Xeon).
     """
-    if depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
+    if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
     if kernel.dtypes in FLOATS:
-        return "function" if kernel.level == "scalar" or store.second_look is not None else "tile"
-    looks = kernel.dtypes in (*DTYPES, *SORTED_DTYPES) and kernel.level != "amx" and store.second_look is not None \
-        and 1 < level_named(kernel.level).lanes == lanes
-    return "both" if looks else "function"
+        return "function" if store.second_look is not None else "tile"
+    return "both" if store.second_look is not None and kernel.isa.lanes == lanes else "function"
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
@@ -243,13 +241,13 @@ SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
 
 
 @lru_cache(maxsize=256)
-def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: str,
+def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
     """The kernels that products of other sizes than the example's (m, n, k) may select, in the order of the table."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
-        found.add(select(dtypes, m, n, k, level_named(level), layout=layout))
+        found.add(select(dtypes, m, n, k, level, layout=layout))
     return tuple(kernel for kernel in KERNELS.values() if kernel in found)
 
 
@@ -280,7 +278,7 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) ->
     tiles, all_panels = max(1, -(-x.m // rows)), max(1, panel_count(x.n))
     worth = threads_for(threads, costs[number] * x.batch)
     copies = 0
-    if kernel.level == "amx":
+    if kernel.in_tile_registers:
         copies = rows * (line_bytes(x.row_bytes, x.taps) if windows else 64 * (x.row_bytes % 64 > 0))
     most_tiles = max(1, (1 << 20) // max(1, rows * x.depth))
     if copies and windows and all_panels > panels:
@@ -300,9 +298,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
-    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
+    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
         # the copies of a single tile would not be in L2
-        level = level_named("avx512_vnni")
+        level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
@@ -314,7 +312,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
         sizes = x.m, x.n, depth
-        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level.name, layout)
+        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None))
@@ -324,18 +322,18 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
             modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
-                         is_emulated(one.level), layout, *inside, cache=cache, wanted=len(kernels) * len(rest) == 1)
+                         is_emulated(one.isa), layout, *inside, cache=cache, wanted=len(kernels) * len(rest) == 1)
             for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
-        setups.append(whole.setup if one.level == "amx" else 0)
+        setups.append(whole.setup if one.in_tile_registers else 0)
     tile: Any = later(getitem, tuple(tiles), cut.kernel)
     tail: Any = later(getitem, later(getitem, tuple(tails), cut.kernel), cut.tail_panels - 1 if any_tail else 0)
     setup: Any = later(getitem, tuple(setups), cut.kernel)
     for function in (assumed(tile), assumed(tail)):
         function.want()
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
+    lines = kernel.in_tile_registers and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     words = MATMUL.named({
@@ -349,7 +347,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
     """Whether constant weights are to be sorted: those of integers, for a CPU without VNNI."""
-    return level.name in ("avx2", "avx512") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
+    return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2
