@@ -6,6 +6,7 @@ import numpy as np
 from graphq.dtypes import boolean
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
+from graphq.kernels.lanes.expression import const, op
 from graphq.ops.cast import CASTABLE
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
@@ -64,25 +65,25 @@ def less_equal(src_0: Array, src_1: Array) -> Array:
     return np.asarray(src_0 <= src_1)
 
 
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("and", a, b))
 def logical_and(src_0: Array, src_1: Array) -> Array:
     """Whether both are true (ONNX And)."""
     return np.asarray(src_0 & src_1)
 
 
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("or", a, b))
 def logical_or(src_0: Array, src_1: Array) -> Array:
     """Whether one is true (ONNX Or)."""
     return np.asarray(src_0 | src_1)
 
 
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("xor", a, b))
 def logical_xor(src_0: Array, src_1: Array) -> Array:
     """Whether exactly one is true (ONNX Xor)."""
     return np.asarray(src_0 ^ src_1)
 
 
-@register_op(infer=infer_not, elementwise=True)
+@register_op(infer=infer_not, elementwise=True, lanes=lambda a: op("xor", a, const(True, "bool")))
 def logical_not(src: Array) -> Array:
     """Whether it is false (ONNX Not)."""
     return np.asarray(~src)

@@ -108,7 +108,7 @@ def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> Te
     return TensorType(src.dtype, (*src.shape[:axis], known, *src.shape[axis + 1:]))
 
 
-@register_op(infer=infer_bias_add, elementwise=True)
+@register_op(infer=infer_bias_add, elementwise=True, lanes=lambda src, bias: src + bias, bound="sum")
 @in_f32
 def bias_add(src: Array, bias: Array, *, data_format: Literal["NCX", "NXC"] = "NXC") -> Array:
     """`src + bias`, one element of `bias` a channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""

@@ -104,7 +104,7 @@ def _check_normalised(src: TensorType, axis: int, **parameters: TensorType | Non
     return src.shape[:k]
 
 
-@register_op(infer=infer_layer_norm)
+@register_op(infer=infer_layer_norm, exact=False)
 @quiet
 def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, keep_stats: bool = True,
                begin_norm_axis: int = -1, use_affine: bool = True,
@@ -190,7 +190,7 @@ def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon:
     return src
 
 
-@register_op(infer=infer_rms_norm)
+@register_op(infer=infer_rms_norm, exact=False)
 @quiet
 def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, begin_norm_axis: int = -1) -> Array:
     """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""

@@ -63,7 +63,7 @@ def _chosen(src: Array, axes_tensor: Array | None, axes: tuple[int, ...]) -> tup
     return chosen
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, exact=False)
 @quiet
 def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
@@ -88,7 +88,7 @@ def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
     return rounded(np.expand_dims(means, reduced) if keep_dims else means, src.dtype)
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, exact=False)
 @quiet
 def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
@@ -97,7 +97,7 @@ def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, 
     return rounded(np.abs(src).sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, exact=False)
 @quiet
 def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
