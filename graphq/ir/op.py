@@ -88,6 +88,8 @@ class Op:
         bound   how results follow differences of operands (`kernels.ties.error_bounds`): the Curve of one operand, or
                 a function that gives it of the sizes of further operands and of attributes by keyword; or how two
                 operands are combined
+        layout  how it computes on channels-last tensors: a rule of `passes.layouts`
+        rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
         exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 
@@ -103,6 +105,8 @@ class Op:
     lanes: Callable[..., Any] | None = None
     bound: Bound | None = None
     exact: bool = True
+    layout: str | None = None
+    rows: str | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -238,7 +242,7 @@ def onednn_kind(name: str) -> str:
 def register_op(
     *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
     resolve: Callable[..., tuple[Value, ...] | None] | None = None, lanes: Callable[..., Any] | None = None,
-    bound: Bound | None = None, exact: bool = True,
+    bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare the decorated function as an op, with all that is true of it everywhere (`Op`).
 
@@ -260,7 +264,7 @@ def register_op(
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
-                       resolve, lanes, bound, exact)
+                       resolve, lanes, bound, exact, layout, rows)
         add_builder(OPS[name])
         return OPS[name]
 

@@ -141,7 +141,7 @@ def _check_slope(src: Shape, slope: Shape, data_format: str, per_channel: bool) 
 
 
 @register_op(infer=infer_prelu, elementwise=True, lanes=lambda src, slope: expression.select(src < 0, slope * src, src),
-             bound=lambda slope: Curve(max(1.0, slope), ulps=1))
+             bound=lambda slope: Curve(max(1.0, slope), ulps=1), layout="sloped")
 @in_f32
 def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC",
           per_channel_broadcast: bool = True) -> Array:
