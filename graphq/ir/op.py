@@ -90,6 +90,7 @@ class Op:
                 operands are combined
         layout  how it computes on channels-last tensors: a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
+        onnx    the ONNX operator that has the same operands, and attributes of the same names
         exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 
@@ -107,6 +108,7 @@ class Op:
     exact: bool = True
     layout: str | None = None
     rows: str | None = None
+    onnx: str | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -243,6 +245,7 @@ def register_op(
     *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
     resolve: Callable[..., tuple[Value, ...] | None] | None = None, lanes: Callable[..., Any] | None = None,
     bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
+    onnx: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare the decorated function as an op, with all that is true of it everywhere (`Op`).
 
@@ -264,7 +267,7 @@ def register_op(
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
-                       resolve, lanes, bound, exact, layout, rows)
+                       resolve, lanes, bound, exact, layout, rows, onnx)
         add_builder(OPS[name])
         return OPS[name]
 

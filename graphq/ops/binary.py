@@ -37,7 +37,7 @@ infer_same = binary_rule()
 infer_compare = binary_rule(integer=True, result=boolean)
 
 
-@register_op(infer=infer_sum, commutative=True, elementwise=True, lanes=lambda a, b: a + b, bound="sum")
+@register_op(infer=infer_sum, commutative=True, elementwise=True, lanes=lambda a, b: a + b, bound="sum", onnx="Add")
 @in_f32
 def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
         dtype: DType | None = None) -> Array:
@@ -45,7 +45,7 @@ def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
     return src_0 + src_1
 
 
-@register_op(infer=infer_sum, elementwise=True, lanes=lambda a, b: a - b, bound="sum")
+@register_op(infer=infer_sum, elementwise=True, lanes=lambda a, b: a - b, bound="sum", onnx="Sub")
 @in_f32
 def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
@@ -53,7 +53,8 @@ def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
     return src_0 - src_1
 
 
-@register_op(infer=infer_arithmetic, commutative=True, elementwise=True, lanes=lambda a, b: a * b, bound="product")
+@register_op(infer=infer_arithmetic, commutative=True, elementwise=True, lanes=lambda a, b: a * b, bound="product",
+             onnx="Mul")
 @in_f32
 def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
@@ -61,7 +62,7 @@ def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
     return src_0 * src_1
 
 
-@register_op(infer=infer_arithmetic, elementwise=True, lanes=lambda a, b: a / b, bound="quotient")
+@register_op(infer=infer_arithmetic, elementwise=True, lanes=lambda a, b: a / b, bound="quotient", onnx="Div")
 @in_f32
 def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
            dtype: DType | None = None) -> Array:
@@ -70,7 +71,7 @@ def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy
 
 
 @register_op(infer=infer_same, commutative=True, elementwise=True,
-             lanes=partial(elementary.extreme, expression.maximum, "and"), bound="extreme")
+             lanes=partial(elementary.extreme, expression.maximum, "and"), bound="extreme", onnx="Max")
 @in_f32
 def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
@@ -79,7 +80,7 @@ def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "nump
 
 
 @register_op(infer=infer_same, commutative=True, elementwise=True,
-             lanes=partial(elementary.extreme, expression.minimum, "or"), bound="extreme")
+             lanes=partial(elementary.extreme, expression.minimum, "or"), bound="extreme", onnx="Min")
 @in_f32
 def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
@@ -94,7 +95,7 @@ def squared_difference(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadc
     return (src_0 - src_1) * (src_0 - src_1)
 
 
-@register_op(infer=infer_compare, elementwise=True, lanes=lambda a, b: a >= b)
+@register_op(infer=infer_compare, elementwise=True, lanes=lambda a, b: a >= b, onnx="GreaterOrEqual")
 @quiet
 def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
@@ -110,7 +111,7 @@ def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto
     return TensorType(src_0.dtype, combine(auto_broadcast, cond.shape, src_0.shape, src_1.shape))
 
 
-@register_op(infer=infer_select, elementwise=True, lanes=expression.select)
+@register_op(infer=infer_select, elementwise=True, lanes=expression.select, onnx="Where")
 def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`src_0` where `cond` is true, else `src_1` (oneDNN Select)."""
     return np.where(cond, src_0, src_1)

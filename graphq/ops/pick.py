@@ -133,7 +133,7 @@ def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
     return places
 
 
-@register_op(infer=infer_gather_elements)
+@register_op(infer=infer_gather_elements, onnx="GatherElements")
 def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at each index along `axis`, at its own place along the others (ONNX GatherElements)."""
     return src.reshape(-1)[_along(indices, src, axis, "gather_elements")]
@@ -154,7 +154,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
     return TensorType(src.dtype, (*indices.shape[:-1], *src.shape[batch_dims + depth:]))
 
 
-@register_op(infer=infer_gather_nd)
+@register_op(infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """`src` at tuples of indices, the first `batch_dims` dimensions side by side (ONNX GatherND)."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
@@ -176,7 +176,7 @@ def infer_scatter_elements(src: TensorType, indices: TensorType, updates: Tensor
     return src
 
 
-@register_op(infer=infer_scatter_elements)
+@register_op(infer=infer_scatter_elements, onnx="ScatterElements")
 @quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
@@ -208,7 +208,7 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
     return src
 
 
-@register_op(infer=infer_scatter_nd)
+@register_op(infer=infer_scatter_nd, onnx="ScatterND")
 @quiet
 def scatter_nd(src: Array, indices: Array, updates: Array, *,
                reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:

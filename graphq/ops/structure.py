@@ -46,7 +46,7 @@ def concat(*srcs: Array, axis: int) -> Array:
     return np.concatenate(srcs, axis=axis)
 
 
-@register_op(infer=infer_unary, layout="lane_wise", rows="kept")
+@register_op(infer=infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
     """`src` in another memory layout, which no value here depends on (oneDNN Reorder)."""
     return src

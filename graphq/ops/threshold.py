@@ -17,8 +17,9 @@ from graphq.ops.compute import Array, in_f32, in_f64, limited
 from graphq.ops.infer import finite_f32, infer_unary
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda x: maximum(0, x),  # 0 > x ? 0 : x, so NaN and -0 stay
-             bound=Curve(1, largest=lambda size: size))
+@register_op(infer=infer_unary, elementwise=True,
+             lanes=lambda x: maximum(0, x),  # 0 > x ? 0 : x, so NaN and -0 stay
+             bound=Curve(1, largest=lambda size: size), onnx="Relu")
 @in_f32
 def relu(src: Array) -> Array:
     """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
@@ -47,7 +48,7 @@ def infer_alpha(src: TensorType, *, alpha: float) -> TensorType:
 
 
 @register_op(infer=infer_alpha, elementwise=True, lanes=lambda src, *, alpha: select(src < 0, alpha * src, src),
-             bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), ulps=1))
+             bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), ulps=1), onnx="LeakyRelu")
 @in_f32
 def leaky_relu(src: Array, *, alpha: float) -> Array:
     """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
@@ -62,7 +63,7 @@ def infer_elu(src: TensorType, *, alpha: float) -> TensorType:
 
 
 @register_op(infer=infer_elu, elementwise=True, lanes=lambda src, *, alpha: elementary.elu(src, alpha), exact=False,
-             bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), 0.37 * max(1.0, abs(alpha)), 1, 4))
+             onnx="Elu", bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), 0.37 * max(1.0, abs(alpha)), 1, 4))
 @in_f64
 def elu(src: Array, *, alpha: float) -> Array:
     """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
@@ -78,14 +79,15 @@ def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorT
 
 @register_op(infer=infer_hard_sigmoid, elementwise=True,
              lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta),
-             bound=lambda *, alpha, beta: Curve(abs(alpha), abs(beta) + 1, 1, 1))
+             bound=lambda *, alpha, beta: Curve(abs(alpha), abs(beta) + 1, 1, 1), onnx="HardSigmoid")
 @in_f32
 def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
     """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
     return limited(np.float32(alpha) * src + np.float32(beta), 0, 1)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.hard_swish, bound=Curve(1.5, 1.5, 1, 4))
+@register_op(infer=infer_unary, elementwise=True, lanes=elementary.hard_swish, bound=Curve(1.5, 1.5, 1, 4),
+             onnx="HardSwish")
 @in_f32
 def hard_swish(src: Array) -> Array:
     """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function has it, src times f32(1/6).
