@@ -14,6 +14,7 @@ from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.constants import SIZED_CONSTANT, known
 from graphq.ir.op import lookup
+from graphq.onnx.protos.fallback import since_version
 
 OPSET, IR_VERSION = 21, 10
 """The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""
@@ -111,6 +112,7 @@ def declared(w: Writer, node: Node) -> None:
     """Write the operator that the operation is declared as. Where graphq wants equal shapes, ONNX broadcasts too."""
     op = node.op
     assert op.onnx is not None
+    since_version(op.onnx, "", OPSET, "ONNX")
     theirs = onnx.defs.get_schema(op.onnx, OPSET).attributes
     attrs = {name: int(x) if isinstance(x, bool) else x for name, x in node.attrs.items() if name in theirs}
     for name in node.attrs.keys() - attrs.keys() - {"auto_broadcast"}:
