@@ -21,12 +21,12 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks = -(-x.channels // size)
     if layout.pixels:
-        emulated = is_emulated(lowest(target.level.lanes, "vnni"))
+        emulated = is_emulated(lowest(target.level.lanes, "vnni").name)
         tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, cache=cache)
         cycles = 30 + chunks * (20 + 6 * len(layout.taps))
     else:
         few = x.channels if x.channels < size else 0
-        emulated = layout.lanes > 1 and is_emulated(lowest(layout.lanes))
+        emulated = layout.lanes > 1 and is_emulated(lowest(layout.lanes).name)
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
                             x.multiplier, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)

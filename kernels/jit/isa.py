@@ -124,9 +124,9 @@ def available() -> tuple[Level, ...]:
                  for level in LEVELS if level in here or level.name in _emulated)
 
 
-def is_emulated(level: Level) -> bool:
-    """Whether kernels of a level are to emulate their instructions: the level is emulated or not the machine's."""
-    return level.name in _emulated or level not in native()
+def is_emulated(name: str) -> bool:
+    """Whether kernels of level `name` are to emulate their instructions: the level is emulated or not the machine's."""
+    return name in _emulated or level_named(name) not in native()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in e
 
 def packs(lanes: int, store: Store) -> bool:
     """Whether bytes of a Store's outputs are packed four vectors at a time."""
-    return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes))
+    return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes).name)
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:

@@ -151,7 +151,7 @@ def peak(name: str, cache: bool = True) -> float:
 
     Raises KernelError where Linux gives no tile registers for one that needs them: it would kill the process.
     """
-    if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile")):
+    if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
         raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
     memory = np.zeros(MEMORY, np.uint8)
     args = np.array(PEAK.words({"memory": memory.ctypes.data, "turns": TURNS}), np.int64)

@@ -322,7 +322,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
             modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
-                         is_emulated(one.isa), layout, *inside, cache=cache, wanted=len(kernels) * len(rest) == 1)
+                         is_emulated(one.level), layout, *inside, cache=cache, wanted=len(kernels) * len(rest) == 1)
             for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))

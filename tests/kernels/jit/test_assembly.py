@@ -146,7 +146,7 @@ INSTRUCTION = {"avx2": {"vpmaddwd ymm", "vpdpwssd ymm"}, "avx_vnni": {"vpdpbusd 
 @pytest.mark.parametrize("name", INSTRUCTION)
 def test_native_kernels_have_the_instruction_of_their_level(name):
     """Where the CPU has VNNI, LLVM makes vpdpwssd of vpmaddwd and vpaddd: the same sums."""
-    if isa.is_emulated(isa.level_named(name)):
+    if isa.is_emulated(name):
         pytest.skip(f"no {name} here")
     tiles = {kernel: tile_modules(kernel, isa.level_named(name)) for kernel in kernels_of(name)[::3]}
     assembly.prepare(x for made in tiles.values() for x in made)
@@ -167,7 +167,7 @@ def test_emulated_kernels_have_none(level):
     assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in assembly.instructions(module))
 
 
-@pytest.mark.skipif(isa.is_emulated(isa.level_named("avx2")), reason="needs AVX2")
+@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
 def test_an_elementwise_kernel_multiplies_vectors():
     product = load(0, "f32", "vector") * load(1, "f32", "vector")
     step = eltwise.plan_eltwise(Store(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))

@@ -25,7 +25,7 @@ NAMES = [f"{m} {r}" for m in peaks.PRODUCTS for r in peaks.LANES if (r == "tmm")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_loops_contain_their_instruction(name):
-    if isa.is_emulated(isa.level_named(needs(name))):
+    if isa.is_emulated(needs(name)):
         pytest.skip(f"no {needs(name)} here")
     assert peaks.peak(name) > 0
     counts = assembly.instructions(modules.load("peak", peaks.peak_module, name))
@@ -39,7 +39,7 @@ def test_loops_contain_their_instruction(name):
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
     run = "from graphq.kernels.matmul import peaks; assert peaks.peak('tdpbusd tmm') > 0"
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
-    missing = isa.is_emulated(isa.level_named("amx"))
+    missing = isa.is_emulated("amx")
     assert done.returncode == int(missing), done.stderr
     assert ("KernelError: tdpbusd tmm needs" in done.stderr) == missing
 
