@@ -21,18 +21,19 @@ from typing import Any, Literal, NamedTuple
 from graphq.base.sizes import assumed, is_open, largest, later, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import load_outputs, packs, write
-from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
+from graphq.kernels.lanes.outputs import finish, load_outputs, packs
+from graphq.kernels.lanes.second_look import HEAD, load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
 from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
 from graphq.kernels.matmul.tiles import FLOATS, SORTED, tile_count
-from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locator, view_windows
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
@@ -106,96 +107,103 @@ class Product(NamedTuple):
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
+@njit
+def element(address: int, table: int, batch: int) -> int:
+    """The address of a batch element, by its offset in a table where there is one."""
+    return address + load_s64(table + 8 * batch) if table else address
+
+
+@njit
+def count_blocks(args: int) -> tuple[int, int]:
+    """How many blocks of a batch element lie below one another, and side by side."""
+    x = view(args)
+    panels = (x.n + 15) // 16
+    return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
+
+
+@njit
+def area(args: int, index: int) -> tuple[int, int, int, int, int]:
+    """The batch element, the rows [i0, i1) and the panels [j0, j1) of a block: (batch, i0, i1, j0, j1)."""
+    x, (down, across) = view(args), count_blocks(args)
+    batch, inner = index // (down * across), index % (down * across)
+    i0, j0 = inner % down * x.each_rows, inner // down * x.each_panels
+    return batch, i0, min(i0 + x.each_rows, x.m), j0, min(j0 + x.each_panels, (x.n + 15) // 16)
+
+
+@njit
+def room(args: int, index: int) -> int:
+    """The address for copies of activations, of the piece of the blocks that block `index` is in."""
+    x, (down, across) = view(args), count_blocks(args)
+    return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
+
+
+@njit
+def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
+    """What comes next, to be prefetched in `steps` even steps: its address, and the bytes of a step.
+
+    It is the `size` bytes at `address`, or, where there are none, the weights of the plan's next step.
+    """
+    x = view(args)
+    if size == 0:
+        address, size = x.ahead, x.ahead_bytes
+    return address, min(256 if x.setup else 64, (size + steps - 1) // steps)
+
+
 def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
     """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
     by_tile, by_function = writer != "function", writer != "tile"
-    columns_read, windows_read = layout == "columns", layout == "windows"
-    packed_4bit, by_order = w_dtype == "s4", w_dtype == SORTED
-    locate: Any = locate_windows if windows_read else None  # Numba compiles what a function names, in any branch
+    packed_4bit, by_order, windows_read = w_dtype == "s4", w_dtype == SORTED, layout == "windows"
+    locate = locator(layout, itemsize)
 
     def block(args: int, index: int) -> None:
         x = view(args)
-        m, n, k, each_rows, each_panels = x.m, x.n, x.k, x.each_rows, x.each_panels
-        step, width, tile, tail, setup = x.rows, x.panels, x.tile, x.tail, x.setup
-        panels, kept, ahead, ahead_bytes = (n + 15) // 16, x.kept, x.ahead, x.ahead_bytes
-        row_blocks, column_blocks = (m + each_rows - 1) // each_rows, (panels + each_panels - 1) // each_panels
-        batch, inner = index // (row_blocks * column_blocks), index % (row_blocks * column_blocks)
-        j0, i0 = inner // row_blocks * each_panels, inner % row_blocks * each_rows
-        j1, i1 = min(j0 + each_panels, panels), min(i0 + each_rows, m)
-        a, stride, w = x.a, x.stride, x.w
-        if x.a_table:
-            a += load_s64(x.a_table + 8 * batch)
-        if x.w_table:
-            w += load_s64(x.w_table + 8 * batch)
-        if packed_4bit:
-            panel_bytes = view_panel(w).panel_bytes
-        else:
-            panel_bytes = (k + 3) // 4 * 64
-            if windows_read:
-                panel_bytes *= view_windows(stride).ko * view_windows(stride).ki
+        batch, i0, i1, j0, j1 = area(args, index)
+        m, n, k, step, width, kept, setup = x.m, x.n, x.k, x.rows, x.panels, x.kept, x.setup
+        a, w = element(x.a, x.a_table, batch), element(x.w, x.w_table, batch)
+        panels, copies = (n + 15) // 16, room(args, index)
+        taps = view_windows(x.stride).ko * view_windows(x.stride).ki if windows_read else 1
+        panel_bytes = view_panel(w).panel_bytes if packed_4bit else (k + 3) // 4 * 64 * taps
         order, order_bytes = 0, 0
         if by_order:
-            order, order_bytes = w + panels * (64 + panel_bytes) + SLACK, k // 4 * 4 + 4
-            if windows_read:
-                order_bytes *= view_windows(stride).ko * view_windows(stride).ki
-        frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
+            order, order_bytes = w + panels * (64 + panel_bytes) + SLACK, (k // 4 * 4 + 4) * taps
+        frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
         f = view_frame(frame)
-        f.stride = stride
+        f.stride = x.stride
         f.k = k
         f.acc = sums
-        if by_function:
-            entries = stack(ENTRIES_BYTES)
-        configured = 0
-        blocks = x.batch * row_blocks * column_blocks
-        copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
-        j = j0
+        f.args = args
+        f.batch = batch
+        first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # a group of each tile prefetches
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
-            columns = min(16 * now, n - 16 * j)
-            f.w = w + 64 * panels + j * panel_bytes
+            tile, columns = x.tile if now == width else x.tail, min(16 * now, n - 16 * j)
+            f.w = first + j * panel_bytes
             f.sums = w + 64 * j
             f.order = order + j * order_bytes
-            # What comes next is prefetched in even steps, one in each group of each tile.
-            next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
-            if size == 0:
-                next, size = ahead, ahead_bytes
-            turns = panel_bytes // 64
-            every = max(1, (i1 - i0 + step - 1) // step * turns)
-            pace = min(256 if setup else 64, (size + every - 1) // every)
-            next = next if pace else w
-            f.step = pace
+            f.j = 16 * j
+            f.columns = columns
             f.fresh = AGAIN if kept == 0 else int(j == j0)
+            ahead, pace = upcoming(args, first + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes, steps)
+            ahead = ahead if pace else w
+            f.step = pace
             for i in range(i0, i1, step):
-                f.ahead = next
-                f.copies = copies + (i - i0) // step * kept
-                next += turns * pace
                 rows = min(step, i1 - i)
-                if windows_read:
-                    f.a = a
-                    locate(frame, stride, batch, m, i, rows, step)
-                elif columns_read:
-                    f.a = a + i * itemsize
-                else:
-                    f.a = a + i * stride
                 f.rows = rows
+                f.ahead = ahead
+                f.copies = copies + (i - i0) // step * kept
+                if by_tile:
+                    f.i = i
+                    f.entries = entries
+                ahead += groups * pace
+                locate(frame, a, batch, m, i, rows, step)
                 if setup != 0 and rows != configured:
                     call_block(setup, frame, rows)
                     configured = rows
-                if by_tile:
-                    if by_function:
-                        f.entries = entries
-                    f.args = args
-                    f.batch = batch
-                    f.i = i
-                    f.j = 16 * j
-                    f.columns = columns
-                call_block(tile if now == width else tail, frame, 0)
+                call_block(tile, frame, 0)
                 if by_function:
-                    count = f.entries if by_tile else -1
-                    if count < 0:
-                        count = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries)
-                    if count:
-                        look_again(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, count, frame)
+                    left = f.entries if by_tile else -1
+                    finish(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, left, frame)
             j += now
         if configured:
             call_block(setup, frame, 0)

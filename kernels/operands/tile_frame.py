@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.deferred import Intrinsic, njit
 from graphq.kernels.jit.intrinsics import load_s64, store_s64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, smaller, vector
@@ -187,18 +187,39 @@ class Window:
         return inside.select(self.f.a + offset, self.pad)
 
 
+def locator(layout: str, itemsize: int) -> Intrinsic:
+    """Make the function that fills in the frame where a tile finds its activations, of `itemsize` bytes each.
+
+    `locate(frame, a, batch, m, i, rows, step)`: in the batch element at `a`, row `i` and on of `m`; `rows` of a tile's
+    `step` are valid.
+    """
+    if layout == "windows":
+        return locate_windows
+    by_rows = layout == "rows"
+
+    @njit
+    def locate(frame: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+        f = view(frame)
+        f.a = a + i * (f.stride if by_rows else itemsize)
+
+    return locate
+
+
 @njit
-def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+def locate_windows(frame: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 
     Lines have `m` output pixels, and come after one another in the batch.
     """
+    f = view(frame)
+    f.a = a
+    windows = f.stride
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki
     outer, inner = windows + w.outer_table, windows + w.inner_table
     line = batch % (width * w.height // m)
     run = line * ((m + RUN - 1) // RUN) + i // RUN
-    view(frame).runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
+    f.runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
     y, x = (line * m + i) // width, (line * m + i) % width
     entry, last = frame + ROWS_AT, frame + ROWS_AT + 16 * (rows - 1)
     while entry <= last:
