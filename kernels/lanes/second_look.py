@@ -14,12 +14,10 @@ from graphq.kernels.jit.intrinsics import call_block, stack
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.stores import Store
 
-LAYOUTS = ("rows", "columns", "windows", "pixels")
-"""How a kernel finds activations: in one of the layouts of `operands.tile_frame`, or tap by tap for each pixel."""
 HEAD = ("functions", "again", "terms", "layout")
 """The first fields of the argument blocks of kernels that write outputs of a Store: the addresses of its table of
 functions (`outputs`) and, where some outputs need a second look, of who looks and of what `operands.sum_terms` says;
-and the number of the kernel's layout in LAYOUTS."""
+and the number of the layout in which the kernel finds activations, in `operands.tile_frame.LAYOUTS`."""
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
 """A tile, some of whose outputs need a second look.
 

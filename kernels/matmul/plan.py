@@ -21,18 +21,19 @@ from typing import Any, Literal, NamedTuple, get_args
 from graphq.base.sizes import assumed, is_open, largest, later, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
-from graphq.kernels.jit.isa import Level, is_emulated, level_named
+from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import load_outputs, packs, write
-from graphq.kernels.lanes.second_look import HEAD, LAYOUTS, load_second_look, look_again
+from graphq.kernels.lanes.outputs import finish, load_outputs, packs
+from graphq.kernels.lanes.second_look import HEAD, load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
 from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
-from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
-from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows
+from graphq.kernels.matmul.tiles import FLOATS, SORTED, tile_count
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
@@ -57,7 +58,6 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
 The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and `rooms`.
 """
 view, view_frame = MATMUL.view, FRAME.view
-IN_ROWS, IN_COLUMNS, IN_WINDOWS, _ = range(len(LAYOUTS))
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -111,77 +111,95 @@ class Product(NamedTuple):
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
+@njit
+def element(address: int, table: int, batch: int) -> int:
+    """The address of a batch element, by its offset in a table where there is one."""
+    return address + load_s64(table + 8 * batch) if table else address
+
+
+@njit
+def count_blocks(args: int) -> tuple[int, int]:
+    """How many blocks of a batch element lie below one another, and side by side."""
+    x = view(args)
+    panels = (x.n + 15) // 16
+    return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
+
+
+@njit
+def area(args: int, index: int) -> tuple[int, int, int, int, int]:
+    """The batch element, the rows [i0, i1) and the panels [j0, j1) of a block: (batch, i0, i1, j0, j1)."""
+    x, (down, across) = view(args), count_blocks(args)
+    batch, inner = index // (down * across), index % (down * across)
+    i0, j0 = inner % down * x.each_rows, inner // down * x.each_panels
+    return batch, i0, min(i0 + x.each_rows, x.m), j0, min(j0 + x.each_panels, (x.n + 15) // 16)
+
+
+@njit
+def room(args: int, index: int) -> int:
+    """The address for copies of activations, of the piece of the blocks that block `index` is in."""
+    x, (down, across) = view(args), count_blocks(args)
+    return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
+
+
+@njit
+def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
+    """What comes next, to be prefetched in `steps` even steps: its address, and the bytes of a step.
+
+    It is the `size` bytes at `address`, or, where there are none, the weights of the plan's next step.
+    """
+    x = view(args)
+    if size == 0:
+        address, size = x.ahead, x.ahead_bytes
+    return address, min(256 if x.setup else 64, (size + steps - 1) // steps)
+
+
 def matmul_blocks() -> Functions:
     """Make the block function of matmuls: one for all kernels, layouts of activations and Stores."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
-        m, n, k, batch_size, layout, writer = x.m, x.n, x.k, x.batch, x.layout, x.writer
-        each_rows, each_panels, step, width, last_width = x.each_rows, x.each_panels, x.rows, x.panels, x.tail_panels
-        tile, tail, setup, kept, ahead, ahead_bytes = x.tile, x.tail, x.setup, x.kept, x.ahead, x.ahead_bytes
-        panel_bytes, order_bytes, a, stride, w = x.panel_bytes, x.order_bytes, x.a, x.stride, x.w
-        panels = (n + 15) // 16
-        row_blocks, column_blocks = (m + each_rows - 1) // each_rows, (panels + each_panels - 1) // each_panels
-        batch, inner = index // (row_blocks * column_blocks), index % (row_blocks * column_blocks)
-        j0, i0 = inner // row_blocks * each_panels, inner % row_blocks * each_rows
-        j1, i1 = min(j0 + each_panels, panels), min(i0 + each_rows, m)
-        if x.a_table:
-            a += load_s64(x.a_table + 8 * batch)
-        if x.w_table:
-            w += load_s64(x.w_table + 8 * batch)
-        order = w + x.order
-        from_row = stride if layout == IN_ROWS else x.itemsize if layout == IN_COLUMNS else 0
+        batch, i0, i1, j0, j1 = area(args, index)
+        m, n, step, width, kept, setup, writer = x.m, x.n, x.rows, x.panels, x.kept, x.setup, x.writer
+        layout, itemsize, panel_bytes, order_bytes = x.layout, x.itemsize, x.panel_bytes, x.order_bytes
+        a, w = element(x.a, x.a_table, batch), element(x.w, x.w_table, batch)
+        panels, copies, order = (n + 15) // 16, room(args, index), w + x.order
         frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
         f = view_frame(frame)
-        f.stride = stride
-        f.k = k
+        f.stride = x.stride
+        f.k = x.k
         f.acc = sums
         f.args = args
         f.batch = batch
-        f.entries = entries
-        configured = 0
-        blocks = batch_size * row_blocks * column_blocks
-        copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
-        j = j0
+        first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # a group of each tile prefetches
         while j < j1:
-            now = width if j + width <= j1 else min(last_width, j1 - j)
-            columns = min(16 * now, n - 16 * j)
-            f.w = w + 64 * panels + j * panel_bytes
+            now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
+            tile, columns = x.tile if now == width else x.tail, min(16 * now, n - 16 * j)
+            f.w = first + j * panel_bytes
             f.sums = w + 64 * j
             f.order = order + j * order_bytes
             f.j = 16 * j
             f.columns = columns
-            # What comes next is prefetched in even steps, one in each group of each tile.
-            next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
-            if size == 0:
-                next, size = ahead, ahead_bytes
-            turns = panel_bytes // 64
-            every = max(1, (i1 - i0 + step - 1) // step * turns)
-            pace = min(256 if setup else 64, (size + every - 1) // every)
-            next = next if pace else w
-            f.step = pace
             f.fresh = AGAIN if kept == 0 else int(j == j0)
+            ahead, pace = upcoming(args, first + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes, steps)
+            ahead = ahead if pace else w
+            f.step = pace
             for i in range(i0, i1, step):
-                f.ahead = next
-                f.copies = copies + (i - i0) // step * kept
-                next += turns * pace
                 rows = min(step, i1 - i)
-                f.a = a + i * from_row
-                if layout == IN_WINDOWS:
-                    locate_windows(frame, stride, batch, m, i, rows, step)
                 f.rows = rows
+                f.ahead = ahead
+                f.copies = copies + (i - i0) // step * kept
                 f.i = i
+                f.entries = entries
+                ahead += groups * pace
+                locate(frame, layout, itemsize, a, batch, m, i, rows, step)
                 if setup != 0 and rows != configured:
                     call_block(setup, frame, rows)
                     configured = rows
-                call_block(tile if now == width else tail, frame, 0)
+                call_block(tile, frame, 0)
                 if writer != BY_TILE:
-                    count = f.entries if writer == BY_BOTH else -1
-                    f.entries = entries
-                    if count < 0:
-                        count = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries)
-                    if count:
-                        look_again(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, count, frame)
+                    left = f.entries if writer == BY_BOTH else -1
+                    finish(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, left, frame)
             j += now
         if configured:
             call_block(setup, frame, 0)
@@ -196,13 +214,11 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
     less on AVX2, 10 % on AVX-VNNI (Xeon).
     """
-    if depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
+    if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
     if kernel.dtypes in FLOATS:
-        return "function" if kernel.level == "scalar" or store.second_look is not None else "tile"
-    looks = kernel.dtypes in (*DTYPES, *SORTED_DTYPES) and kernel.level != "amx" and store.second_look is not None \
-        and 1 < level_named(kernel.level).lanes == lanes
-    return "both" if looks else "function"
+        return "function" if store.second_look is not None else "tile"
+    return "both" if store.second_look is not None and kernel.isa.lanes == lanes else "function"
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
@@ -229,13 +245,13 @@ SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
 
 
 @lru_cache(maxsize=256)
-def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: str,
+def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
     """The kernels that products of other sizes than the example's (m, n, k) may select, in the order of the table."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
-        found.add(select(dtypes, m, n, k, level_named(level), layout=layout))
+        found.add(select(dtypes, m, n, k, level, layout=layout))
     return tuple(kernel for kernel in KERNELS.values() if kernel in found)
 
 
@@ -266,7 +282,7 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) ->
     tiles, all_panels = max(1, -(-x.m // rows)), max(1, panel_count(x.n))
     worth = threads_for(threads, costs[number] * x.batch)
     copies = 0
-    if kernel.level == "amx":
+    if kernel.in_tile_registers:
         copies = rows * (line_bytes(x.row_bytes, x.taps) if windows else 64 * (x.row_bytes % 64 > 0))
     most_tiles = max(1, (1 << 20) // max(1, rows * x.depth))
     if copies and windows and all_panels > panels:
@@ -286,9 +302,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
-    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
+    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
         # the copies of a single tile would not be in L2
-        level = level_named("avx512_vnni")
+        level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
@@ -300,7 +316,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
         sizes = x.m, x.n, depth
-        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level.name, layout)
+        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None))
@@ -314,14 +330,14 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
             for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
-        setups.append(whole.setup if one.level == "amx" else 0)
+        setups.append(whole.setup if one.in_tile_registers else 0)
     tile: Any = later(getitem, tuple(tiles), cut.kernel)
     tail: Any = later(getitem, later(getitem, tuple(tails), cut.kernel), cut.tail_panels - 1 if any_tail else 0)
     setup: Any = later(getitem, tuple(setups), cut.kernel)
     for function in (assumed(tile), assumed(tail)):
         function.want()
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
+    lines = kernel.in_tile_registers and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
@@ -341,7 +357,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
     """Whether constant weights are to be sorted: those of integers, for a CPU without VNNI."""
-    return level.name in ("avx2", "avx512") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
+    return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2

@@ -7,8 +7,9 @@ from graphq.base.sizes import numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.lanes.outputs import load_outputs
-from graphq.kernels.lanes.second_look import LAYOUTS, load_second_look
+from graphq.kernels.lanes.second_look import load_second_look
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.tile_frame import LAYOUTS
 from graphq.kernels.operands.windows import Windows
 from graphq.kernels.pixels.blocks import CHANNELS, MOST_ROWS, PIXELS, block_functions
 from graphq.plan.step import Step, Target, pieces, threads_for

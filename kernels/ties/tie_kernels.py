@@ -14,10 +14,10 @@ from graphq.kernels.jit.intrinsics import load_s8, load_s64, load_u8, stack, sto
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
-from graphq.kernels.lanes.second_look import HEAD, LAYOUTS, LOOK
+from graphq.kernels.lanes.second_look import HEAD, LOOK
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.operands.sum_terms import TERMS
-from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT
+from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, OF_PIXELS, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
 from graphq.kernels.pixels.blocks import ADDRESSES, PIXELS
 from graphq.kernels.ties.factors import FACTORS_BYTES, PIECE, PIECE_BYTES, TAPS_BYTES, factors_of, packed_factors
@@ -26,7 +26,6 @@ from graphq.kernels.ties.ordered_sums import TAPS, begin, bits_of, clear, end, f
 view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
 view_look, view_terms, view_pixels = LOOK.view, TERMS.view, PIXELS.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
-_, COLUMNS, IN_WINDOWS, OF_PIXELS = range(len(LAYOUTS))
 TIES_BYTES = 8 * (GROUP + 1)
 """Entries of a group of rows of a vector of columns, and one more."""
 
@@ -88,7 +87,7 @@ def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) 
         taps, all_taps = _window(terms, frame, r, first, addresses, places), w.ko * w.ki
         part = all_taps // x.parts * x.tap_k
     else:
-        step = _line(frame, r, first, layout == COLUMNS, addresses, places)
+        step = _line(frame, r, first, layout == IN_COLUMNS, addresses, places)
     panel = f.w + c // 16 * ((f.k + 3) // 4 * 64 * all_taps) + c % 16 * 4
     order, block, channels = x.order, x.block, x.channels
     zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
