@@ -43,11 +43,11 @@ def _roof(axis: Any, cores: int, low: float, high: float) -> None:
     """The lines of bandwidth, from memory and dashed from caches, up to the peak of each level."""
     speeds = {"-": peaks.bandwidth(peaks.LARGE, cores), "--": peaks.bandwidth(SMALL, cores)}
     tops: list[tuple[float, list[str]]] = []  # levels within 5% share a label
-    for name in [level.name for level in isa.available() if level.name in DECISIVE]:
-        top = cores * peaks.peak(DECISIVE[name])
+    for level in [level for level in isa.available() if level.name in DECISIVE]:
+        top = cores * peaks.peak(DECISIVE[level.name], level)
         if not tops or top > 1.05 * tops[-1][0]:
             tops.append((top, []))
-        tops[-1][1].append(name)
+        tops[-1][1].append(level.name)
     for top, names in tops:
         axis.annotate(f"{', '.join(names)}: {2e-12 * top:.2f}", (low, 2e-12 * top), va="bottom", fontsize=8)
         for style, speed in speeds.items():

@@ -12,7 +12,7 @@ import onnx
 import onnx.defs
 from onnx.reference.ops import aionnxml, load_op
 
-from graphq.onnx.importers.importer import IMPORTERS, MICROSOFT, RANDOM
+from graphq.onnx.importers.importer import IMPORTERS, MICROSOFT, RANDOM, importer_of
 
 import_module("graphq.onnx.loading")  # fills IMPORTERS
 
@@ -52,7 +52,7 @@ def numbers(parameters: Iterable[onnx.defs.OpSchema.FormalParameter]) -> bool:
 def section(schema: onnx.defs.OpSchema) -> str:
     """Where an operator belongs."""
     key = schema.domain, schema.name
-    if key in IMPORTERS:
+    if importer_of(*key) is not None:
         return "native"
     if schema.domain == "" and schema.name in RANDOM:
         return "random"

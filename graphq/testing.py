@@ -23,11 +23,12 @@ from graphq.validation.variations import variations
 __all__ = ["check_pass", "check_round_trip", "check_same_numbers", "random_array", "random_inputs"]
 
 
-def check_pass(rewrite: Pass, *, before: str, after: str | None | Any = None, count: int | None = None, seed: int = 0,
-               rtol: float | None = None, atol: float | None = None,
+def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, inputs: str | None = None,
+               count: int | None = None, seed: int = 0, rtol: float | None = None, atol: float | None = None,
                sizes: Mapping[str, tuple[int, ...]] | None = None, vary: bool = True) -> Graph:
     """Run `rewrite` on the text `before` and compare with the text `after`; the graph after the pass.
 
+    With `inputs`, such as "x: f32[4], y: f32[4]", both texts are the statements of a graph that takes these.
     `after=None` says that nothing may change, `after=ANY` that any text will do. Asserts the text, the number of
     rewrites (`count`; when not given: none exactly when the text stays), that both texts make the round trip through
     print and parse, that the graph verifies, and that the references of both graphs agree on adversarial inputs, as
@@ -37,6 +38,9 @@ def check_pass(rewrite: Pass, *, before: str, after: str | None | Any = None, co
     Then the pass is tried on the same text with other constants, attributes and sizes (`graphq.validation.variations`),
     as far as it applies to these: there too it must keep the numbers. `vary=False` leaves that out.
     """
+    if inputs is not None:
+        before = f"graph({inputs}) {{\n{before}\n}}"
+        after = f"graph({inputs}) {{\n{after}\n}}" if isinstance(after, str) else after
     graph = parse(before)
     check_round_trip(graph)
     original = detached(graph)

@@ -6,7 +6,7 @@ from typing import Any
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.kernels.families import ANCHORS, family_named
-from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.partition import Fusion
@@ -57,7 +57,7 @@ class Fuse(Fusion):
         made = self.family.floats if self.floats else self.family.quantized
         assert made is not None
         y = made(g)
-        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
+        return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
         """A post-op's second operand may be dequantized, or a scale multiplied, on the way in; a constant's folds."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
-from graphq.kernels.families import CHANNELS_LAST
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
 """An operand stays as it is; or moves; or, of a lower rank than the result, is aligned with it and moves freely."""
@@ -73,9 +72,9 @@ def aligned(graph: Graph, value: Value, rank: int) -> Value:
 
 def channels_last_form(node: Node) -> Form | None:
     """How the node computes on channels-last tensors; None when it cannot."""
-    rule = RULES.get(node.op.name)
+    rule = node.op.layout or ("lane_wise" if node.op.elementwise else None)
     moving = [v for v in (*node.operands, *node.outputs) if has_layouts(v)]
-    return rule(node) if rule is not None and moving and node.inputs[0] is not None else None
+    return RULES[rule](node) if rule is not None and moving and node.inputs[0] is not None else None
 
 
 def _anchor(node: Node) -> Form | None:
@@ -180,14 +179,6 @@ def _unordered(node: Node) -> Form | None:
 
 
 RULES: dict[str, Callable[[Node], Form | None]] = {
-    **{name: _lane_wise for name, op in OPS.items() if op.elementwise},
-    "reorder": _lane_wise,
-    **dict.fromkeys((*CHANNELS_LAST, "bias_add", "batch_norm_inference", "group_norm"), _anchor),
-    **dict.fromkeys(("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize"), _scaled),
-    **dict.fromkeys(("concat", "gen_index"), _along_axis),
-    **dict.fromkeys(("softmax", "log_softmax"), _softmax),
-    **{name: _reduced for name in OPS if name.startswith("reduce_")},
-    "prelu": _sloped,
-    "static_reshape": _reshaped,
-    "histogram": _unordered,
-}
+    "lane_wise": _lane_wise, "anchor": _anchor, "scaled": _scaled, "along_axis": _along_axis, "softmax": _softmax,
+    "sloped": _sloped, "reduced": _reduced, "reshaped": _reshaped, "unordered": _unordered}
+"""The rules by the names that operations give as their `layout`."""

@@ -13,8 +13,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -53,6 +54,24 @@ class Attribute(NamedTuple):
         return self.default is REQUIRED
 
 
+class Curve(NamedTuple):
+    """How a function f of one operand carries differences on: |f(x') - f(x)| <= slope * |x' - x|.
+
+    When x' differs from x relatively, by at most r |x|: |f(x') - f(x)| <= r * (spread + own * |f(x)|). A result as the
+    kernel computes it is within `ulps` units in its last place (2**-23 of its size) of the exact f(x). `largest` gives
+    the largest |f(x)| for |x| up to its argument, where the slope says too little or too much.
+    """
+
+    slope: float
+    spread: float = 0.0
+    own: float = 1.0
+    ulps: float = 0.0
+    largest: Callable[[float], float] | None = None
+
+
+Bound: TypeAlias = "Curve | Callable[..., Curve] | Literal['sum', 'product', 'quotient', 'extreme']"
+
+
 @dataclass(frozen=True)
 class Op:
     """An operation. `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` its output type or types.
@@ -61,7 +80,18 @@ class Op:
     once types or constants allow that, or None; `Graph.specialise` asks it.
 
     `kind` is oneDNN's spelling, `elementwise` says that an output element depends on the operands' elements at the
-    same (broadcast) place alone, `commutative` that its first two operands may change places.
+    same (broadcast) place alone, `commutative` that its first two operands may change places. The other facts are what
+    kernels, passes and reports ask:
+
+        lanes   the expression of a result from those of the operands (`kernels.lanes.expression`): what kernels
+                compute, and their formula. Attributes that it names by keyword are handed on, numbers as expressions
+        bound   how results follow differences of operands (`kernels.ties.error_bounds`): the Curve of one operand, or
+                a function that gives it of the sizes of further operands and of attributes by keyword; or how two
+                operands are combined
+        layout  how it computes on channels-last tensors: a rule of `passes.layouts`
+        rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
+        onnx    the ONNX operator that has the same operands, and attributes of the same names
+        exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 
     name: str
@@ -73,6 +103,12 @@ class Op:
     commutative: bool = False
     elementwise: bool = False
     resolve: Callable[..., tuple[Value, ...] | None] | None = None
+    lanes: Callable[..., Any] | None = None
+    bound: Bound | None = None
+    exact: bool = True
+    layout: str | None = None
+    rows: str | None = None
+    onnx: str | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -207,9 +243,14 @@ def onednn_kind(name: str) -> str:
 
 def register_op(
     *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
-    resolve: Callable[..., tuple[Value, ...] | None] | None = None,
+    resolve: Callable[..., tuple[Value, ...] | None] | None = None, lanes: Callable[..., Any] | None = None,
+    bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
+    onnx: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare the decorated function as an op; raises GraphError when its name is taken."""
+    """Declare the decorated function as an op, with all that is true of it everywhere (`Op`).
+
+    Raises GraphError when its name is taken.
+    """
 
     def declare(f: Callable[..., Any]) -> Op:
         name = f.__name__.rstrip("_")
@@ -226,11 +267,17 @@ def register_op(
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
-                       resolve)
+                       resolve, lanes, bound, exact, layout, rows, onnx)
         add_builder(OPS[name])
         return OPS[name]
 
     return declare
+
+
+@cache
+def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the parameters that `f` takes by keyword alone: the attributes that a rule of an op asks for."""
+    return tuple(p.name for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Whether the rows of a batch go through a graph side by side: then a row's results do not depend on its neighbours.
 
 The analysis follows each value from the inputs on: which axis has the rows, or None where the value is the same for all
-rows. A reshape may merge the axis of the rows with axes beside it, and split it again. RULES has a function for an
-operation that says which axis of its results has the rows, or that it may mix them; an operation without a rule counts
+rows. A reshape may merge the axis of the rows with axes beside it, and split it again. An operation's `rows` names one
+of RULES, which says which axis of the results has the rows, or that they may mix; an operation without a rule counts
 as one that mixes rows. That rows do not mix is therefore a proof, given that the graph is the same for any number of
 rows; that they may mix can be wrong, which costs speed alone.
 """
@@ -79,10 +79,10 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
         if chosen is not None:
             return chosen
     merged = {(p.before, p.after) for p in given if p is not None}
-    rule = RULES.get(node.op.name, _broadcast if node.op.elementwise else None)
+    rule = node.op.rows or ("broadcast" if node.op.elementwise else None)
     if rule is None or len(merged) > 1:
         return None
-    axis = rule(node, [None if p is None else p.axis for p in given])
+    axis = RULES[rule](node, [None if p is None else p.axis for p in given])
     return None if axis is None else Place(axis, *merged.pop())
 
 
@@ -232,15 +232,7 @@ def _product(node: Node, axes: Axes) -> int | None:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("convolution", "conv_integer", "conv_transpose", "avg_pool", "max_pool", "interpolate",
-                     "batch_norm_inference", "group_norm", "lrn", "trees"), _images),
-    **dict.fromkeys(("softmax", "log_softmax", "cum_sum", "top_k"), _along),
-    **dict.fromkeys(("arg_max", "arg_min"), _picked),
-    **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
-    **dict.fromkeys(("reduce_l1", "reduce_l2", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"),
-                    _reduced),
-    **dict.fromkeys(("matmul", "matmul_integer"), _product),
-    **dict.fromkeys(("reorder", "end", "dropout"), lambda node, axes: axes[0]),
-    "static_transpose": _transposed, "concat": _joined, "slice": _sliced, "pad": _padded,
-    "gather": _gathered, "expand": _broadcast,
-}
+    "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "images": _images, "along_axis": _along,
+    "picked": _picked, "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
+    "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
+"""The rules by the names that operations give as their `rows`."""

@@ -72,7 +72,7 @@ def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> Tens
     return TensorType(src_0.dtype, broadcast(cond.shape, src_0.shape, src_1.shape))
 
 
-@register_op(infer=infer_choose, elementwise=True)
+@register_op(infer=infer_choose, elementwise=True, onnx="Where")
 def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
     """`src_0` where `cond` is true, else `src_1`: select, of any dtype (ONNX Where)."""
     return np.where(cond, src_0, src_1)

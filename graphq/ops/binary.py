@@ -6,6 +6,7 @@ f32 where they differ. add and subtract give f32 of s32, too, each source rounde
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy as np
 from graphq.dtypes import DType, boolean
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.ir.op import register_op
+from graphq.ir.op import Curve, register_op
+from graphq.kernels.lanes import elementary, expression
 from graphq.ops.compute import Array, in_f32, quiet, widened
 from graphq.ops.infer import (
     FLOATS,
@@ -35,7 +37,7 @@ infer_same = binary_rule()
 infer_compare = binary_rule(integer=True, result=boolean)
 
 
-@register_op(infer=infer_sum, commutative=True, elementwise=True)
+@register_op(infer=infer_sum, commutative=True, elementwise=True, lanes=lambda a, b: a + b, bound="sum", onnx="Add")
 @in_f32
 def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
         dtype: DType | None = None) -> Array:
@@ -43,7 +45,7 @@ def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
     return src_0 + src_1
 
 
-@register_op(infer=infer_sum, elementwise=True)
+@register_op(infer=infer_sum, elementwise=True, lanes=lambda a, b: a - b, bound="sum", onnx="Sub")
 @in_f32
 def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
@@ -51,7 +53,8 @@ def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
     return src_0 - src_1
 
 
-@register_op(infer=infer_arithmetic, commutative=True, elementwise=True)
+@register_op(infer=infer_arithmetic, commutative=True, elementwise=True, lanes=lambda a, b: a * b, bound="product",
+             onnx="Mul")
 @in_f32
 def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
@@ -59,7 +62,7 @@ def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
     return src_0 * src_1
 
 
-@register_op(infer=infer_arithmetic, elementwise=True)
+@register_op(infer=infer_arithmetic, elementwise=True, lanes=lambda a, b: a / b, bound="quotient", onnx="Div")
 @in_f32
 def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
            dtype: DType | None = None) -> Array:
@@ -67,7 +70,8 @@ def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy
     return src_0 / src_1
 
 
-@register_op(infer=infer_same, commutative=True, elementwise=True)
+@register_op(infer=infer_same, commutative=True, elementwise=True,
+             lanes=partial(elementary.extreme, expression.maximum, "and"), bound="extreme", onnx="Max")
 @in_f32
 def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
@@ -75,7 +79,8 @@ def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "nump
     return np.where((src_0 == 0) & (src_1 == 0), src_0 + src_1, np.maximum(src_0, src_1))
 
 
-@register_op(infer=infer_same, commutative=True, elementwise=True)
+@register_op(infer=infer_same, commutative=True, elementwise=True,
+             lanes=partial(elementary.extreme, expression.minimum, "or"), bound="extreme", onnx="Min")
 @in_f32
 def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
@@ -83,14 +88,14 @@ def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "nump
     return np.where((src_0 == 0) & (src_1 == 0), -(-src_0 + -src_1), np.minimum(src_0, src_1))
 
 
-@register_op(infer=infer_same, elementwise=True)
+@register_op(infer=infer_same, elementwise=True, lanes=lambda a, b: (a - b) * (a - b))
 @in_f32
 def squared_difference(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`(src_0 - src_1)**2` (oneDNN SquaredDifference)."""
     return (src_0 - src_1) * (src_0 - src_1)
 
 
-@register_op(infer=infer_compare, elementwise=True)
+@register_op(infer=infer_compare, elementwise=True, lanes=lambda a, b: a >= b, onnx="GreaterOrEqual")
 @quiet
 def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
@@ -106,7 +111,7 @@ def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto
     return TensorType(src_0.dtype, combine(auto_broadcast, cond.shape, src_0.shape, src_1.shape))
 
 
-@register_op(infer=infer_select, elementwise=True)
+@register_op(infer=infer_select, elementwise=True, lanes=expression.select, onnx="Where")
 def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`src_0` where `cond` is true, else `src_1` (oneDNN Select)."""
     return np.where(cond, src_0, src_1)
@@ -136,7 +141,8 @@ def _check_slope(src: Shape, slope: Shape, data_format: str, per_channel: bool) 
         raise GraphError(f"slope must broadcast to src {show(src)}, got {show(slope)}")
 
 
-@register_op(infer=infer_prelu, elementwise=True)
+@register_op(infer=infer_prelu, elementwise=True, lanes=lambda src, slope: expression.select(src < 0, slope * src, src),
+             bound=lambda slope: Curve(max(1.0, slope), ulps=1), layout="sloped")
 @in_f32
 def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC",
           per_channel_broadcast: bool = True) -> Array:

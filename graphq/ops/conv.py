@@ -94,7 +94,7 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
     return TensorType(src.dtype, in_format((n, known_channels(o, bias), *out), data_format))
 
 
-@register_op(infer=infer_convolution)
+@register_op(infer=infer_convolution, layout="anchor", rows="images")
 @quiet
 def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                 pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1,

@@ -80,7 +80,7 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
     return TensorType(src.dtype, in_format((n, o, *out), data_format))
 
 
-@register_op(infer=infer_conv_transpose)
+@register_op(infer=infer_conv_transpose, layout="anchor", rows="images")
 @quiet
 def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                    pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none",

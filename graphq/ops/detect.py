@@ -29,7 +29,7 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
     return TensorType(s64, (None, 3))
 
 
-@register_op(infer=infer_non_max_suppression)
+@register_op(infer=infer_non_max_suppression, onnx="NonMaxSuppression")
 @quiet
 def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, iou_threshold: Array | None = None,
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:

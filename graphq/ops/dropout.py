@@ -24,7 +24,7 @@ def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probabi
     return src
 
 
-@register_op(infer=infer_dropout)
+@register_op(infer=infer_dropout, rows="kept")
 @quiet
 def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array:
     """`src / (1 - p)` where a random number in [0, 1) is above p, else 0 (oneDNN Dropout), p the probability.

@@ -100,7 +100,7 @@ def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType 
     return TensorType(dtype, src.shape)
 
 
-@register_op(infer=infer_dynamic_quantize)
+@register_op(infer=infer_dynamic_quantize, layout="scaled")
 @quiet
 def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dtype: DType,
                      qtype: Literal["per_tensor", "per_channel"] = "per_tensor", axis: int = 1) -> Array:
@@ -129,7 +129,7 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
     return TensorType(scales.dtype if dtype is None else dtype, src.shape)
 
 
-@register_op(infer=infer_dynamic_dequantize)
+@register_op(infer=infer_dynamic_dequantize, layout="scaled")
 @quiet
 def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
                        qtype: Literal["per_tensor", "per_channel", "per_group"] = "per_tensor", axis: int = 1,

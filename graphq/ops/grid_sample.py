@@ -34,7 +34,7 @@ def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_m
     return TensorType(src.dtype, (grid.shape[0] if batch is None else batch, channels, *grid.shape[1:-1]))
 
 
-@register_op(infer=infer_grid_sample)
+@register_op(infer=infer_grid_sample, onnx="GridSample")
 @in_f32
 def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "cubic"] = "linear",
                 padding_mode: Literal["zeros", "border", "reflection"] = "zeros",

@@ -65,7 +65,7 @@ def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType 
     return TensorType(s32, out.shape)
 
 
-@register_op(infer=infer_matmul_integer)
+@register_op(infer=infer_matmul_integer, rows="product", onnx="MatMulInteger")
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
     """`(a - a_zero_point) @ (b - b_zero_point)` as s32, which wraps (ONNX MatMulInteger)."""
     # Sums of products of 9 bits are exact in f64 for k < 2**35.
@@ -88,7 +88,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
     return TensorType(s32, out.shape)
 
 
-@register_op(infer=infer_conv_integer)
+@register_op(infer=infer_conv_integer, rows="images")
 def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None,
                  weights_zero_point: Array | None = None, *, strides: list[int], pads_begin: list[int],
                  pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1) -> Array:

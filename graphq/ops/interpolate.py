@@ -62,7 +62,7 @@ def scaled(size: int, scale: float) -> int:
     return int(product)
 
 
-@register_op(infer=infer_interpolate)
+@register_op(infer=infer_interpolate, layout="anchor", rows="images")
 @quiet
 def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 mode: Literal["nearest", "linear", "bilinear", "trilinear"],

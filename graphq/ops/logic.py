@@ -6,6 +6,7 @@ import numpy as np
 from graphq.dtypes import boolean
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
+from graphq.kernels.lanes.expression import const, op
 from graphq.ops.cast import CASTABLE
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
@@ -36,65 +37,65 @@ def infer_test(src: TensorType, **attrs: bool) -> TensorType:
     return TensorType(boolean, src.shape)
 
 
-@register_op(infer=infer_comparison, commutative=True, elementwise=True)
+@register_op(infer=infer_comparison, commutative=True, elementwise=True, onnx="Equal")
 @quiet
 def equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
     return np.asarray(src_0 == src_1)
 
 
-@register_op(infer=infer_comparison, elementwise=True)
+@register_op(infer=infer_comparison, elementwise=True, onnx="Greater")
 @quiet
 def greater(src_0: Array, src_1: Array) -> Array:
     """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
     return np.asarray(src_0 > src_1)
 
 
-@register_op(infer=infer_comparison, elementwise=True)
+@register_op(infer=infer_comparison, elementwise=True, onnx="Less")
 @quiet
 def less(src_0: Array, src_1: Array) -> Array:
     """`src_0 < src_1` (ONNX Less). False when either is NaN."""
     return np.asarray(src_0 < src_1)
 
 
-@register_op(infer=infer_comparison, elementwise=True)
+@register_op(infer=infer_comparison, elementwise=True, onnx="LessOrEqual")
 @quiet
 def less_equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
     return np.asarray(src_0 <= src_1)
 
 
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("and", a, b), onnx="And")
 def logical_and(src_0: Array, src_1: Array) -> Array:
     """Whether both are true (ONNX And)."""
     return np.asarray(src_0 & src_1)
 
 
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("or", a, b), onnx="Or")
 def logical_or(src_0: Array, src_1: Array) -> Array:
     """Whether one is true (ONNX Or)."""
     return np.asarray(src_0 | src_1)
 
 
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("xor", a, b), onnx="Xor")
 def logical_xor(src_0: Array, src_1: Array) -> Array:
     """Whether exactly one is true (ONNX Xor)."""
     return np.asarray(src_0 ^ src_1)
 
 
-@register_op(infer=infer_not, elementwise=True)
+@register_op(infer=infer_not, elementwise=True, lanes=lambda a: op("xor", a, const(True, "bool")), onnx="Not")
 def logical_not(src: Array) -> Array:
     """Whether it is false (ONNX Not)."""
     return np.asarray(~src)
 
 
-@register_op(infer=infer_test, elementwise=True)
+@register_op(infer=infer_test, elementwise=True, onnx="IsNaN")
 def is_nan(src: Array) -> Array:
     """Whether it is NaN (ONNX IsNaN)."""
     return np.asarray(np.isnan(src))
 
 
-@register_op(infer=infer_test, elementwise=True)
+@register_op(infer=infer_test, elementwise=True, onnx="IsInf")
 def is_inf(src: Array, *, detect_negative: bool = True, detect_positive: bool = True) -> Array:
     """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
     return np.asarray(np.isinf(src) & np.where(np.signbit(src), detect_negative, detect_positive))

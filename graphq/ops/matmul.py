@@ -69,7 +69,7 @@ def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
         raise GraphError(f"'bias' must broadcast to the output {show(out)}, as {show(weights[-1:])} does, got {bias}")
 
 
-@register_op(infer=infer_matmul)
+@register_op(infer=infer_matmul, rows="product")
 @quiet
 def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a: bool = False,
            transpose_b: bool = False,
@@ -108,7 +108,7 @@ def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> Te
     return TensorType(src.dtype, (*src.shape[:axis], known, *src.shape[axis + 1:]))
 
 
-@register_op(infer=infer_bias_add, elementwise=True)
+@register_op(infer=infer_bias_add, elementwise=True, lanes=lambda src, bias: src + bias, bound="sum", layout="anchor")
 @in_f32
 def bias_add(src: Array, bias: Array, *, data_format: Literal["NCX", "NXC"] = "NXC") -> Array:
     """`src + bias`, one element of `bias` a channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""

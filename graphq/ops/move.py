@@ -25,7 +25,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
     return TensorType(src.dtype, (*src.shape[:k], *indices.shape, *src.shape[k + 1:]))
 
 
-@register_op(infer=infer_gather)
+@register_op(infer=infer_gather, rows="gathered")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at `indices` along `axis`; negative ones count from the end (ONNX Gather).
 
@@ -75,7 +75,7 @@ def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
     return min(max(start, max(low, 0)), high), min(max(end, low), high), step
 
 
-@register_op(infer=infer_slice)
+@register_op(infer=infer_slice, rows="sliced")
 def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
     """The elements from start to before end in steps, along each of `axes` (ONNX Slice)."""
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
@@ -103,7 +103,7 @@ def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[i
     return TensorType(src.dtype, out)
 
 
-@register_op(infer=infer_pad)
+@register_op(infer=infer_pad, rows="padded")
 def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
         mode: Literal["constant", "edge", "reflect", "wrap"] = "constant", value: float = 0.0) -> Array:
     """`src` with elements before and after along each axis; negative numbers take some away (ONNX Pad).
@@ -126,7 +126,7 @@ def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
     return TensorType(src.dtype, broadcast(src.shape, shape))
 
 
-@register_op(infer=infer_expand)
+@register_op(infer=infer_expand, rows="broadcast")
 def expand(src: Array, *, shape: list[int]) -> Array:
     """`src` repeated along dimensions of 1, as far as it broadcasts with `shape` (ONNX Expand)."""
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()

@@ -27,7 +27,7 @@ def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
     return (out, TensorType(f32, stats)) if keep_stats else out
 
 
-@register_op(infer=infer_softmax)
+@register_op(infer=infer_softmax, exact=False, layout="softmax", rows="along_axis")
 @quiet
 def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero"] = "none",
             dtype: DType | None = None, keep_stats: bool = False) -> Array | tuple[Array, Array]:
@@ -54,7 +54,7 @@ def infer_log_softmax(src: TensorType, *, axis: int) -> TensorType:
     return infer_unary(src)
 
 
-@register_op(infer=infer_log_softmax)
+@register_op(infer=infer_log_softmax, exact=False, layout="softmax", rows="along_axis")
 @quiet
 def log_softmax(src: Array, *, axis: int = -1) -> Array:
     """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""

@@ -66,7 +66,7 @@ def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorT
     return TensorType(src.dtype, (*src.shape[:axis], channels, *src.shape[axis + 1:]))
 
 
-@register_op(infer=infer_batch_norm_inference)
+@register_op(infer=infer_batch_norm_inference, layout="anchor", rows="images")
 @quiet
 def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, epsilon: float,
                          data_format: DataFormat = "NXC") -> Array:
@@ -104,7 +104,7 @@ def _check_normalised(src: TensorType, axis: int, **parameters: TensorType | Non
     return src.shape[:k]
 
 
-@register_op(infer=infer_layer_norm)
+@register_op(infer=infer_layer_norm, exact=False, rows="normed")
 @quiet
 def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, keep_stats: bool = True,
                begin_norm_axis: int = -1, use_affine: bool = True,
@@ -162,7 +162,7 @@ def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
     return src, stats, stats
 
 
-@register_op(infer=infer_group_norm)
+@register_op(infer=infer_group_norm, layout="anchor", rows="images")
 @quiet
 def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, groups: int,
                keep_stats: bool = True, use_affine: bool = True, epsilon: float = 1e-5,
@@ -190,7 +190,7 @@ def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon:
     return src
 
 
-@register_op(infer=infer_rms_norm)
+@register_op(infer=infer_rms_norm, exact=False, rows="normed")
 @quiet
 def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, begin_norm_axis: int = -1) -> Array:
     """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""
@@ -215,7 +215,7 @@ def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: fl
     return src
 
 
-@register_op(infer=infer_lrn)
+@register_op(infer=infer_lrn, rows="images")
 @quiet
 def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
         data_format: DataFormat = "NXC") -> Array:

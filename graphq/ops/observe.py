@@ -15,7 +15,7 @@ def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
     return TensorType(s32, (float_bins.BINS,)), TensorType(f32, (2,))
 
 
-@register_op(infer=infer_histogram)
+@register_op(infer=infer_histogram, layout="unordered")
 def histogram(src: Array) -> tuple[Array, Array]:
     """How many elements have each pattern of the highest 14 bits of an f32 (s32 [16384]), and their extremes (f32 [2]).
 

@@ -35,13 +35,13 @@ def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, las
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
 
-@register_op(infer=infer_arg)
+@register_op(infer=infer_arg, rows="picked")
 def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the greatest element along `axis`, the first or last one of equal ones (ONNX ArgMax)."""
     return _arg(np.argmax, src, axis, keep_dims, select_last_index)
 
 
-@register_op(infer=infer_arg)
+@register_op(infer=infer_arg, rows="picked")
 def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the least element along `axis`, the first or last one of equal ones (ONNX ArgMin)."""
     return _arg(np.argmin, src, axis, keep_dims, select_last_index)
@@ -60,7 +60,7 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
     return TensorType(src.dtype, shape), TensorType(s64, shape)
 
 
-@register_op(infer=infer_top_k)
+@register_op(infer=infer_top_k, rows="along_axis")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest (or least) elements along `axis`, in order, and their indices; of equal ones the first.
 
@@ -82,7 +82,7 @@ def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool)
     return src
 
 
-@register_op(infer=infer_cum_sum)
+@register_op(infer=infer_cum_sum, rows="along_axis")
 @quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Sums of the elements up to each along `axis`, one addition at a time in the source's dtype (ONNX CumSum).
@@ -133,7 +133,7 @@ def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
     return places
 
 
-@register_op(infer=infer_gather_elements)
+@register_op(infer=infer_gather_elements, onnx="GatherElements")
 def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at each index along `axis`, at its own place along the others (ONNX GatherElements)."""
     return src.reshape(-1)[_along(indices, src, axis, "gather_elements")]
@@ -154,7 +154,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
     return TensorType(src.dtype, (*indices.shape[:-1], *src.shape[batch_dims + depth:]))
 
 
-@register_op(infer=infer_gather_nd)
+@register_op(infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """`src` at tuples of indices, the first `batch_dims` dimensions side by side (ONNX GatherND)."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
@@ -176,7 +176,7 @@ def infer_scatter_elements(src: TensorType, indices: TensorType, updates: Tensor
     return src
 
 
-@register_op(infer=infer_scatter_elements)
+@register_op(infer=infer_scatter_elements, onnx="ScatterElements")
 @quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
@@ -208,7 +208,7 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
     return src
 
 
-@register_op(infer=infer_scatter_nd)
+@register_op(infer=infer_scatter_nd, onnx="ScatterND")
 @quiet
 def scatter_nd(src: Array, indices: Array, updates: Array, *,
                reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:

@@ -43,7 +43,7 @@ def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
     return TensorType(src.dtype, in_format((n, c, *out), data_format))
 
 
-@register_op(infer=infer_max_pool)
+@register_op(infer=infer_max_pool, layout="anchor", rows="images")
 @quiet
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: AutoPad = "none",
@@ -69,7 +69,7 @@ def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
                           rounding_type=rounding_type, auto_pad=auto_pad, dilations=None, data_format=data_format)
 
 
-@register_op(infer=infer_avg_pool)
+@register_op(infer=infer_avg_pool, layout="anchor", rows="images")
 @quiet
 def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              exclude_pad: bool, in_order: bool = False, rounding_type: Literal["floor", "ceil"] = "floor",

@@ -104,7 +104,7 @@ def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: i
     return (*shape[:at], scales, *shape[at + 1:])
 
 
-@register_op(infer=infer_dequantize, elementwise=True)
+@register_op(infer=infer_dequantize, elementwise=True, layout="scaled")
 @quiet
 def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
@@ -137,7 +137,7 @@ def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scal
     return TensorType(dtype, src.shape)
 
 
-@register_op(infer=infer_quantize, elementwise=True)
+@register_op(infer=infer_quantize, elementwise=True, layout="scaled")
 @quiet
 def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
              zps: list[int] | None = None) -> Array:

@@ -63,7 +63,7 @@ def _chosen(src: Array, axes_tensor: Array | None, axes: tuple[int, ...]) -> tup
     return chosen
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
 @quiet
 def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
@@ -72,7 +72,7 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
     return rounded(src.sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @quiet
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
@@ -88,7 +88,7 @@ def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
     return rounded(np.expand_dims(means, reduced) if keep_dims else means, src.dtype)
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
 @quiet
 def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
@@ -97,7 +97,7 @@ def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, 
     return rounded(np.abs(src).sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
 @quiet
 def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
@@ -108,7 +108,7 @@ def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, 
     return rounded(np.sqrt(np.square(src, dtype=WIDE).sum(axis=chosen, keepdims=keep_dims)), src.dtype)
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @quiet
 def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
@@ -117,7 +117,7 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
     return rounded(src.prod(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @quiet
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
@@ -132,7 +132,7 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
     return rounded(x.max(axis=chosen, keepdims=keep_dims, initial=-np.inf), src.dtype)
 
 
-@register_op(infer=infer_reduce)
+@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @quiet
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:

@@ -48,7 +48,7 @@ def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zer
     return TensorType(src.dtype, reshaped(src.shape, shape, special_zero))
 
 
-@register_op(infer=infer_static_reshape)
+@register_op(infer=infer_static_reshape, layout="reshaped")
 def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) -> Array:
     """`src` in row-major order under the dimensions `shape` (oneDNN StaticReshape).
 
@@ -65,7 +65,7 @@ def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> Tensor
     return TensorType(src.dtype, (None,) * rank if src.shape is None else tuple(src.shape[k] for k in order))
 
 
-@register_op(infer=infer_static_transpose)
+@register_op(infer=infer_static_transpose, rows="transposed")
 def static_transpose(src: Array, *, order: list[int]) -> Array:
     """Axis k of the result is axis `order[k]` of `src`, negative ones from the end (oneDNN StaticTranspose)."""
     return np.asarray(np.transpose(src, order))

@@ -40,13 +40,13 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
     return TensorType(srcs[0].dtype, tuple(out))
 
 
-@register_op(infer=infer_concat)
+@register_op(infer=infer_concat, layout="along_axis", rows="joined")
 def concat(*srcs: Array, axis: int) -> Array:
     """The sources one after the other along `axis` (oneDNN Concat)."""
     return np.concatenate(srcs, axis=axis)
 
 
-@register_op(infer=infer_unary)
+@register_op(infer=infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
     """`src` in another memory layout, which no value here depends on (oneDNN Reorder)."""
     return src
@@ -60,7 +60,7 @@ def infer_gen_index(src: TensorType, *, axis: int) -> TensorType:
     return TensorType(s32, src.shape)
 
 
-@register_op(infer=infer_gen_index)
+@register_op(infer=infer_gen_index, layout="along_axis")
 def gen_index(src: Array, *, axis: int) -> Array:
     """Each element's index along `axis` (oneDNN GenIndex)."""
     k = axis % src.ndim
@@ -73,7 +73,7 @@ def infer_end(src: TensorType) -> tuple[TensorType, ...]:
     return ()
 
 
-@register_op(infer=infer_end)
+@register_op(infer=infer_end, rows="kept")
 def end(src: Array) -> tuple[Array, ...]:
     """Marks `src` as used outside of the graph, nothing more (oneDNN End)."""
     return ()

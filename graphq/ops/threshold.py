@@ -10,12 +10,16 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.ir.op import register_op
+from graphq.ir.op import Curve, register_op
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import maximum, minimum, select
 from graphq.ops.compute import Array, in_f32, in_f64, limited
 from graphq.ops.infer import finite_f32, infer_unary
 
 
-@register_op(infer=infer_unary, elementwise=True)
+@register_op(infer=infer_unary, elementwise=True,
+             lanes=lambda x: maximum(0, x),  # 0 > x ? 0 : x, so NaN and -0 stay
+             bound=Curve(1, largest=lambda size: size), onnx="Relu")
 @in_f32
 def relu(src: Array) -> Array:
     """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
@@ -29,7 +33,8 @@ def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
     return infer_unary(src)
 
 
-@register_op(infer=infer_clamp, elementwise=True)
+@register_op(infer=infer_clamp, elementwise=True, lanes=lambda src, *, min, max: minimum(max, maximum(min, src)),
+             bound=lambda *, min, max: Curve(1, largest=lambda size: float(np.max([abs(min), abs(max), size]))))
 @in_f32
 def clamp(src: Array, *, min: float, max: float) -> Array:
     """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and -0 where it is not below min."""
@@ -42,7 +47,8 @@ def infer_alpha(src: TensorType, *, alpha: float) -> TensorType:
     return infer_unary(src)
 
 
-@register_op(infer=infer_alpha, elementwise=True)
+@register_op(infer=infer_alpha, elementwise=True, lanes=lambda src, *, alpha: select(src < 0, alpha * src, src),
+             bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), ulps=1), onnx="LeakyRelu")
 @in_f32
 def leaky_relu(src: Array, *, alpha: float) -> Array:
     """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
@@ -56,7 +62,8 @@ def infer_elu(src: TensorType, *, alpha: float) -> TensorType:
     return infer_unary(src)
 
 
-@register_op(infer=infer_elu, elementwise=True)
+@register_op(infer=infer_elu, elementwise=True, lanes=lambda src, *, alpha: elementary.elu(src, alpha), exact=False,
+             onnx="Elu", bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), 0.37 * max(1.0, abs(alpha)), 1, 4))
 @in_f64
 def elu(src: Array, *, alpha: float) -> Array:
     """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
@@ -70,14 +77,17 @@ def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorT
     return infer_unary(src)
 
 
-@register_op(infer=infer_hard_sigmoid, elementwise=True)
+@register_op(infer=infer_hard_sigmoid, elementwise=True,
+             lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta),
+             bound=lambda *, alpha, beta: Curve(abs(alpha), abs(beta) + 1, 1, 1), onnx="HardSigmoid")
 @in_f32
 def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
     """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
     return limited(np.float32(alpha) * src + np.float32(beta), 0, 1)
 
 
-@register_op(infer=infer_unary, elementwise=True)
+@register_op(infer=infer_unary, elementwise=True, lanes=elementary.hard_swish, bound=Curve(1.5, 1.5, 1, 4),
+             onnx="HardSwish")
 @in_f32
 def hard_swish(src: Array) -> Array:
     """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function has it, src times f32(1/6).

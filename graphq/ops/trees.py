@@ -42,7 +42,7 @@ def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: T
     return TensorType(weights.dtype, (None if src.shape is None else src.shape[0], weights.shape[1]))
 
 
-@register_op(infer=infer_trees)
+@register_op(infer=infer_trees, rows="images")
 @quiet
 def trees(src: Array, feature: Array, split: Array, mode: Array, missing: Array, true: Array, false: Array,
           roots: Array, weights: Array, base: Array, *, depth: int) -> Array:

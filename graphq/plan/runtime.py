@@ -198,8 +198,14 @@ class Runner:
         self._arenas.give_back(arena)
 
     def _instance(self, *, traced: bool = False) -> _Instance:
+        numbers = [(at, self._values.of(number)) for at, number in self.open.numbers]
+        needed = (*(s.function for s in self.plan.steps if isinstance(s, Step)), *(f for _, f in self.open.functions),
+                  *(number for _, number in numbers))
+        for word in needed:  # all at once, before one is waited for
+            if isinstance(word, Function | FunctionTable):
+                word.want()
         self.open.address_functions()
-        return _Instance(self.open, self.plan, self._values, self._offsets, self._cache, traced=traced)
+        return _Instance(self.open, self.plan, self._values, numbers, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
         """Raise what a step has reported."""
@@ -257,13 +263,14 @@ class _Instance:
     With `traced` these say when and where they ran: `traced` holds them, None for each Python step.
     """
 
-    def __init__(self, open: OpenPlan, plan: Plan, values: Values, offsets: dict[int, int], cache: bool, *,
+    def __init__(self, open: OpenPlan, plan: Plan, values: Values,
+                 numbers: Sequence[tuple[int, int | Function | FunctionTable]], offsets: dict[int, int], cache: bool, *,
                  traced: bool = False) -> None:
         self.plan = plan
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = open.template.copy()
-        for at, number in open.numbers:
-            self.words[at] = values.of(number)
+        for at, number in numbers:
+            self.words[at] = number
         for at, k, _ in open.places["report"]:
             self.words[at] = ctypes.addressof(self.reports) + 8 * plan.buffers[k].index
         for at, k, offset in open.places["constant"]:

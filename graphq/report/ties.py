@@ -8,11 +8,6 @@ from graphq.ir.names import counted, listing
 from graphq.kernels.families import TIES, lower_partition
 from graphq.report.coverage import MACS
 
-INEXACT = frozenset({
-    "exp", "log", "tanh", "sigmoid", "erf", "elu", "gelu", "mish", "softplus", "softmax", "log_softmax", "layer_norm",
-    "rms_norm", "reduce_sum", "reduce_l1", "reduce_l2"})
-"""Operations whose results may differ from those of their references in the last bits of f32, whatever they read."""
-
 
 def settled(partition: Node) -> tuple[str, ...]:
     """How a partition's quantizes settle outputs near a tie, as the plan noted it; lowered where there is no plan."""
@@ -61,7 +56,7 @@ def _inexact(outer: Node | None, quantize: Node) -> str | None:
         elif node.op.name in MACS and outer is not None and around is outer:
             return None
         elif node.op.name not in ("quantize", "dynamic_quantize"):
-            found |= {node.op.name} & (INEXACT | MACS.keys())
+            found |= {node.op.name} if not node.op.exact or node.op.name in MACS else set()
             work += [(v, around) for v in node.operands]
     if not found:
         return None

@@ -144,7 +144,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
     """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = view.repeated(parts)
-    runs = repeated.runs(RUN, line) if b.target.level.includes("amx") else None
+    runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
     return padding_block(b, node, c, repeated.block(pad, runs))
 
 

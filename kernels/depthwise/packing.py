@@ -98,8 +98,6 @@ class Layout(NamedTuple):
 
 PIXELS = {8: 2, 16: 4}
 """Output pixels of a tile by the level's lanes: the sums of 5 x 5 taps take 8 of 16 registers, or 16 of 32."""
-VNNI = {8: "avx_vnni", 16: "avx512_vnni"}
-"""The level that has vpdpbusd, by its lanes."""
 
 
 def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
@@ -112,7 +110,7 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
     small = weights is not None and weights.size and -128 <= weights.min() and weights.max() <= 127
-    if not lanes or not small or windows.taps > UNROLLED or not level.includes(VNNI[level.lanes]):
+    if not lanes or not small or windows.taps > UNROLLED or not level.has("vnni"):
         return Layout(level.lanes, ko, ki)
     pixels = 1 if transposed else min(PIXELS[level.lanes], windows.outputs[-1])
     return Layout(lanes, ko, ki, pixels, stride, dilation)

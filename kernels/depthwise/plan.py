@@ -1,11 +1,11 @@
 """How a depthwise convolution of u8 and s8 is planned."""
 from __future__ import annotations
 
-from graphq.kernels.depthwise.packing import VNNI, Layout
+from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.pairs import pair_tiles
 from graphq.kernels.depthwise.quads import quad_tiles
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.isa import is_emulated, lowest
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.pixels.blocks import unrolled
 from graphq.kernels.pixels.plan import PixelKernel, Pixels, plan_pixels
@@ -21,13 +21,13 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks = -(-x.channels // size)
     if layout.pixels:
-        emulated = is_emulated(VNNI[target.level.lanes])
+        emulated = is_emulated(lowest(target.level.lanes, "vnni").name)
         tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, level=target.level,
                             cache=cache)
         cycles = 30 + chunks * (20 + 6 * len(layout.taps))
     else:
         few = x.channels if x.channels < size else 0
-        emulated = layout.lanes > 1 and is_emulated("avx512" if layout.lanes == 16 else "avx2")
+        emulated = layout.lanes > 1 and is_emulated(lowest(layout.lanes).name)
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
                             x.multiplier, level=target.level, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.kernels.eltwise.steps import eltwise_steps
-from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import check_eltwise, lower_eltwise
 from graphq.kernels.family.record import Family
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
@@ -13,7 +13,7 @@ MAX_CHAIN = 48
 
 def floats(g: PatternBuilder) -> PatternLike:
     """f(g(x), h(y), ...)"""
-    return g.repeat(RULES, max=MAX_CHAIN, where=refuses)
+    return g.repeat(lane_wise_operations(), max=MAX_CHAIN, where=refuses)
 
 
 ELTWISE = Family("eltwise", (), check_eltwise, lower_eltwise, eltwise_steps, floats=floats)

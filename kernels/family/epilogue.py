@@ -11,9 +11,9 @@ import numpy as np
 from graphq.base.sizes import Later, later
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
+from graphq.ir.op import OPS, keywords
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
-from graphq.kernels.lanes.expression import minimum as least
+from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, minimum, op, select, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,117 +150,37 @@ def _undoes(dequantize: Node, node: Node) -> bool:
         and all(2.0**-100 < s < 2.0**100 for s in node.attrs["scales"])
 
 
+def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
+    """The expression of a node's result from those of its operands, by the `lanes` of its operation.
+
+    Attributes that are numbers are operands of kernels, which so do not depend on them.
+    """
+    if (convert := CONVERSIONS.get(node.op.name)) is not None:
+        return convert(e, node, args)
+    assert node.op.lanes is not None
+    widened = [op("to_f32", x) if node.output.dtype == "f32" and v is not None and v.dtype == "s32" else x
+               for x, v in zip(args, node.inputs, strict=True)]
+    values = {name: node.attrs[name] for name in keywords(node.op.lanes)}
+    return node.op.lanes(*widened, **{name: e.parameter([x], "f32", None) if isinstance(x, float) else x
+                                      for name, x in values.items()})
+
+
+def lane_wise_operations() -> list[str]:
+    """The operations that `lane_wise` takes."""
+    return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
+
+
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
-RULES: dict[str, Rule] = {}
+CONVERSIONS: dict[str, Rule] = {}
+"""Operations between numbers and integers, whose rules need more of the partition than their operands."""
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
+def _rule(name: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
-        for name in names:
-            RULES[name] = rule
+        CONVERSIONS[name] = rule
         return rule
 
     return register
-
-
-def _unary(name: str, f: Callable[[Expr], Expr]) -> None:
-    RULES[name] = lambda e, node, args: f(args[0])
-
-
-def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
-    def rule(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
-        to_f32 = [node.output.dtype == "f32" and v.dtype == "s32" for v in node.operands]
-        return f(*(op("to_f32", x) if t else x for x, t in zip(args, to_f32, strict=True)))
-
-    RULES[name] = rule
-
-
-def _with_numbers(name: str, f: Callable[..., Expr], *attributes: str) -> None:
-    """A unary operation whose attributes are numbers of the expression, so that kernels do not depend on them."""
-    RULES[name] = lambda e, node, args: f(args[0], *(e.parameter([node.attrs[a]], "f32", None) for a in attributes))
-
-
-_unary("relu", lambda x: maximum(0, x))  # 0 > x ? 0 : x, so NaN and -0 stay
-_unary("abs", lambda x: op("abs", x))
-_unary("square", lambda x: x * x)
-_unary("sqrt", lambda x: op("sqrt", x))
-_unary("reciprocal", lambda x: const(1.0) / x)
-_unary("round", lambda x: op("rint", x))
-_unary("floor", lambda x: op("floor", x))
-_unary("ceil", lambda x: op("neg", op("floor", op("neg", x))))
-_unary("exp", elementary.exp)
-_unary("log", elementary.log)
-_unary("tanh", elementary.tanh)
-_unary("sigmoid", elementary.sigmoid)
-_unary("erf", elementary.erf)
-_unary("mish", elementary.mish)
-_unary("hard_swish", elementary.hard_swish)
-_with_numbers("elu", elementary.elu, "alpha")
-_with_numbers("softplus", elementary.softplus, "beta")
-_with_numbers("hard_sigmoid", elementary.hard_sigmoid, "alpha", "beta")
-_binary("add", lambda a, b: a + b)
-_binary("subtract", lambda a, b: a - b)
-_binary("multiply", lambda a, b: a * b)
-_binary("divide", lambda a, b: a / b)
-_binary("squared_difference", lambda a, b: (a - b) * (a - b))
-_binary("greater_equal", lambda a, b: a >= b)
-_binary("logical_and", lambda a, b: op("and", a, b))
-_binary("logical_or", lambda a, b: op("or", a, b))
-_binary("logical_xor", lambda a, b: op("xor", a, b))
-_unary("logical_not", lambda x: op("xor", x, const(True, "bool")))
-
-
-@_rule("maximum")
-def _maximum(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return _extreme(maximum, "and", *args)
-
-
-@_rule("minimum")
-def _minimum(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return _extreme(least, "or", *args)
-
-
-def _extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
-    """IEEE 754-2019 maximum and minimum: NaN when either is NaN, and -0 < +0 (by the bits of equal operands)."""
-    same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
-    chosen = select(op("eq", a, b), same, choose(a, b))
-    return select(op("eq", a, a), chosen, a)  # choose(a, b) is b when b is NaN
-
-
-@_rule("gelu")
-def _gelu(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return (elementary.gelu_erf if node.attrs["mode"] == "gelu_erf" else elementary.gelu_tanh)(args[0])
-
-
-@_rule("clamp")
-def _clamp(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    lo, hi = (e.parameter([node.attrs[k]], "f32", None) for k in ("min", "max"))
-    return least(hi, maximum(lo, args[0]))  # the second operand on NaN: NaN stays
-
-
-@_rule("prelu")
-def _prelu(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return select(args[0] < 0, args[1] * args[0], args[0])
-
-
-@_rule("leaky_relu")
-def _leaky_relu(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return select(args[0] < 0, e.parameter([node.attrs["alpha"]], "f32", None) * args[0], args[0])
-
-
-@_rule("select")
-def _select(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return select(args[0], args[1], args[2])
-
-
-@_rule("bias_add")
-def _bias_add(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return args[0] + args[1]
-
-
-@_rule("type_cast")
-def _type_cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return args[0]  # widening is exact; a Store does the narrowing
 
 
 @_rule("cast")
@@ -322,7 +242,7 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
         return elementary.quantize(q, 1.0, 0.0, dtype)
     if zps.dtype == dtype:
         return elementary.quantize(q, 1.0, op("to_f32", args[2]), dtype)
-    zp = op("to_f32", least(2**22, maximum(-2**22, args[2])))
+    zp = op("to_f32", minimum(2**22, maximum(-2**22, args[2])))
     return elementary.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
 
 
@@ -332,7 +252,7 @@ INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
 
 def refuses(node: Node) -> str | None:
     """A reason why no lane-wise rule computes this node, or None."""
-    if node.op.name not in RULES:
+    if node.op.lanes is None and node.op.name not in CONVERSIONS:
         return f"no lane-wise rule for {node.op.name}"
     for v in node.operands:
         if v.dtype.name not in LOADS:
@@ -368,7 +288,7 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
             continue
         is_anchor = anchor is not None and node is anchor[0]
         args = [None if is_anchor and k in own else _argument(e, body, node, k, exprs) for k in range(len(node.inputs))]
-        y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
+        y = anchor[1](args) if anchor and is_anchor else lane_wise(e, node, args)
         e.values[node.output] = y
         exprs[node.output] = y if node.output is result else _intermediate(y, node.output)
     return exprs[result] if inner is None else _intermediate(exprs[inner], inner)

@@ -1,9 +1,12 @@
 """Processes that compile kernels beside this one, which plans meanwhile and never imports Numba for a kernel.
 
-A `Job` is put in a queue. Workers are threads of this process that each have a process of their own, to which they hand
-one job after another (`codegen`). The processes are forks of one, made when it has imported Numba, and end with the
-workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM optimises each
-module once, when it is whole. Where no process can be started, whoever waits for a job does it.
+A `Job` that is wanted is put in a queue. Workers are threads of this process that each have a process of their own, to
+which they hand one job after another (`codegen`). The processes are forks of one, made when it has imported Numba, and
+end with the workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM
+optimises each module once, when it is whole. Where no process can be started, whoever waits for a job does it.
+
+Of a plan for open sizes the kernels that only other sizes need are not wanted at first: workers take them when they
+have nothing else to do, and none is started for them.
 """
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pickle
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -48,27 +52,43 @@ compiling.serve({descriptors})
 
 
 class Job:
-    """A function of `codegen` called with the source of a kernel module, in another process; begun when it is made.
+    """A function of `codegen` called with the source of a kernel module, in another process; begun once it is wanted.
 
     `done` once there is an `answer`, which `keep` has been called with, or an `error`; `here` where no process does it,
     so that whoever waits has to; `process` is the id of the one that put it in the queue.
     """
 
-    def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
+                 wanted: bool = True) -> None:
         self.function, self.source, self.keep = function, source, keep
         self.message = pickle.dumps((function, source))
         self.answer: Any = None
         self.error: str | None = None
         self.done = False
         self.here = False
-        self._begin()
+        self.process = 0
+        self._ticket = [self]  # that of the worker that takes it
+        if wanted:
+            self.want()
+        else:
+            _later.append(self)
 
-    def _begin(self) -> None:
-        self.process = os.getpid()
-        _queue.put(self)
-        start_workers()
-        if not _workers:
-            self.here = True
+    def want(self) -> None:
+        """Begin it, unless it is begun."""
+        if self.process != os.getpid():
+            if self.process:  # a fork left the worker behind
+                self._ticket = [self]
+            self.process = os.getpid()
+            _queue.put(self)
+            start_workers()
+            if not _workers:
+                self.here = True
+
+    def take(self) -> bool:
+        """Take it from the queues; only the first worker succeeds."""
+        with suppress(IndexError):
+            return bool(self._ticket.pop())
+        return False
 
     def result(self) -> Any:
         """Wait for the answer. Raises KernelError with what went wrong.
@@ -76,8 +96,7 @@ class Job:
         It polls: a signal's handler that waited for the same lock as the frame that it interrupted would never return.
         """
         while not self.done:
-            if self.process != os.getpid():  # a fork left the worker behind
-                self._begin()
+            self.want()
             if self.here or not any(worker.is_alive() for worker in list(_workers)):
                 self._run_here()
             else:
@@ -111,6 +130,8 @@ class Job:
 
 
 _queue: SimpleQueue[Job] = SimpleQueue()
+_later: deque[Job] = deque()
+"""Jobs that were not wanted when they were made."""
 _starting = Lock(fork_waits=True)
 """Held while workers or a process are made: a child closes what leads to processes that are in `_workers`."""
 _workers: set[_Worker] = set()
@@ -165,14 +186,15 @@ class _Worker(threading.Thread):
         """Do jobs until there has been none for a while."""
         while True:
             try:
-                job = _queue.get(timeout=IDLE_SECONDS)
+                job = _next_job()
             except Empty:
                 _workers.discard(self)  # a job that is put after this starts new workers; one put before it is seen
                 if _queue.empty():
                     return self.leave()
                 _workers.add(self)
             else:
-                self.do(job)
+                if job.take():
+                    self.do(job)
 
     def do(self, job: Job) -> None:
         """Have a job done; by a new process where the first one ended, as it may have been killed for memory."""
@@ -202,6 +224,15 @@ class _Worker(threading.Thread):
         if self.process is not None and self.connection is not None:
             self.process.leave(self.connection)
         self.process = self.connection = None
+
+
+def _next_job() -> Job:
+    """A job, of those that are wanted if there are any. Raises Empty where there is none for a while."""
+    with suppress(Empty):
+        return _queue.get_nowait()
+    with suppress(IndexError):
+        return _later.popleft()
+    return _queue.get(timeout=IDLE_SECONDS)
 
 
 def _start_process(count: int) -> _Process | None:
@@ -237,6 +268,7 @@ def _in_child() -> None:
             worker.process.forget()
     _workers.clear()
     _queue = SimpleQueue()
+    _later.clear()
 
 
 os.register_at_fork(after_in_child=_in_child)

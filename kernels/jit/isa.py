@@ -29,10 +29,14 @@ class Level(NamedTuple):
         """Whether kernels of level `name` run at this level: it has all their features."""
         return set(level_named(name).features) <= set(self.features)
 
+    def has(self, extension: str) -> bool:
+        """Whether a feature is `extension`, on vectors of any width: "vnni" is avxvnni or avx512vnni."""
+        return any(extension in (x, x.removeprefix("avx512"), x.removeprefix("avx")) for x in self.features)
+
     @property
     def base(self) -> Level:
         """The lowest level of vectors as wide, whose code is that of all of them where no integers are multiplied."""
-        return next(level for level in LEVELS if level.lanes == self.lanes)
+        return lowest(self.lanes)
 
 
 _AVX2 = ("avx2", "fma", "f16c")
@@ -52,6 +56,11 @@ LEVELS = (
 """From the lowest to the highest: the best level of a machine is the last one that it has."""
 _lock = Lock()
 _emulated: list[str] = []
+
+
+def lowest(lanes: int, *extensions: str) -> Level:
+    """The lowest level of vectors of `lanes` that has these extensions."""
+    return next(level for level in LEVELS if level.lanes == lanes and all(map(level.has, extensions)))
 
 
 def level_named(name: str) -> Level:
@@ -108,7 +117,7 @@ def withheld(level: Level) -> tuple[str, ...]:
 def native() -> tuple[Level, ...]:
     """Give the levels whose instructions this machine has, lowest first."""
     by_features = (level for level in LEVELS if has(*level.features))
-    return tuple(level for level in by_features if level.name != "amx" or _request_amx())
+    return tuple(level for level in by_features if not level.has("amx-tile") or _request_amx())
 
 
 def _request_amx() -> bool:

@@ -50,6 +50,10 @@ class Function:
     def __repr__(self) -> str:
         return f"<function {self.name} of {self.module.name}>"
 
+    def want(self) -> None:
+        """Begin to compile its module, where that has been put off."""
+        self.module.want()
+
     @property
     def address(self) -> int:
         """Where the code is; waits for it. Raises KernelError when it cannot be compiled."""
@@ -76,6 +80,12 @@ class FunctionTable:
         self.entries = tuple(entries)
         self._words = np.zeros(len(self.entries), np.int64)
 
+    def want(self) -> None:
+        """Begin to compile the modules of its functions, where that has been put off."""
+        for x in self.entries:
+            if isinstance(x, Function):
+                x.want()
+
     def __index__(self) -> int:
         self._words[:] = [int(x) for x in self.entries]
         return self._words.ctypes.data
@@ -101,16 +111,21 @@ class Module:
     def __repr__(self) -> str:
         return f"<kernel module {self.name}>"
 
-    def begin(self) -> None:
-        """Read the code from the cache's folder, or begin to compile it."""
+    def begin(self, wanted: bool = True) -> None:
+        """Read the code from the cache's folder, or begin to compile it, if it is not there and it is wanted."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
-            self._job = Job("object_code", self.source, self._keep)
+            self._job = Job("object_code", self.source, self._keep, wanted=wanted)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
         """Write the code to the folder, also where nobody in this process asks for it: the next one may."""
         if self._entry is not None:
             self._entry.write(folder.Code(*answer))
+
+    def want(self) -> None:
+        """Begin to compile it, where that has been put off."""
+        if self._addresses is None and self._job is not None:
+            self._job.want()
 
     @property
     def key(self) -> str:
@@ -161,7 +176,7 @@ class SavedModule(Module):
 
     def __init__(self, kind: str, key: str, code: folder.Code) -> None:
         self.name, self._key, self._code = kind, key, code
-        self._addresses = None
+        self._addresses = self._job = None
 
     @property
     def key(self) -> str:
@@ -188,13 +203,14 @@ def saved(kind: str, key: str, code: folder.Code) -> Module:
     return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
-def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None,
-         cache: bool = True) -> Module:
+def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
+         wanted: bool = True) -> Module:
     """Give the module that `factory`, a function of a file, makes of these arguments (`Source`); it is made once.
 
-    `kind` (an identifier) begins its file's name. The code has instructions of `level` alone, as on machines
-    without higher ones; without a level all that this machine has. With `cache=False` no file is read
-    or written. Open sizes among the arguments become plain numbers: there is code for what they are assumed to be.
+    `kind` (an identifier) begins its file's name. The code has instructions of `level` alone, as on machines without
+    higher ones; without a level all that this machine has. With `cache=False` no file is read or written. Open sizes
+    among the arguments become plain numbers: there is code for what they are assumed to be. What is not `wanted` is
+    compiled when it is (`Module.want`), or when a process that compiles has nothing else to do.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
@@ -207,5 +223,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
         made = Module(kind, source, cache)
         module = _modules.setdefault(key, made)
         if module is made:  # else another thread was faster
-            made.begin()
+            made.begin(wanted)
+    elif wanted:
+        module.want()
     return module

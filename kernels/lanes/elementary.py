@@ -7,7 +7,7 @@ gelu_erf and softplus minimax fits made for this file.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
 
@@ -180,6 +180,11 @@ def gelu_tanh(x: Expr) -> Expr:
     return _step(x, _scale(t * e / (_scale(e, n) + 1.0), n))
 
 
+def gelu(x: Expr, *, mode: str) -> Expr:
+    """The gelu of a mode of the operation."""
+    return gelu_erf(x) if mode == "gelu_erf" else gelu_tanh(x)
+
+
 @define("f32 -> f32")
 def mish(x: Expr) -> Expr:
     """x * tanh(log(1 + exp(x))); NaN at -inf, as the formula says."""
@@ -224,6 +229,13 @@ def hard_sigmoid(x: Expr, alpha: Expr, beta: Expr) -> Expr:
 def hard_swish(x: Expr) -> Expr:
     """x * max(0, min(1, x / 6 + 1/2)), x times f32(1/6); NaN at -inf, as the formula says."""
     return x * hard_sigmoid(x, const(1 / 6), const(0.5))
+
+
+def extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
+    """IEEE 754-2019 maximum and minimum: NaN when either is NaN, and -0 < +0 (by the bits of equal operands)."""
+    same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
+    chosen = select(op("eq", a, b), same, choose(a, b))
+    return select(op("eq", a, a), chosen, a)  # choose(a, b) is b when b is NaN
 
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic
+from graphq.kernels.jit.deferred import Intrinsic, njit
 from graphq.kernels.jit.intrinsics import outer
-from graphq.kernels.jit.isa import Level, is_emulated
+from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.jit.records import Record
+from graphq.kernels.lanes.second_look import look_again
 from graphq.kernels.lanes.store_code import epilogue, factor
 from graphq.kernels.lanes.stores import Store
 
@@ -23,9 +24,22 @@ STORE_FUNCTIONS = Record(*NAMES, "lanes")
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
+@njit
+def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int, entries: int,
+           count: int, frame: int) -> None:
+    """Write a tile's outputs, and hand over those that need a second look; `count` of them where the tile wrote, or -1.
+
+    The other arguments are fields of a `second_look.LOOK`.
+    """
+    if count < 0:
+        count = write(args, batch, row, column, rows, columns, sums, stride, entries)
+    if count:
+        look_again(args, batch, row, column, rows, columns, sums, stride, entries, count, frame)
+
+
 def packs(lanes: int, store: Store) -> bool:
     """Whether bytes of a Store's outputs are packed four vectors at a time."""
-    return lanes == 16 and store.second_look is not None and not is_emulated("avx512")
+    return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes).name)
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:

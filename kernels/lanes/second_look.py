@@ -1,8 +1,7 @@
 """Outputs that a kernel computes once more: what it hands over, and to whom.
 
 A Store may say of a group of outputs that they need a second look; `outputs.write` leaves an entry for each such group.
-A kernel hands the entries of a tile over by `look_again`. Who looks is registered, with a function for each way in
-which kernels find activations; neither knows of the other.
+A kernel hands the entries of a tile over by `look_again`. Who looks is registered; neither knows of the other.
 """
 from __future__ import annotations
 
@@ -14,10 +13,12 @@ from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, stack
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.records import Record
+from graphq.kernels.lanes.stores import Store
 
-HEAD = ("functions", "again", "terms")
+HEAD = ("functions", "again", "terms", "layout")
 """The first fields of the argument blocks of kernels that write outputs of a Store: the addresses of its table of
-functions (`outputs`) and, where some outputs need a second look, of who looks and of what `operands.sum_terms` says."""
+functions (`outputs`) and, where some outputs need a second look, of who looks and of what `operands.sum_terms` says;
+and the number of the layout in which the kernel finds activations, in `operands.tile_frame.LAYOUTS`."""
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
 """A tile, some of whose outputs need a second look.
 
@@ -35,14 +36,16 @@ _FACTORIES: list[Callable[[], Functions]] = []
 
 
 def register_second_look(factory: Callable[[], Functions]) -> None:
-    """Say who makes the block functions (LOOK, number of entries), named as the layouts of activations are."""
+    """Say who makes the block function `look_again` (LOOK, number of entries)."""
     _FACTORIES[:] = [factory]
 
 
-def load_second_look(layout: str, level: Level, cache: bool) -> modules.Function:
-    """The block function that looks at outputs of kernels that read activations by `layout`."""
+def load_second_look(store: Store, level: Level, cache: bool) -> modules.Function | int:
+    """The block function that looks at outputs of a Store, 0 where none needs that."""
+    if store.second_look is None:
+        return 0
     (factory,) = _FACTORIES
-    return getattr(modules.load("second_look", factory, level=level.base, cache=cache), layout)
+    return modules.load("second_look", factory, level=level.base, cache=cache).look_again
 
 
 @njit

@@ -16,7 +16,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import stack
-from graphq.kernels.jit.isa import Level, is_emulated
+from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, Tiles, instruction, madd8, madd16
@@ -151,7 +151,7 @@ def peak(name: str, level: Level, cache: bool = True) -> float:
 
     Raises KernelError where Linux gives no tile registers for one that needs them: it would kill the process.
     """
-    if name.endswith("tmm") and is_emulated("amx"):
+    if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
         raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
     memory = np.zeros(MEMORY, np.uint8)
     args = np.array(PEAK.words({"memory": memory.ctypes.data, "turns": TURNS}), np.int64)

@@ -16,44 +16,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import getitem
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from graphq.base.sizes import assumed, is_open, largest, later, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
-from graphq.kernels.jit.isa import Level, is_emulated, level_named
+from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import load_outputs, packs, write
-from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
+from graphq.kernels.lanes.outputs import finish, load_outputs, packs
+from graphq.kernels.lanes.second_look import HEAD, load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
-from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
+from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
 from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
-from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
-from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
+from graphq.kernels.matmul.tiles import FLOATS, SORTED, tile_count
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
 
-MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "n", "k", "each_rows", "each_panels",
-                "rows", "panels", "tail_panels", "tile", "tail", "setup", "ahead", "ahead_bytes", "rooms", "room_count",
-                "room_bytes", "kept")
+MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
+                "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
+                "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
+    panel_bytes              of a panel of w
+    order, order_bytes       of sorted weights: where those of the first panel are sorted to, from w, and bytes of each
     each_rows, each_panels   of a block
     rows, panels             of a tile
     tail_panels              of those tiles that compute what n % (16 * panels) columns are left at the end
     tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
+    writer                   the number of a Writer
     ahead, ahead_bytes       weights of the next step, or 0
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
     kept                     bytes of a tile's copies, where they are kept for all columns
 
 The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and `rooms`.
 """
-view, view_frame, view_panel = MATMUL.view, FRAME.view, DESCRIPTOR.view
+view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -66,6 +70,7 @@ ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
 function those of tiles that are not whole. Then sums are in memory, too, for a second look."""
+_, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
 class Product(NamedTuple):
@@ -106,96 +111,95 @@ class Product(NamedTuple):
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
-def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
-    """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
-    by_tile, by_function = writer != "function", writer != "tile"
-    columns_read, windows_read = layout == "columns", layout == "windows"
-    packed_4bit, by_order = w_dtype == "s4", w_dtype == SORTED
-    locate: Any = locate_windows if windows_read else None  # Numba compiles what a function names, in any branch
+@njit
+def element(address: int, table: int, batch: int) -> int:
+    """The address of a batch element, by its offset in a table where there is one."""
+    return address + load_s64(table + 8 * batch) if table else address
+
+
+@njit
+def count_blocks(args: int) -> tuple[int, int]:
+    """How many blocks of a batch element lie below one another, and side by side."""
+    x = view(args)
+    panels = (x.n + 15) // 16
+    return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
+
+
+@njit
+def area(args: int, index: int) -> tuple[int, int, int, int, int]:
+    """The batch element, the rows [i0, i1) and the panels [j0, j1) of a block: (batch, i0, i1, j0, j1)."""
+    x, (down, across) = view(args), count_blocks(args)
+    batch, inner = index // (down * across), index % (down * across)
+    i0, j0 = inner % down * x.each_rows, inner // down * x.each_panels
+    return batch, i0, min(i0 + x.each_rows, x.m), j0, min(j0 + x.each_panels, (x.n + 15) // 16)
+
+
+@njit
+def room(args: int, index: int) -> int:
+    """The address for copies of activations, of the piece of the blocks that block `index` is in."""
+    x, (down, across) = view(args), count_blocks(args)
+    return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
+
+
+@njit
+def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
+    """What comes next, to be prefetched in `steps` even steps: its address, and the bytes of a step.
+
+    It is the `size` bytes at `address`, or, where there are none, the weights of the plan's next step.
+    """
+    x = view(args)
+    if size == 0:
+        address, size = x.ahead, x.ahead_bytes
+    return address, min(256 if x.setup else 64, (size + steps - 1) // steps)
+
+
+def matmul_blocks() -> Functions:
+    """Make the block function of matmuls: one for all kernels, layouts of activations and Stores."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
-        m, n, k, each_rows, each_panels = x.m, x.n, x.k, x.each_rows, x.each_panels
-        step, width, tile, tail, setup = x.rows, x.panels, x.tile, x.tail, x.setup
-        panels, kept, ahead, ahead_bytes = (n + 15) // 16, x.kept, x.ahead, x.ahead_bytes
-        row_blocks, column_blocks = (m + each_rows - 1) // each_rows, (panels + each_panels - 1) // each_panels
-        batch, inner = index // (row_blocks * column_blocks), index % (row_blocks * column_blocks)
-        j0, i0 = inner // row_blocks * each_panels, inner % row_blocks * each_rows
-        j1, i1 = min(j0 + each_panels, panels), min(i0 + each_rows, m)
-        a, stride, w = x.a, x.stride, x.w
-        if x.a_table:
-            a += load_s64(x.a_table + 8 * batch)
-        if x.w_table:
-            w += load_s64(x.w_table + 8 * batch)
-        if packed_4bit:
-            panel_bytes = view_panel(w).panel_bytes
-        else:
-            panel_bytes = (k + 3) // 4 * 64
-            if windows_read:
-                panel_bytes *= view_windows(stride).ko * view_windows(stride).ki
-        order, order_bytes = 0, 0
-        if by_order:
-            order, order_bytes = w + panels * (64 + panel_bytes) + SLACK, k // 4 * 4 + 4
-            if windows_read:
-                order_bytes *= view_windows(stride).ko * view_windows(stride).ki
-        frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
+        batch, i0, i1, j0, j1 = area(args, index)
+        m, n, step, width, kept, setup, writer = x.m, x.n, x.rows, x.panels, x.kept, x.setup, x.writer
+        layout, itemsize, panel_bytes, order_bytes = x.layout, x.itemsize, x.panel_bytes, x.order_bytes
+        a, w = element(x.a, x.a_table, batch), element(x.w, x.w_table, batch)
+        panels, copies, order = (n + 15) // 16, room(args, index), w + x.order
+        frame, sums, entries = stack(FRAME_BYTES), stack(SCRATCH), stack(ENTRIES_BYTES)
         f = view_frame(frame)
-        f.stride = stride
-        f.k = k
+        f.stride = x.stride
+        f.k = x.k
         f.acc = sums
-        if by_function:
-            entries = stack(ENTRIES_BYTES)
-        configured = 0
-        blocks = x.batch * row_blocks * column_blocks
-        copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
-        j = j0
+        f.args = args
+        f.batch = batch
+        first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # a group of each tile prefetches
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
-            columns = min(16 * now, n - 16 * j)
-            f.w = w + 64 * panels + j * panel_bytes
+            tile, columns = x.tile if now == width else x.tail, min(16 * now, n - 16 * j)
+            f.w = first + j * panel_bytes
             f.sums = w + 64 * j
             f.order = order + j * order_bytes
-            # What comes next is prefetched in even steps, one in each group of each tile.
-            next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
-            if size == 0:
-                next, size = ahead, ahead_bytes
-            turns = panel_bytes // 64
-            every = max(1, (i1 - i0 + step - 1) // step * turns)
-            pace = min(256 if setup else 64, (size + every - 1) // every)
-            next = next if pace else w
-            f.step = pace
+            f.j = 16 * j
+            f.columns = columns
             f.fresh = AGAIN if kept == 0 else int(j == j0)
+            ahead, pace = upcoming(args, first + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes, steps)
+            ahead = ahead if pace else w
+            f.step = pace
             for i in range(i0, i1, step):
-                f.ahead = next
-                f.copies = copies + (i - i0) // step * kept
-                next += turns * pace
                 rows = min(step, i1 - i)
-                if windows_read:
-                    f.a = a
-                    locate(frame, stride, batch, m, i, rows, step)
-                elif columns_read:
-                    f.a = a + i * itemsize
-                else:
-                    f.a = a + i * stride
                 f.rows = rows
+                f.ahead = ahead
+                f.copies = copies + (i - i0) // step * kept
+                f.i = i
+                f.entries = entries
+                ahead += groups * pace
+                locate(frame, layout, itemsize, a, batch, m, i, rows, step)
                 if setup != 0 and rows != configured:
                     call_block(setup, frame, rows)
                     configured = rows
-                if by_tile:
-                    if by_function:
-                        f.entries = entries
-                    f.args = args
-                    f.batch = batch
-                    f.i = i
-                    f.j = 16 * j
-                    f.columns = columns
-                call_block(tile if now == width else tail, frame, 0)
-                if by_function:
-                    count = f.entries if by_tile else -1
-                    if count < 0:
-                        count = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries)
-                    if count:
-                        look_again(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, count, frame)
+                call_block(tile, frame, 0)
+                if writer != BY_TILE:
+                    left = f.entries if writer == BY_BOTH else -1
+                    finish(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, left, frame)
             j += now
         if configured:
             call_block(setup, frame, 0)
@@ -210,13 +214,11 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
     less on AVX2, 10 % on AVX-VNNI (Xeon).
     """
-    if depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
+    if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
     if kernel.dtypes in FLOATS:
-        return "function" if kernel.level == "scalar" or store.second_look is not None else "tile"
-    looks = kernel.dtypes in (*DTYPES, *SORTED_DTYPES) and kernel.level != "amx" and store.second_look is not None \
-        and 1 < level_named(kernel.level).lanes == lanes
-    return "both" if looks else "function"
+        return "function" if store.second_look is not None else "tile"
+    return "both" if store.second_look is not None and kernel.isa.lanes == lanes else "function"
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
@@ -243,13 +245,13 @@ SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
 
 
 @lru_cache(maxsize=256)
-def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: str,
+def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
     """The kernels that products of other sizes than the example's (m, n, k) may select, in the order of the table."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
-        found.add(select(dtypes, m, n, k, level_named(level), layout=layout))
+        found.add(select(dtypes, m, n, k, level, layout=layout))
     return tuple(kernel for kernel in KERNELS.values() if kernel in found)
 
 
@@ -280,7 +282,7 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) ->
     tiles, all_panels = max(1, -(-x.m // rows)), max(1, panel_count(x.n))
     worth = threads_for(threads, costs[number] * x.batch)
     copies = 0
-    if kernel.level == "amx":
+    if kernel.in_tile_registers:
         copies = rows * (line_bytes(x.row_bytes, x.taps) if windows else 64 * (x.row_bytes % 64 > 0))
     most_tiles = max(1, (1 << 20) // max(1, rows * x.depth))
     if copies and windows and all_panels > panels:
@@ -300,22 +302,21 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
-    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
+    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
         # the copies of a single tile would not be in L2
-        level = level_named("avx512_vnni")
+        level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
-    again = 0 if store.second_look is None else load_second_look(layout, level, cache)
-    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], level=level.base,
-                         cache=cache).block
+    again = load_second_look(store, level, cache)
+    block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
         sizes = x.m, x.n, depth
-        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level.name, layout)
+        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None))
@@ -326,29 +327,39 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
             modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
-                         is_emulated(one.level), layout, *inside, level=own, cache=cache) for panels in (most, *rest)]
+                         is_emulated(one.level), layout, *inside, level=own, cache=cache,
+                         wanted=len(kernels) * len(rest) == 1)
+            for panels in (most, *rest)]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
-        setups.append(whole.setup if one.level == "amx" else 0)
+        setups.append(whole.setup if one.in_tile_registers else 0)
     tile: Any = later(getitem, tuple(tiles), cut.kernel)
     tail: Any = later(getitem, later(getitem, tuple(tails), cut.kernel), cut.tail_panels - 1 if any_tail else 0)
     setup: Any = later(getitem, tuple(setups), cut.kernel)
+    for function in (assumed(tile), assumed(tail)):
+        function.want()
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
+    lines = kernel.in_tile_registers and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
+    all_taps = taps if layout == "windows" else 1
+    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits the caller says it
+    order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
+        if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({
-        "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": cut.each_rows,
-        "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
-        "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
-        "room_count": largest(1, shares), "room_bytes": cut.room_bytes, "kept": cut.kept})
+        "layout": LAYOUTS.index(layout), "stride": row_bytes, "itemsize": x.itemsize, "panel_bytes": panel_bytes,
+        "order": order, "order_bytes": order_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes,
+        "each_rows": cut.each_rows, "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels,
+        "tail_panels": cut.tail_panels, "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
+        "writer": get_args(Writer).index(writer), "room_count": largest(1, shares), "room_bytes": cut.room_bytes,
+        "kept": cut.kept})
     name: Any = later(getitem, tuple([k.name for k in kernels]), cut.kernel)
     return Step(name, block, words, cut.blocks, shares, macs=batch * m * n * x.k * taps, aligned=lines)
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
     """Whether constant weights are to be sorted: those of integers, for a CPU without VNNI."""
-    return level.name in ("avx2", "avx512") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
+    return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2

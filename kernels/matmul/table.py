@@ -6,12 +6,13 @@ and layout of activations, then takes the least estimated cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias
 
 from graphq.base.sizes import assumed
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.isa import Level, level_named
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Builder: TypeAlias = Callable[..., Functions]
@@ -38,6 +39,21 @@ class Kernel(NamedTuple):
     def name(self) -> str:
         """The derived name, as `matmul_u8s8_6x64_avx512_vnni`."""
         return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
+
+    @property
+    def isa(self) -> Level:
+        """Its level."""
+        return level_named(self.level)
+
+    @property
+    def in_tile_registers(self) -> bool:
+        """Whether its sums are in AMX's tile registers, which need a `setup`, and copies of rows that do not fit."""
+        return self.isa.has("amx-tile")
+
+    @property
+    def takes_store(self) -> bool:
+        """Whether its tiles can write the outputs of a Store."""
+        return "store" in signature(self.build).parameters
 
 
 KERNELS: dict[str, Kernel] = {}

@@ -53,6 +53,11 @@ def pack_4bit(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.
     return out
 
 
+def panel_bytes(packed: np.ndarray) -> int:
+    """The bytes of each panel of packed weights, as their descriptors say."""
+    return int(packed.view(np.int64)[DESCRIPTOR.number("panel_bytes")]) if packed.size else 0
+
+
 def _columns(x: np.ndarray, panels: int) -> np.ndarray:
     """(groups, n) as (panels, groups, 16), zeros past n."""
     out = np.zeros((len(x), panels * PANEL), x.dtype)

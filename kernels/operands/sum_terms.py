@@ -9,8 +9,8 @@ from graphq.base.sizes import later
 from graphq.kernels.jit.records import Record
 from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 
-TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k", "parts",
-               "pixel", "chunk", "chunk_bytes", "item", "half")
+TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
+               "parts", "pixel", "chunk", "chunk_bytes", "item", "half")
 """How the graph as written sums, and how a kernel has packed what it sums.
 
     order, block        of ORDERS, and the terms of a block

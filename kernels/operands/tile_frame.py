@@ -20,6 +20,9 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, co
 from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
+LAYOUTS = ("rows", "columns", "windows", "pixels")
+"""These layouts; and that of kernels without a frame, which find activations tap by tap for each pixel."""
+IN_ROWS, IN_COLUMNS, IN_WINDOWS, OF_PIXELS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
 """What a tile is to do.
@@ -188,17 +191,31 @@ class Window:
 
 
 @njit
-def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+    """Fill in the frame where a tile finds its activations, of `itemsize` bytes each, by the number of its layout.
+
+    In the batch element at `a`, from row `i` of `m` on; `rows` of a tile's `step` are valid.
+    """
+    f = view(frame)
+    f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
+    if layout == IN_WINDOWS:
+        _locate_windows(frame, batch, m, i, rows, step)
+
+
+@njit
+def _locate_windows(frame: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 
     Lines have `m` output pixels, and come after one another in the batch.
     """
+    f = view(frame)
+    windows = f.stride
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki
     outer, inner = windows + w.outer_table, windows + w.inner_table
     line = batch % (width * w.height // m)
     run = line * ((m + RUN - 1) // RUN) + i // RUN
-    view(frame).runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
+    f.runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
     y, x = (line * m + i) // width, (line * m + i) % width
     entry, last = frame + ROWS_AT, frame + ROWS_AT + 16 * (rows - 1)
     while entry <= last:

@@ -18,8 +18,8 @@ from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
 from graphq.kernels.jit.values import I64, Builder, Value, c64
 from graphq.kernels.jit.x86 import Loop
-from graphq.kernels.lanes.outputs import write
-from graphq.kernels.lanes.second_look import HEAD, look_again
+from graphq.kernels.lanes.outputs import finish
+from graphq.kernels.lanes.second_look import HEAD
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, tap_addresses
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
@@ -137,9 +137,7 @@ def block_functions(direct: int) -> Functions:
                 f.target = target + i * stride
             call_block(tile, frame, 0)
             if writes:
-                count = write(args, batch, i, left, rows, columns, sums, stride, entries)
-                if count:
-                    look_again(args, batch, i, left, rows, columns, sums, stride, entries, count, frame)
+                finish(args, batch, i, left, rows, columns, sums, stride, entries, -1, frame)
 
     return Functions(speed=3, block=block)
 

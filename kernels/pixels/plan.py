@@ -9,6 +9,7 @@ from graphq.kernels.jit.modules import Module
 from graphq.kernels.lanes.outputs import load_outputs
 from graphq.kernels.lanes.second_look import load_second_look
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.tile_frame import LAYOUTS
 from graphq.kernels.operands.windows import Windows
 from graphq.kernels.pixels.blocks import CHANNELS, MOST_ROWS, PIXELS, block_functions
 from graphq.plan.step import Step, Target, pieces, threads_for
@@ -64,14 +65,15 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     The caller fills in the addresses of PIXELS.
     """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = 0 if store.second_look is None else load_second_look("pixels", target.level, cache)
+    again = load_second_look(store, target.level, cache)
     table = 0 if kernel.direct else load_outputs(store, target.level, cache)
     threads = threads_for(target.threads, kernel.cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
     blocks = batch * -(-m // each) * -(-channels // width)
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
+        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table,
+        "layout": LAYOUTS.index("pixels")})
     block = modules.load("pixels", block_functions, kernel.direct, level=target.level.base, cache=cache).block
     return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
                 pieces(blocks, threads, target.threads), macs=kernel.macs)

@@ -1,7 +1,7 @@
 """The record of the family of operations along rows: softmax, layer norm, reductions and the like."""
 from __future__ import annotations
 
-from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.record import MAX_EPILOGUE, Family
 from graphq.kernels.rows.lower import ROWS, check_row, lower_row
 from graphq.kernels.rows.steps import row_steps
@@ -10,7 +10,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 def floats(g: PatternBuilder) -> PatternLike:
     """row(g?(x), gamma?, beta?), g being any lane-wise chain; without g where its result has other users"""
-    row, before = g.any_of(*ROW.operations), g.repeat(RULES, max=MAX_EPILOGUE, where=refuses)
+    row, before = g.any_of(*ROW.operations), g.repeat(lane_wise_operations(), max=MAX_EPILOGUE, where=refuses)
     a, b = Var("a"), Var("b")
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))
 

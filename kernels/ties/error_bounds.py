@@ -4,9 +4,7 @@ An integer anchor's exact sum differs from the f32 sum of the graph as written b
 Operations carry the difference on, and add roundings of their own; a quantize ends it, but for values so near to a tie
 that the difference decides: those outputs are computed again. docs/numbers.md has the derivation.
 
-A rule for a new operation has two parts. How it carries a difference on: a `Curve` for a function of one operand, in
-CURVES or, with parameters, in `BodyBounds._curve`; a case of `_carried` for two operands. And how large its results
-are: a case of `_largest_size`, where the slope of its Curve times the operand's size is too small or too large.
+How an operation does so is its `bound`: a `Curve` for a function of one operand, or the name of a case of two operands.
 """
 from __future__ import annotations
 
@@ -21,6 +19,7 @@ import numpy as np
 
 from graphq.base.sizes import assumed, later
 from graphq.ir import Graph, Node, Value
+from graphq.ir.op import Curve, keywords
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
@@ -34,27 +33,6 @@ ROUNDINGS = 6
 both sums with a bias; and one to spare, for products of two differences, which all rules leave out."""
 HUGE = 2.0**60
 """Sizes of values from here on count as infinite."""
-
-
-class Curve(NamedTuple):
-    """How a function f of one operand carries differences on: |f(x') - f(x)| <= slope * |x' - x|.
-
-    When x' differs from x relatively, by at most r |x|: |f(x') - f(x)| <= r * (spread + own * |f(x)|). A result as the
-    kernel computes it is within `ulps` units in its last place (2 UNIT of its size) of the exact f(x).
-    """
-
-    slope: float
-    spread: float = 0.0
-    own: float = 1.0
-    ulps: float = 0.0
-
-
-CURVES = {
-    "relu": Curve(1), "clamp": Curve(1), "abs": Curve(1),
-    "tanh": Curve(1, 0.45, 0, 2), "sigmoid": Curve(0.25, 0.23, 0, 2), "erf": Curve(1.13, 0.49, 0, 2),
-    "gelu": Curve(1.13, 0.35, 1, 6), "mish": Curve(1.1, 0.5, 1, 6), "hard_swish": Curve(1.5, 1.5, 1, 4),
-}
-"""The curves of functions that have no parameters, or whose parameters do not matter here."""
 
 
 class ErrorBounds(NamedTuple):
@@ -159,7 +137,7 @@ class BodyBounds:
         d + r |a|. So the quotients differ by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two
         roundings. Another divisor may be arbitrarily near 0, which leaves no bound.
         """
-        name, first = node.op.name, operands[0]
+        bound, first = node.op.bound, operands[0]
         if (curve := self._curve(node)) is not None:
             carried = first.times(curve.slope, curve.own * first.relative + 4 * curve.ulps * UNIT)
             return carried.plus(curve.spread * first.relative, carried.relative)
@@ -168,21 +146,21 @@ class BodyBounds:
         by_column = not along_channels(node)
         sizes = [self.sizes(v, by_column=by_column) for v in node.inputs]
         second, relative = operands[1], sum(x.relative for x in operands) + 2 * UNIT
-        if name in ("add", "subtract", "bias_add"):
+        if bound == "sum":
             # |a| <= |a + b| + |b|, and b is the smaller one
             sum_ = ErrorBounds(first.proved + second.proved, first.estimated + second.estimated, 0)
             return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
                              max(first.relative, second.relative) + 2 * UNIT)
-        if name == "multiply":
+        if bound == "product":
             parts = [x.times(size, 0) for x, size in zip(operands, reversed(sizes), strict=True) if not x.exact]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
             proved, estimated = (reduce(add, x) for x in zip(*[x[:2] for x in parts], strict=True))
             return ErrorBounds(proved, estimated, relative)
-        if name == "divide":
+        if bound == "quotient":
             inverse = self.inverse_sizes(node.inputs[1], by_column=by_column)
             return first.times(inverse, relative) if np.isfinite(inverse).all() else None
-        if name in ("maximum", "minimum"):
+        if bound == "extreme":
             return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))
         return None
@@ -214,19 +192,11 @@ class BodyBounds:
         return Band(half, errors.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
 
     def _curve(self, node: Node) -> Curve | None:
-        name = node.op.name
-        if name == "leaky_relu":
-            return Curve(max(1.0, abs(node.attrs["alpha"])), ulps=1)
-        if name == "prelu" and len(node.inputs) > 1 and np.isfinite(steepest := self.largest_size(node.inputs[1])):
-            return Curve(max(1.0, steepest), ulps=1)
-        if name == "elu":
-            alpha = max(1.0, abs(node.attrs["alpha"]))
-            return Curve(alpha, 0.37 * alpha, 1, 4)
-        if name == "softplus":
-            return Curve(1, 0.28 / abs(node.attrs["beta"]), 1, 6)
-        if name == "hard_sigmoid":
-            return Curve(abs(node.attrs["alpha"]), abs(node.attrs["beta"]) + 1, 1, 1)
-        return CURVES.get(name)
+        """The curve of the first operand; None where there is none, or another operand has no bound."""
+        bound, sizes = node.op.bound, [self.largest_size(v) for v in node.inputs[1:]]
+        if not callable(bound):
+            return bound if isinstance(bound, Curve) else None
+        return bound(*sizes, **{x: node.attrs[x] for x in keywords(bound)}) if np.isfinite(sizes).all() else None
 
     def _largest_size(self, node: Node) -> float:
         """The largest size of a node's result: below HUGE the roundings of f32 exceed it a little only."""
@@ -238,19 +208,18 @@ class BodyBounds:
             return 1.01 * max(dtype.max - min(zps), max(zps) - dtype.min) * max(node.attrs["scales"])
         if max(sizes, default=np.inf) >= HUGE:
             return np.inf
-        if name in ("add", "subtract", "bias_add"):
+        bound = node.op.bound
+        if bound == "sum":
             return 1.01 * sum(sizes)
-        if name == "multiply":
+        if bound == "product":
             return 1.01 * prod(sizes)
-        if name == "divide" and np.isfinite(inverse := self.inverse_sizes(node.inputs[1], by_column=False)):
+        if bound == "quotient" and np.isfinite(inverse := self.inverse_sizes(node.inputs[1], by_column=False)):
             return 1.01 * sizes[0] * float(inverse)
-        if name in ("relu", "maximum", "minimum"):
+        if bound == "extreme":
             return max(sizes)
-        if name == "softplus":
-            return 1.01 * (sizes[0] + 0.7 / abs(node.attrs["beta"]))
-        if name == "clamp":
-            return max(abs(node.attrs["min"]), abs(node.attrs["max"]), sizes[0])
-        return np.inf if (curve := self._curve(node)) is None else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
+        if (curve := self._curve(node)) is None:
+            return np.inf
+        return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
         """The largest absolute value of an operand, one a column where it is a constant row of columns."""

@@ -2,14 +2,14 @@
 
 A block function takes a tile's entries (`lanes.second_look`). Of each it computes the outputs in their exact form,
 which says which are near a tie, and for these the sum in the order as written; then the Store's form of such a sum.
-There is one function for each way in which kernels read activations: they differ in where the taps of an output lie.
+The LAYOUTS in which kernels read activations differ in where the taps of an output lie.
 Weights are read where they lie packed, 64 bytes apart. The f32 factors of a piece of the channels and taps are stored
 first (`factors`), in the order of sums, then `ordered_sums` takes them: so there is one loop for each order.
 """
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
@@ -17,7 +17,7 @@ from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start,
 from graphq.kernels.lanes.second_look import HEAD, LOOK
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.operands.sum_terms import TERMS
-from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT
+from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, OF_PIXELS, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
 from graphq.kernels.pixels.blocks import ADDRESSES, PIXELS
 from graphq.kernels.ties.factors import FACTORS_BYTES, PIECE, PIECE_BYTES, TAPS_BYTES, factors_of, packed_factors
@@ -43,43 +43,56 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
     return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
 
 
-def second_look(sum_: Intrinsic) -> Intrinsic:
-    """Make the block function that looks at a tile's `uncertain` entries.
-
-    `sum_(args, batch, row, column, frame, r, c)` is the sum as written, in bits, of the output at (row, column) of a
-    batch element, which is at (r, c) of the tile.
-    """
-
-    def look_again(look: int, uncertain: int) -> None:
-        x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
-        args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
-        sums, stride, entries = x.sums, x.stride, x.entries
-        lanes = view_functions(view_head(args).functions).lanes
-        for group in range(uncertain):
-            top, c0, _ = entry_of(entries, group)
-            for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
-                                   sums + stride * top + 4 * c0, stride, ties)):
-                down, c, bits = entry_of(ties, tie)
-                while bits:
-                    r, c1 = top + down, c0 + c + first_bit(bits)
-                    bits &= bits - 1
-                    store_s64(total, sum_(args, batch, i + r, left + c1, frame, r, c1))
-                    rewrite(args, batch, i + r, left + c1, 1, 1, total, 0, 0)
-
-    return look_again
+@njit
+def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
+    """Enter the one tap of a row of activations, or of a column where they lie `transposed`; how far apart k's lie."""
+    f = view_frame(frame)
+    step = f.stride if transposed else 1
+    store_s64(addresses, f.a + r * (1 if transposed else f.stride) + first * step)
+    store_s64(places, first)
+    return step
 
 
 @njit
-def _packed_sum(args: int, batch: int, column: int, frame: int, c: int, panel_bytes: int, addresses: int, places: int,
-                taps: int, step: int, part: int) -> int:
-    """Sum over taps, whose activations lie at `addresses` and whose packed weights begin at the k's of `places`."""
-    terms = view_head(args).terms
+def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
+    """Enter the taps of a window, which packed weights may hold merged; how many."""
+    f, x = view_frame(frame), view_terms(terms)
+    image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
+    outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
+    channels, merged, tap_k, pixel = x.channels, x.merged, x.tap_k, x.pixel
+    ki, pad = w.ki, windows + w.pad_row
+    t = 0
+    for a in range(w.ko // x.parts):
+        for b in range(ki):
+            offset = load_s64(outer + 8 * a) + load_s64(inner + 8 * b)
+            address = image + offset if offset >= 0 else pad
+            for q in range(merged):
+                store_s64(addresses + 8 * t, address + q * pixel + first)
+                store_s64(places + 8 * t, (a * ki + b) * tap_k + q * channels + first)
+                t += 1
+    return t
+
+
+@njit
+def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) -> int:
+    """Sum over the taps of row r of a tile, whose packed weights of column c may be sums of several parts."""
+    f, head = view_frame(frame), view_head(args)
+    terms, layout = head.terms, head.layout
     x = view_terms(terms)
-    panel = view_frame(frame).w + c // 16 * panel_bytes + c % 16 * 4
+    first = column // x.per * x.channels if x.per else 0  # channel of the column's group, of which a panel has several
+    addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
+    taps, all_taps, part, step = 1, 1, 0, 1
+    if layout == IN_WINDOWS:
+        w = view_windows(f.stride)
+        taps, all_taps = _window(terms, frame, r, first, addresses, places), w.ko * w.ki
+        part = all_taps // x.parts * x.tap_k
+    else:
+        step = _line(frame, r, first, layout == IN_COLUMNS, addresses, places)
+    panel = f.w + c // 16 * ((f.k + 3) // 4 * 64 * all_taps) + c % 16 * 4
     order, block, channels = x.order, x.block, x.channels
     zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
     total = f32_of(start(args, batch, column))
-    factors, lines, lanes = stack(FACTORS_BYTES), stack(TAPS_BYTES), stack(32)
+    factors, lanes = stack(FACTORS_BYTES), stack(32)
     sum_taps = 1 if order == TAPS else max(1, taps)  # taps of a sum
     piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
@@ -103,55 +116,7 @@ def _packed_sum(args: int, batch: int, column: int, frame: int, c: int, panel_by
 
 
 @njit
-def _first_channel(args: int, column: int) -> int:
-    """The first channel of the column's group, where panels hold several groups."""
-    x = view_terms(view_head(args).terms)
-    return column // x.per * x.channels if x.per else 0
-
-
-@njit
-def rows_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """Sum over k of a row of activations."""
-    f, first, address, weight = view_frame(frame), _first_channel(args, column), stack(8), stack(8)
-    store_s64(address, f.a + r * f.stride + first)
-    store_s64(weight, first)
-    return _packed_sum(args, batch, column, frame, c, (f.k + 3) // 4 * 64, address, weight, 1, 1, 0)
-
-
-@njit
-def columns_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """Sum over k of a column of activations."""
-    f, first, address, weight = view_frame(frame), _first_channel(args, column), stack(8), stack(8)
-    step = f.stride
-    store_s64(address, f.a + r + first * step)
-    store_s64(weight, first)
-    return _packed_sum(args, batch, column, frame, c, (f.k + 3) // 4 * 64, address, weight, 1, step, 0)
-
-
-@njit
-def windows_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """Sum over the taps of a window, which packed weights may hold merged, and in several parts."""
-    f, x = view_frame(frame), view_terms(view_head(args).terms)
-    image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
-    outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
-    channels, merged, tap_k, pixel = x.channels, x.merged, x.tap_k, x.pixel
-    first, panel_bytes = _first_channel(args, column), (f.k + 3) // 4 * 64 * w.ko * w.ki
-    ki, pad, kernel_rows = w.ki, windows + w.pad_row, w.ko // x.parts
-    addresses, places = stack(TAPS_BYTES), stack(TAPS_BYTES)
-    t = 0
-    for a in range(kernel_rows):
-        for b in range(ki):
-            offset = load_s64(outer + 8 * a) + load_s64(inner + 8 * b)
-            address = image + offset if offset >= 0 else pad
-            for q in range(merged):
-                store_s64(addresses + 8 * t, address + q * pixel + first)
-                store_s64(places + 8 * t, (a * ki + b) * tap_k + q * channels + first)
-                t += 1
-    return _packed_sum(args, batch, column, frame, c, panel_bytes, addresses, places, t, 1, kernel_rows * ki * tap_k)
-
-
-@njit
-def pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
+def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
     """Sum over the taps of the one channel that an output channel reads."""
     a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
     windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
@@ -185,7 +150,27 @@ def pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int,
     return bits_of(total)
 
 
+def look_again(look: int, uncertain: int) -> None:
+    """Look at the `uncertain` entries of a tile (LOOK): a block function."""
+    x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
+    args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
+    sums, stride, entries = x.sums, x.stride, x.entries
+    head = view_head(args)
+    lanes, layout = view_functions(head.functions).lanes, head.layout
+    for group in range(uncertain):
+        top, c0, _ = entry_of(entries, group)
+        for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
+                               sums + stride * top + 4 * c0, stride, ties)):
+            down, c, bits = entry_of(ties, tie)
+            while bits:
+                r, c1 = top + down, c0 + c + first_bit(bits)
+                bits &= bits - 1
+                row, column = i + r, left + c1
+                store_s64(total, _pixels_sum(args, batch, row, column) if layout == OF_PIXELS else
+                          _packed_sum(args, batch, column, frame, r, c1))
+                rewrite(args, batch, row, column, 1, 1, total, 0, 0)
+
+
 def tie_kernels() -> Functions:
-    """Make the module of the second looks of all layouts of activations, as they share most code."""
-    return Functions(speed=3, rows=second_look(rows_sum), columns=second_look(columns_sum),
-                     windows=second_look(windows_sum), pixels=second_look(pixels_sum))
+    """Make the module of the second look, for all kernels and layouts."""
+    return Functions(speed=3, look_again=look_again)

@@ -1,4 +1,15 @@
-"""What tests ask of graphs."""
+"""Graphs of statements in text, and what tests ask of graphs."""
+from graphq.ir.text import parse
+
+
+def text_of(statements, inputs):
+    """The text of a graph."""
+    return f"graph({inputs}) {{\n{statements}\n}}"
+
+
+def graph_of(statements, inputs):
+    """The graph of these statements."""
+    return parse(text_of(statements, inputs))
 
 
 def ops(graph):

@@ -1,11 +1,17 @@
-"""Own operations, and what a declaration may not be."""
+"""Own operations, what follows from a declaration, and what it may not be."""
 import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.ir.op import OPS, register_op
+from graphq.ir.op import OPS, Curve, register_op
+from graphq.kernels.lanes.expression import op
+from graphq.model.row_wise import why_rows_mix
+from graphq.ops.compute import in_f32
+from graphq.ops.infer import infer_unary
+from graphq.passes.fuse import Fuse
+from graphq.passes.layouts import channels_last_form
 
 
 @pytest.fixture
@@ -50,3 +56,41 @@ def test_bad_signatures(registry):
         with pytest.raises(GraphError, match=message):
             register_op(infer=None)(f)
         assert f.__name__ not in OPS
+
+
+@pytest.fixture
+def softsign(registry):
+    @register_op(infer=infer_unary, elementwise=True, lanes=lambda x: x / (1.0 + op("abs", x)), onnx="Softsign",
+                 bound=Curve(slope=1, spread=0, own=1, ulps=2))
+    @in_f32
+    def softsign(src):
+        """`src / (1 + |src|)` (ONNX Softsign)."""
+        return src / (np.float32(1) + np.abs(src))
+
+    return softsign
+
+
+def test_a_lane_wise_operation_is_its_declaration(softsign, tmp_path, monkeypatch):
+    """Imported and saved, typed, fused into an epilogue, with a band around ties, laid out, and run row by row."""
+    onnx = pytest.importorskip("onnx")
+    importer = pytest.importorskip("graphq.onnx.importers.importer")
+    monkeypatch.delitem(importer.IMPORTERS, ("", "Softsign"), raising=False)  # of simpler operations, it goes first
+    g = gq.load_onnx(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n, 3, 4] x) => (float[n, 3, 4] y) { y = Softsign(x) }"""))
+    (node,) = g.nodes
+    assert node.op is softsign and str(node.output.type) == str(g.inputs[0].type)
+    gq.save_onnx(g, tmp_path / "g.onnx")
+    assert [n.op_type for n in onnx.load(tmp_path / "g.onnx").graph.node] == ["Softsign"]
+    assert why_rows_mix(g) is None
+    assert channels_last_form(node) == (("moves",), (True,), {})
+
+    rng = np.random.default_rng(0)
+    g = Graph()
+    x = g.dequantize(g.input("x", shape=(16, 64), dtype="u8"), scales=[0.02], zps=[120])
+    w = g.dequantize(g.constant(rng.integers(-127, 128, (64, 32), dtype=np.int8)), scales=[0.01])
+    g.output(g.quantize(g.softsign(x @ w), dtype="s8", scales=[1 / 127]), name="y")
+    model = gq.compile(g, isa="scalar", threads=1, passes=[Fuse("matmul")])
+    assert [n.op.name for n in model.graph.nodes_of(["partition"])[0].attrs["body"].nodes][-2] == "softsign"
+    assert "ties: 1 quantize settled" in model.explain()
+    data = rng.integers(0, 256, (16, 64), dtype=np.uint8)
+    np.testing.assert_array_equal(model(data), gq.reference(g, x=data))

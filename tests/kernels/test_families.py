@@ -16,10 +16,11 @@ def test_records_name_operations_that_there_are():
         assert family_named(f.name) is f and (f.quantized or f.floats)
 
 
-def test_the_pipeline_has_every_fusion_in_order():
-    assert [p.name for p in PIPELINE if isinstance(p, Fuse)] == [
-        "FuseConvolution", "FuseMatmul", "FuseMatmul4bit", "FusePool", "FuseInterpolate", "FuseConcat",
-        "FuseFloatConvolution", "FuseFloatMatmul", "FuseRow", "FuseEltwise"]
+def test_the_pipeline_has_every_fusion_and_those_of_integers_first():
+    fusions = [p for p in PIPELINE if isinstance(p, Fuse)]
+    assert {(p.family, p.floats) for p in fusions} == {
+        (f, floats) for f in FAMILIES for floats in (False, True) if (f.floats if floats else f.quantized)}
+    assert fusions == sorted(fusions, key=lambda p: p.floats)
 
 
 @pytest.mark.parametrize("fusion", [p for p in PIPELINE if isinstance(p, Fuse)], ids=lambda p: p.name)

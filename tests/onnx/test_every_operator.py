@@ -19,6 +19,7 @@ from onnx_forms import FORMS
 
 import graphq as gq
 from graphq.errors import GraphqError
+from graphq.ir.op import walk_ops
 from graphq.onnx.importers.importer import IMPORTERS, MICROSOFT
 
 ort = pytest.importorskip("onnxruntime")
@@ -158,6 +159,7 @@ def test_operator(op, record):
 def test_all_operators_have_forms():
     assert set(schemas()) <= set(FORMS) | ABSENT
     names = {f"{domain}.{op}" if domain else op for domain, op in IMPORTERS if domain != MICROSOFT}
+    names |= {op.onnx for op in walk_ops() if op.onnx}
     assert names - {"SimplifiedLayerNormalization"} <= set(FORMS)
 
 

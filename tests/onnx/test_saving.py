@@ -8,6 +8,7 @@ import pytest
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir.interpret import named_outputs
+from graphq.ir.op import walk_ops
 from graphq.onnx.exporters.writer import EXPORTERS, exports
 from graphq.testing import random_inputs
 
@@ -168,7 +169,8 @@ def test_round_trip(statement, tmp_path):
 
 def test_every_exporter_is_tried():
     elsewhere = {"onnx_node", "partition", "non_max_suppression"}  # below, in test_partitions.py, in test_detect.py
-    assert EXPORTERS.keys() - elsewhere <= set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS])))
+    operations = EXPORTERS.keys() | {op.name for op in walk_ops() if op.onnx}
+    assert operations - elsewhere <= set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS])))
 
 
 def test_sums_of_means_in_another_order(tmp_path):

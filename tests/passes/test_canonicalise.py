@@ -1,99 +1,21 @@
-"""Each rewrite of canonicalise, text in and text out, with its negatives."""
+"""Moves around quantize and dequantize, rewrites of canonicalise together, and their near misses."""
+from functools import partial
+
 import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.passes import (
-    CubeAsProducts,
-    DropMultiplyByOne,
-    DropNoopReshape,
-    DropNoopTranspose,
-    DropRepeatedRelu,
-    MergeReshapes,
-    MergeTransposes,
     QuantizeBeforeReshape,
     QuantizeBeforeTranspose,
     ReshapeBeforeDequantize,
-    TransposeAsReshape,
     TransposeBeforeDequantize,
-    UniformChannelsArePerTensor,
     canonicalise,
-    positive_axis,
 )
-from graphq.passes.normal_forms import VectorAsColumn
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 
-
-def check(rewrite, before, after=None, inputs="x: f32[4,6]", **kwargs):
-    """Statements and returns in and out, under one list of inputs."""
-    before, after = (None if t is None else f"graph({inputs}) {{\n{t}\n}}" for t in (before, after))
-    return check_pass(rewrite, before=before, after=after, **kwargs)
-
-
-# -- reshape and transpose ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", ["[4,6]", "[4,-1]", "[-1,6]", "[0,0], special_zero=true"])
-def test_noop_reshape(shape):
-    check(DropNoopReshape(), f"%y = static_reshape(x, shape={shape})\n return %y", "return x as y", count=1)
-
-
-def test_noop_reshape_keeps_others():
-    check(DropNoopReshape(), "%0 = static_reshape(x, shape=[6,4])\n return %0")
-    check(DropNoopReshape(), "%0 = static_reshape(x, shape=[-1,6])\n return %0",
-          inputs="x: f32[?,6]", sizes={"x": (2, 6)})
-
-
-def test_merge_reshapes():
-    check(MergeReshapes(), "%0 = static_reshape(x, shape=[3,8])\n %1 = static_reshape(%0, shape=[2,-1])\n return %1",
-          "%0 = static_reshape(x, shape=[2,12])\n return %0", count=1)
-    check(MergeReshapes(), """%0 = static_reshape(x, shape=[24])
-          %1 = static_reshape(%0, shape=[0,1], special_zero=true)
-          %2 = static_reshape(%1, shape=[2,2,6])
-          return %2""", "%0 = static_reshape(x, shape=[2,2,6])\n return %0", count=2)
-
-
-@pytest.mark.parametrize("end", ["return %1, %0", "%2 = relu(%0)\n return %1, %2"])
-def test_merge_reshapes_needs_a_single_user(end):
-    check(MergeReshapes(), f"%0 = static_reshape(x, shape=[3,8])\n %1 = static_reshape(%0, shape=[2,12])\n {end}")
-
-
-def test_merge_reshapes_needs_a_known_shape():
-    check(MergeReshapes(), "%0 = static_reshape(x, shape=[-1,3])\n %1 = static_reshape(%0, shape=[-1,2])\n return %1",
-          inputs="x: f32[?,6]", sizes={"x": (2, 6)})
-
-
-def test_merge_transposes():
-    text = "%0 = static_transpose(x, order={})\n %1 = static_transpose(%0, order={})\n return %1"
-    check(MergeTransposes(), text.format([1, 2, 0], [-1, 0, 1]),
-          "%0 = static_transpose(x, order=[0,1,2])\n return %0", inputs="x: u8[2,3,4]", count=1)
-    check(MergeTransposes(), text.format([1, 0, 2], [2, 0, 1]),
-          "%0 = static_transpose(x, order=[2,1,0])\n return %0", inputs="x: f32[2,3,4]", count=1)
-
-
-@pytest.mark.parametrize("end", ["return %1, %0", "%2 = relu(%0)\n return %1, %2"])
-def test_merge_transposes_needs_a_single_user(end):
-    check(MergeTransposes(), f"%0 = static_transpose(x, order=[1,0])\n %1 = static_transpose(%0, order=[1,0])\n {end}")
-
-
-@pytest.mark.parametrize("shape, order, after", [
-    ("[2,8,1,1]", [0, 2, 3, 1], "[2,1,1,8]"), ("[2,1,5,6]", [0, 2, 3, 1], "[2,5,6,1]"), ("[3,0]", [1, 0], "[0,3]")])
-def test_transpose_as_reshape(shape, order, after):
-    check(TransposeAsReshape(), f"%0 = static_transpose(x, order={order})\n return %0",
-          f"%0 = static_reshape(x, shape={after})\n return %0", inputs=f"x: f32{shape}", count=1)
-
-
-def test_transpose_as_reshape_keeps_others():
-    check(TransposeAsReshape(), "%0 = static_transpose(x, order=[1,0])\n return %0")
-    check(TransposeAsReshape(), "%0 = static_transpose(x, order=[1,0])\n return %0", inputs="x: f32[?,1]",
-          sizes={"x": (2, 1)})
-
-
-def test_noop_transpose():
-    check(DropNoopTranspose(), "%0 = static_transpose(x, order=[0,-1])\n return %0", "return x as out0", count=1)
-    check(DropNoopTranspose(), "%0 = static_transpose(x, order=[1,0])\n return %0")
-    check(DropNoopTranspose(), "%0 = static_transpose(x, order=[])\n return %0", "return x as out0", inputs="x: f32[]")
+check = partial(check_pass, inputs="x: f32[4,6]")
 
 
 def test_transpose_before_dequantize():
@@ -189,92 +111,6 @@ def test_a_flatten_between_dense_layers_does_not_keep_them_from_fusing():
     assert [n.attrs["anchor"] for n in g.nodes if n.op.name == "partition"] == ["matmul"]
 
 
-# -- quantization attributes ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", [
-    "softmax(x, axis={})", 'quantize(x, dtype=u8, qtype="per_channel", axis={}, scales=[1, 2, 3, 4, 5, 6])'])
-def test_positive_axis(call):
-    check(positive_axis, f"%0 = {call.format(-1)}\n return %0", f"%0 = {call.format(1)}\n return %0", count=1)
-    check(positive_axis, f"%0 = {call.format(1)}\n return %0")
-
-
-def test_positive_axis_of_dequantize():
-    text = '%0 = dequantize(x, qtype="per_channel", axis={}, scales=[1, 2, 3, 4], zps=[1, 2, 3, 4])\n return %0'
-    check(positive_axis, text.format(-2), text.format(0), inputs="x: u8[4,6]", count=1)
-    check(positive_axis, text.format(-2), inputs="x: u8[*]", sizes={"x": (4, 6)})
-
-
-@pytest.mark.parametrize("shape,axis", [("[]", -1), ("[4]", 7), ("[4]", -9), ("[2,3]", 0), ("[2,3]", 1)])
-def test_axis_of_per_tensor_is_ignored(shape, axis):
-    """A scalar's axis can never be positive: this must come to an end."""
-    check(positive_axis, f"%0 = dequantize(x, scales=[0.5], axis={axis})\n return %0",
-          "%0 = dequantize(x, scales=[0.5])\n return %0", inputs=f"x: u8{shape}")
-
-
-def test_softmax_statistics_stay_as_they_are():
-    check(positive_axis, "%0, %1 = softmax(x, axis=-1, keep_stats=true)\n return %0, %1")
-
-
-@pytest.mark.parametrize("zps,after", [("", ""), (", zps=[7, 7, 7]", ", zps=[7]")])
-def test_uniform_channels(zps, after):
-    text = '%0 = quantize(x, dtype=u8, qtype="per_channel", axis=0, scales=[0.5, 0.5, 0.5]{})\n return %0'
-    check(UniformChannelsArePerTensor(), text.format(zps),
-          f"%0 = quantize(x, dtype=u8, scales=[0.5]{after})\n return %0", inputs="x: f32[3,2]", count=1)
-
-
-@pytest.mark.parametrize("scales,zps", [("[0.5, 0.5, 0.25]", ""), ("[0.5, 0.5, 0.5]", ", zps=[7, 7, 8]"), ("[]", "")])
-def test_different_channels_stay(scales, zps):
-    n = 3 if scales != "[]" else 0
-    check(UniformChannelsArePerTensor(),
-          f'%0 = dequantize(x, qtype="per_channel", scales={scales}{zps})\n return %0', inputs=f"x: u8[2,{n}]")
-
-
-# -- arithmetic -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", ["multiply(x, %1)", "multiply(%1, x)", "divide(x, %1)"])
-@pytest.mark.parametrize("one", ["f32[]{1}", "f32[1]{1}", "f32[6]{1, 1, 1, 1, 1, 1}", "f32[1,1]{1}"])
-def test_multiply_by_one(call, one):
-    check(DropMultiplyByOne(), f"%1 = constant(value={one})\n %y = {call}\n return %y",
-          "return x as y", count=1)
-
-
-@pytest.mark.parametrize("call,one", [
-    ("divide(%1, x)", "f32[]{1}"), ("multiply(x, %1)", "f32[]{1.0000001}"), ("multiply(x, %1)", "f32[1,1,1]{1}"),
-    ("multiply(x, %1)", "f32[6]{1, 1, 1, 1, 1, 2}"), ("multiply(x, %1)", "bf16[1]{2}"), ("add(x, %1)", "f32[]{0}"),
-    ("multiply(x, %1)", "f32[]{nan}")])
-def test_other_factors_stay(call, one):
-    check(DropMultiplyByOne(), f"%1 = constant(value={one})\n %y = {call}\n return %y")
-
-
-def test_a_factor_that_is_no_constant_stays():
-    check(DropMultiplyByOne(), "%0 = multiply(x, y)\n return %0", inputs="x: f32[4], y: f32[]")
-
-
-def test_multiply_by_one_keeps_types():
-    check(DropMultiplyByOne(), "%0 = constant(value=f32[1]{1})\n %1 = multiply(x, %0)\n return %1",
-          inputs="x: bf16[4]")
-    unknown = "%0 = constant(value=f32[1,1]{1})\n %1 = multiply(x, %0)\n return %1"
-    check(DropMultiplyByOne(), unknown, inputs="x: f32[*]", sizes={"x": (3,)})  # the result has another rank
-    check(DropMultiplyByOne(), unknown.replace("[1,1]", "[]"), "return x as out0", inputs="x: f32[*]",
-          sizes={"x": (3,)})
-
-
-def test_cube():
-    check(CubeAsProducts(), "%0 = pow(x, beta=3)\n return %0", "%0 = square(x)\n %1 = multiply(%0, x)\n return %1")
-    check(CubeAsProducts(), "%0 = pow(x, beta=3)\n return %0", inputs="x: f16[4,6]")
-    check(CubeAsProducts(), "%0 = pow(x, beta=2.5)\n return %0")
-
-
-def test_repeated_relu():
-    check(DropRepeatedRelu(), "%0 = relu(x)\n %1 = relu(%0)\n %2 = relu(%1)\n return %2",
-          "%0 = relu(x)\n return %0", count=2)
-    check(DropRepeatedRelu(), "%0 = relu(x)\n %1 = relu(%0)\n return %1, %0")
-    check(DropRepeatedRelu(), "%0 = relu(x)\n %1 = relu(%0)\n %2 = exp(%0)\n return %1, %2")
-    check(DropRepeatedRelu(), "%0 = relu(x)\n %1 = tanh(%0)\n return %1")
-
-
 def test_all_together():
     """Weights that were transposed twice on the way, per channel and uniformly so."""
     check(canonicalise, """%0 = dequantize(x, qtype="per_channel", axis=-1, scales=[0.5, 0.5, 0.5])
@@ -289,9 +125,6 @@ def test_all_together():
           %2 = relu(%1)
           return %2""", inputs="x: s8[2,3]")
     check(canonicalise, "%0 = relu(x)\n return %0")
-
-
-# -- near misses ----------------------------------------------------------------------------------------------
 
 
 TWO = "%0 = dequantize(x, scales=[0.5])\n %1 = {}\n %2 = relu(%0)\n return %1, %2"
@@ -383,18 +216,3 @@ def test_what_is_far_from_a_rewrite_is_no_near_miss():
       return %4
     }""")
     assert run_passes(g, [canonicalise]) == []
-
-
-@pytest.mark.parametrize("transpose_b", [False, True])
-def test_a_constant_vector_becomes_a_column(transpose_b):
-    g, rng = gq.Graph("columns"), np.random.default_rng(0)
-    x, v, row = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (None, 4, 6)), ("v", (6,)), ("row", (6,))))
-    w = rng.standard_normal(6).astype(np.float32)
-    g.output(g.matmul(x, w, transpose_b=transpose_b), name="y")
-    g.output(g.matmul(x, v), name="not constant")
-    g.output(g.matmul(row, w), name="no matrix")
-    out = g.copy()
-    assert VectorAsColumn()(out) == 1
-    batch = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 4, 6)), ("v", (6,)), ("row", (6,)))}
-    for name, y in gq.reference(g, batch).items():
-        np.testing.assert_allclose(gq.reference(out, batch)[name], y, rtol=1e-6)

@@ -1,34 +1,21 @@
-"""Common subexpressions, dead code, constants, duplicated dequantizes."""
-import sys
+"""Common subexpressions and dead code."""
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import graphq as gq
 from graphq.ir import Graph
 from graphq.ir.op import OPS
-from graphq.ir.text import parse
 from graphq.ir.verify import verify
 from graphq.passes import (
-    duplicate_dequantize,
     eliminate_common_subexpressions,
     eliminate_dead_code,
-    fold_constants,
-    fold_dequantized_constants,
-    fold_dequantized_operands,
 )
 from graphq.passes.cleanup import _key
-from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 
-
-def check(rewrite, before, after=None, inputs="x: f32[4], y: f32[4]", **kwargs):
-    before, after = (None if t is None else f"graph({inputs}) {{\n{t}\n}}" for t in (before, after))
-    return check_pass(rewrite, before=before, after=after, **kwargs)
-
-
-# -- common subexpressions ------------------------------------------------------------------------------------
+check = partial(check_pass, inputs="x: f32[4], y: f32[4]")
 
 
 def test_equal_nodes_become_one():
@@ -117,160 +104,8 @@ def test_constants_of_every_dtype_have_keys():
     verify(g)
 
 
-# -- dead code ------------------------------------------------------------------------------------------------
-
-
 def test_dead_code():
     check(eliminate_dead_code, "%0 = relu(x)\n %1 = tanh(%0)\n %2 = constant(value=f32[]{1})\n %3 = exp(y)\n return %3",
           "%0 = exp(y)\n return %0", count=3)
     check(eliminate_dead_code, "%0 = relu(x)\n return %0")
     check(eliminate_dead_code, "%0, %1 = softmax(x, axis=0, keep_stats=true)\n return %1")
-
-
-# -- constants ------------------------------------------------------------------------------------------------
-
-
-def test_operations_on_constants_fold():
-    check(fold_constants, """%0 = constant(value=f32[4]{1, 2, 3, 4})
-          %1 = constant(value=f32[]{2})
-          %w = multiply(%0, %1)
-          %2 = exp(%w)
-          %3 = relu(%w)
-          %4 = add(x, %3)
-          return %4, %w""", """%w = constant(value=f32[4]{2, 4, 6, 8})
-          %0 = constant(value=f32[4]{2, 4, 6, 8})
-          %1 = add(x, %0)
-          return %1, %w""")
-
-
-def test_quantized_constants_fold_but_are_not_dequantized():
-    check(fold_constants, """%0 = constant(value=f32[2]{0.26, -1})
-          %1 = quantize(%0, dtype=s8, scales=[0.5])
-          %2 = dequantize(%1, scales=[0.5])
-          %3 = relu(%2)
-          return %3""", """%0 = constant(value=s8[2]{1, -2})
-          %1 = dequantize(%0, scales=[0.5])
-          %2 = relu(%1)
-          return %2""", count=1)
-
-
-def test_wide_integers_fold():
-    """Biases, s32: no anchor takes them as they are."""
-    check(fold_constants, """%0 = constant(value=s32[4]{1, -2, 3, 4})
-          %1 = dequantize(%0, scales=[0.5])
-          %2 = add(x, %1)
-          return %2""", """%0 = constant(value=f32[4]{0.5, -1, 1.5, 2})
-          %1 = add(x, %0)
-          return %1""", count=1)
-
-
-def test_dequantized_operands_fold_but_those_of_anchors():
-    check(fold_dequantized_operands, """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
-          %1 = dequantize(%0, scales=[0.5])
-          %2 = matmul(x, %1)
-          %3 = dequantize(%0, scales=[0.5])
-          %4 = add(%2, %3)
-          return %4""", """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
-          %1 = dequantize(%0, scales=[0.5])
-          %2 = matmul(x, %1)
-          %3 = constant(value=f32[2,2]{1, 1, 1, 1})
-          %4 = add(%2, %3)
-          return %4""", count=1, inputs="x: f32[2,2]")
-
-
-def test_dequantized_constants_fold_last():
-    check(fold_dequantized_constants, """%0 = constant(value=s8[2]{1, -2})
-          %1 = dequantize(%0, scales=[0.5])
-          %2 = relu(%1)
-          return %2""", "%0 = constant(value=f32[2]{0.5, 0})\n return %0", count=2)
-
-
-def test_what_depends_on_inputs_stays():
-    text = "%0 = constant(value=f32[4]{1, 2, 3, 4})\n %1 = add(x, %0)\n return %1, %0"
-    check(fold_constants, text)
-    check(fold_dequantized_constants, text)
-
-
-def test_partitions_of_constants_fold():
-    check(fold_dequantized_constants, """%0 = constant(value=s8[2]{1, -2})
-          %1 = partition(%0, body=graph body(i: s8[2]) {
-            %0 = dequantize(i, scales=[0.5])
-            return %0
-          }, anchor="eltwise")
-          return %1""", "%0 = constant(value=f32[2]{0.5, -1})\n return %0", count=1)
-
-
-def test_an_integer_matmul_of_constants_folds():
-    """It once failed: f32[2,1] may not become f32[1,2,1], the partition's results as one array."""
-    g = parse("""graph(x: f32[2,1]) {
-      %0 = constant(value=u8[2,2]{1, 2, 3, 4})
-      %1 = constant(value=s8[2,1]{1, -2})
-      %2 = dequantize(%0, scales=[0.5])
-      %3 = dequantize(%1, scales=[2])
-      %4 = matmul(%2, %3)
-      %5 = add(x, %4)
-      return %4, %5
-    }""")
-    run_passes(g)
-    assert [n.op.name for n in g.nodes] == ["constant", "partition"]
-    assert g.outputs[0].data.tolist() == [[-3.0], [-5.0]]
-
-
-def test_several_results_fold():
-    check(fold_constants, "%0 = constant(value=f32[3]{1, 3, 2})\n %1, %2 = top_k(%0, k=2)\n return %1, %2",
-          "%0 = constant(value=f32[2]{3, 2})\n %1 = constant(value=s64[2]{1, 2})\n return %0, %1", count=1)
-
-
-def test_what_cannot_run_stays():
-    for attrs in ("dtypes=[f32]", "dtypes=[f32], shapes=[[2]]"):
-        g = parse(f"graph() {{\n %0 = constant(value=f32[1]{{1}})\n %1 = wildcard(%0, {attrs})\n return %1\n}}")
-        assert fold_constants(g) == 0 == fold_dequantized_constants(g)
-        verify(g)
-
-
-def test_large_results_stay(monkeypatch):
-    monkeypatch.setattr(sys.modules["graphq.passes.fold_constants"], "MAX_ELEMENTS", 3)
-    check(fold_constants, "%0 = constant(value=f32[4]{1, 2, 3, 4})\n %1 = exp(%0)\n return %1")
-
-
-def test_every_dtype_folds():
-    g = Graph()
-    for dtype in ("u8", "s4", "bf16", "f8_e5m2", "boolean"):
-        c = g.constant(np.ones((2, 3), gq.dtypes.as_dtype(dtype).numpy))
-        g.output(g.static_transpose(c, order=[1, 0]))
-    want = gq.reference(g)
-    assert fold_constants(g) == 5 and all(n.op.name == "constant" for n in g.nodes)
-    verify(g)
-    got = gq.reference(g)
-    assert all(got[k].dtype == want[k].dtype and np.array_equal(got[k], want[k]) for k in want)
-
-
-# -- duplicate dequantize -------------------------------------------------------------------------------------
-
-TWO_USERS = """%0 = dequantize(x, scales=[0.5])
-  %1 = relu(%0)
-  %2 = tanh(%0)
-  return %1, %2"""
-
-
-def test_each_user_gets_its_own():
-    g = check(duplicate_dequantize, TWO_USERS, """%0 = dequantize(x, scales=[0.5])
-          %1 = relu(%0)
-          %2 = dequantize(x, scales=[0.5])
-          %3 = tanh(%2)
-          return %1, %3""", inputs="x: u8[4]", count=1)
-    assert duplicate_dequantize(g) == 0 and eliminate_common_subexpressions(g) == 1
-
-
-def test_a_returned_dequantize_is_left_to_the_return():
-    check(duplicate_dequantize, "%d = dequantize(x, scales=[0.5])\n %1 = relu(%d)\n return %1, %d",
-          "%d = dequantize(x, scales=[0.5])\n %1 = dequantize(x, scales=[0.5])\n %2 = relu(%1)\n return %2, %d",
-          inputs="x: u8[4]", count=1)
-
-
-def test_one_user_keeps_it():
-    check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n %1 = add(%0, %0)\n return %1", inputs="x: u8[4]")
-    check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n return %0, %0", inputs="x: u8[4]")
-    check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n %1 = relu(%0)\n %2 = exp(%0)\n return %1, %2",
-          inputs="x: u16[4]")
-    check(duplicate_dequantize, "%0 = relu(x)\n %1 = exp(%0)\n %2 = tanh(%0)\n return %1, %2")

@@ -13,8 +13,7 @@ INPUTS = "x: {}[1,5,6,3], w: f32[3,3,3,2], b: f32[2]"
 
 
 def check(before, after=None, dtype="f32"):
-    before, after = (None if t is None else f"graph({INPUTS.format(dtype)}) {{\n{t}\n}}" for t in (before, after))
-    return check_pass(FoldPadIntoConvolution(), before=before, after=after)
+    check_pass(FoldPadIntoConvolution(), before, after, inputs=INPUTS.format(dtype))
 
 
 @pytest.mark.parametrize("bias", ["", ", b"])

@@ -1,8 +1,8 @@
 """Concats fold with what dequantizes their sources and what follows them."""
 import fusions
 import pytest
+from graphs import graph_of
 
-from graphq.ir.text import parse
 from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
@@ -16,16 +16,12 @@ QUANTIZED = """
 INPUTS = "x: u8[2,3], y: s8[2,4]"
 
 
-def text_of(statements, inputs=INPUTS):
-    return fusions.text_of(statements, inputs)
-
-
 def fused(statements, inputs=INPUTS):
     return fusions.fused(Fuse("concat"), statements, inputs)
 
 
 def test_a_quantized_concat():
-    check_pass(Fuse("concat"), before=text_of(QUANTIZED), count=1, after=text_of("""
+    check_pass(Fuse("concat"), QUANTIZED, count=1, inputs=INPUTS, after="""
       %q = partition(x, y, body=graph body(x: u8[2,3], y: s8[2,4]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = dequantize(y, scales=[0.03])
@@ -34,7 +30,7 @@ def test_a_quantized_concat():
         %q = quantize(%3, dtype=u8, scales=[0.1], zps=[3])
         return %q as out0
       }, anchor="concat")
-      return %q"""))
+      return %q""")
 
 
 def test_a_plain_concat():
@@ -60,6 +56,6 @@ def test_epilogues_that_end_the_chain(statements, inputs, reason):
 
 
 def test_unknown_shapes_wait_for_the_first_call():
-    g = parse(text_of(QUANTIZED, "x: u8[?,3], y: s8[?,4]"))
+    g = graph_of(QUANTIZED, "x: u8[?,3], y: s8[?,4]")
     count, refusals = Fuse("concat").apply(g)
     assert count == 0 and "known at the first call only" in refusals[0].reason

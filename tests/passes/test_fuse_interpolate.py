@@ -1,8 +1,8 @@
 """Interpolates fold with what dequantizes their source and what follows them."""
 import fusions
 import pytest
+from graphs import graph_of
 
-from graphq.ir.text import parse
 from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
@@ -14,12 +14,8 @@ QUANTIZED = """
   return %q"""
 
 
-def text_of(statements, inputs="x: u8[2,3,4,5]"):
-    return fusions.text_of(statements, inputs)
-
-
 def test_a_quantized_interpolate():
-    check_pass(Fuse("interpolate"), before=text_of(QUANTIZED), count=1, after=text_of("""
+    check_pass(Fuse("interpolate"), QUANTIZED, count=1, inputs="x: u8[2,3,4,5]", after="""
       %q = partition(x, body=graph body(x: u8[2,3,4,5]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = interpolate(%0, mode="linear", sizes=[6,8])
@@ -27,7 +23,7 @@ def test_a_quantized_interpolate():
         %q = quantize(%2, dtype=u8, scales=[0.1], zps=[3])
         return %q as out0
       }, anchor="interpolate")
-      return %q"""))
+      return %q""")
 
 
 @pytest.mark.parametrize("end,ops", [
@@ -47,6 +43,6 @@ def test_values_with_other_users_stay_outside(end, ops):
     ('\n %0 = interpolate(x, mode="linear", sizes=[1,1,1,1,1])\n return %0', "x: f32[1,2,2,2,2,2,3]", "up to 4"),
 ])
 def test_refusals(statements, inputs, reason):
-    g = parse(text_of(statements, inputs))
+    g = graph_of(statements, inputs)
     count, refusals = Fuse("interpolate").apply(g)
     assert count == 0 and reason in refusals[0].reason

@@ -1,6 +1,7 @@
 """FuseMatmul: which chains become one integer partition, and why others do not."""
 import numpy as np
 import pytest
+from graphs import graph_of, text_of
 
 import graphq as gq
 from graphq.ir import Graph
@@ -21,13 +22,9 @@ DENSE = """
   return %q"""
 
 
-def text_of(statements, inputs="x: u8[4,3], b: f32[2], z: u8[4,2]"):
-    return f"graph({inputs}) {{{statements}\n}}"
-
-
 def fused(statements, inputs="x: u8[4,3], b: f32[2], z: u8[4,2]"):
     """Run the fusion on a copy; the fused graph, which has the same numbers, and the refusals."""
-    before = parse(text_of(statements, inputs))
+    before = graph_of(statements, inputs)
     after = before.copy()
     _, refusals = Fuse("matmul").apply(after)
     verify(after)
@@ -57,7 +54,7 @@ def refusal(statements, inputs="x: u8[4,3], b: f32[2], z: u8[4,2]"):
 
 
 def test_a_dense_layer():
-    check_pass(Fuse("matmul"), before=text_of(DENSE), count=1, after="""
+    check_pass(Fuse("matmul"), text_of(DENSE, "x: u8[4,3], b: f32[2], z: u8[4,2]"), count=1, after="""
         graph(x: u8[4,3], b: f32[2], z: u8[4,2]) {
           %w = constant(value=s8[3,2]{1, -2, 3, 4, 5, -6})
           %q = partition(x, %w, b, body=graph body(x: u8[4,3], w: s8[3,2] constant, b: f32[2]) {
@@ -227,7 +224,7 @@ SHARED = """
 
 
 def test_a_dequantize_that_feeds_two_matmuls():
-    before = parse(text_of(SHARED, "x: u8[4,3], w: s8[3,2], v: s8[3,5]"))
+    before = graph_of(SHARED, "x: u8[4,3], w: s8[3,2], v: s8[3,5]")
     alone, both = before.copy(), before.copy()
     assert Fuse("matmul")(alone) == 0
     assert (duplicate_dequantize(both), Fuse("matmul")(both)) == (1, 2)
@@ -289,14 +286,14 @@ def test_a_returned_matmul_still_fuses():
      "expected dequantize or dynamic_dequantize, found relu (%0): f32[4,3]"),
 ])
 def test_refusals(statements, inputs, reason):
-    g = parse(text_of(statements, inputs))
+    g = graph_of(statements, inputs)
     count, refusals = Fuse("matmul").apply(g)
     assert count == 0 and reason in refusals[0].reason
     assert "matmul" in refusals[0].node
 
 
 def test_unknown_shapes_wait_for_the_first_call():
-    g = parse(text_of(bare(), "x: u8[?,3], w: s8[3,2]"))
+    g = graph_of(bare(), "x: u8[?,3], w: s8[3,2]")
     _, refusals = Fuse("matmul").apply(g)
     assert "is known at the first call only" in refusals[0].reason
 

@@ -1,8 +1,8 @@
 """Pools fold with what dequantizes their source and what follows them."""
 import fusions
 import pytest
+from graphs import graph_of
 
-from graphq.ir.text import parse
 from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
@@ -13,10 +13,6 @@ QUANTIZED = f"""
   %2 = relu(%1)
   %q = quantize(%2, dtype=u8, scales=[0.1], zps=[3])
   return %q"""
-
-
-def text_of(statements, inputs="x: u8[2,5,7,3]"):
-    return fusions.text_of(statements, inputs)
 
 
 def fused(statements, inputs="x: u8[2,5,7,3]"):
@@ -31,7 +27,7 @@ def refusal(statements, inputs="x: u8[2,5,7,3]"):
 
 
 def test_a_quantized_pool():
-    check_pass(Fuse("pool"), before=text_of(QUANTIZED), count=1, after=text_of(f"""
+    check_pass(Fuse("pool"), QUANTIZED, count=1, inputs="x: u8[2,5,7,3]", after=f"""
       %q = partition(x, body=graph body(x: u8[2,5,7,3]) {{
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = max_pool(%0, {POOL})
@@ -39,7 +35,7 @@ def test_a_quantized_pool():
         %q = quantize(%2, dtype=u8, scales=[0.1], zps=[3])
         return %q as out0
       }}, anchor="pool")
-      return %q"""))
+      return %q""")
 
 
 @pytest.mark.parametrize("pool", [f"avg_pool(%0, {POOL}, exclude_pad=true)", f"avg_pool(%0, {POOL}, exclude_pad=false)",
@@ -89,7 +85,7 @@ def test_values_with_other_users_stay_outside(end, ops):
     ("\n %0 = reduce_mean(x)\n return %0", "x: f32[2,3,4]", "reduces no axes of"),
 ])
 def test_refusals(statements, inputs, reason):
-    g = parse(text_of(statements, inputs))
+    g = graph_of(statements, inputs)
     count, refusals = Fuse("pool").apply(g)
     assert count == 0 and reason in refusals[0].reason, refusals
 

@@ -14,16 +14,12 @@ QUANTIZED = """
 INPUTS = "x: u8[2,5,7], m: f32[7]"
 
 
-def text_of(statements, inputs=INPUTS):
-    return fusions.text_of(statements, inputs)
-
-
 def fused(statements, inputs=INPUTS):
     return fusions.fused(Fuse("row", floats=True), statements, inputs)
 
 
 def test_a_quantized_softmax():
-    check_pass(Fuse("row", floats=True), before=text_of(QUANTIZED), count=1, after=text_of("""
+    check_pass(Fuse("row", floats=True), QUANTIZED, count=1, inputs=INPUTS, after="""
       %q = partition(x, m, body=graph body(x: u8[2,5,7], m: f32[7]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = add(%0, m)
@@ -31,7 +27,7 @@ def test_a_quantized_softmax():
         %q = quantize(%2, dtype=u8, scales=[0.004], zps=[0])
         return %q as out0
       }, anchor="row")
-      return %q"""))
+      return %q""")
 
 
 @pytest.mark.parametrize("row", ["log_softmax(%0)", "rms_norm(%0)", "rms_norm(%0, m)",

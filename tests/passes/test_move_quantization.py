@@ -1,6 +1,7 @@
 """Dequantize moves behind what picks, repeats and joins; text in and text out, with the negatives."""
 import itertools
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,9 +23,7 @@ from graphq.testing import check_pass
 PICKS = ["slice({}, axes=[1], starts=[4], ends=[-9], steps=[-2])", "expand({}, shape=[3,1,1])"]
 
 
-def check(rewrite, before, after=None, inputs="x: u8[4,6]", **kwargs):
-    before, after = (None if t is None else f"graph({inputs}) {{\n{t}\n}}" for t in (before, after))
-    return check_pass(rewrite, before=before, after=after, **kwargs)
+check = partial(check_pass, inputs="x: u8[4,6]")
 
 
 @pytest.mark.parametrize("pick", PICKS)
@@ -186,7 +185,7 @@ def test_concat():
     matmul = "matmul({}, w)"
     check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[3]", matmul.format("%2")),
           f"""%0 = concat(x, y, axis=1)\n %1 = dequantize(%0, scales=[0.1], zps=[3])\n %2 = {matmul.format('%1')}
-          return %2""", "x: u8[4,6], y: u8[4,2], w: f32[8,3]", count=1)
+          return %2""", inputs="x: u8[4,6], y: u8[4,2], w: f32[8,3]", count=1)
     check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[4]", matmul.format("%2")),
           inputs="x: u8[4,6], y: u8[4,2], w: f32[8,3]")
     check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[3]", matmul.format("%2")),

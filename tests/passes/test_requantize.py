@@ -1,4 +1,6 @@
 """What leaves quantized numbers as they are is dropped; text in and text out, with the negatives."""
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -13,10 +15,7 @@ from graphq.passes.requantize import (
 )
 from graphq.testing import check_pass
 
-
-def check(rewrite, before, after=None, inputs="x: u8[4,6]", **kwargs):
-    before, after = (None if t is None else f"graph({inputs}) {{\n{t}\n}}" for t in (before, after))
-    return check_pass(rewrite, before=before, after=after, **kwargs)
+check = partial(check_pass, inputs="x: u8[4,6]")
 
 
 PARAMETERS = ["scales=[0.1], zps=[3]", "scales=[0.003]",
@@ -28,7 +27,7 @@ PARAMETERS = ["scales=[0.1], zps=[3]", "scales=[0.003]",
 def test_equal_parameters_undo_each_other(parameters, dtype):
     text = f"%0 = dequantize(x, {parameters})\n %1 = quantize(%0, dtype={dtype}, {parameters})\n"
     check(DropRequantize(), f"{text} %2 = dequantize(%1, scales=[0.5])\n return %2",
-          "%0 = dequantize(x, scales=[0.5])\n return %0", f"x: {dtype}[4,6]", count=1)
+          "%0 = dequantize(x, scales=[0.5])\n return %0", inputs=f"x: {dtype}[4,6]", count=1)
 
 
 @pytest.mark.parametrize("zero", [-128, 0, 127])
@@ -93,7 +92,7 @@ def test_limits_before_quantize(limit, parameters, goes):
     op, _, attrs = limit.partition(", ")
     before = f"%0 = {op}(x{', ' * bool(attrs)}{attrs})\n %1 = quantize(%0, {parameters})\n return %1"
     check(DropLimitBeforeQuantize(), before, f"%0 = quantize(x, {parameters})\n return %0" if goes else None,
-          "x: f32[4,600]")
+          inputs="x: f32[4,600]")
 
 
 @pytest.mark.parametrize("limit,parameters,goes", [
@@ -105,7 +104,7 @@ def test_limits_after_dequantize(limit, parameters, goes):
     op, _, attrs = limit.partition(", ")
     before = f"%0 = dequantize(x, {parameters})\n %1 = {op}(%0{', ' * bool(attrs)}{attrs})\n return %1"
     check(DropLimitAfterDequantize(), before, f"%0 = dequantize(x, {parameters})\n return %0" if goes else None,
-          "x: u8[4,600]")
+          inputs="x: u8[4,600]")
 
 
 def test_limits_with_a_second_user_stay():
@@ -127,7 +126,7 @@ def test_what_a_product_takes_is_quantized_again(pick):
     check(RequantizePicked(), before + product,
           f"{before} %2 = quantize(%1, dtype=u8, scales=[0.1], zps=[3])\n %3 = {again.format('%2')}\n "
           f"%4 = {CONV.replace('%1', '%3')}\n return %4",
-          "x: u8[1,4,5,3], w: f32[1,1,3,2]", count=1)
+          inputs="x: u8[1,4,5,3], w: f32[1,1,3,2]", count=1)
     check(RequantizePicked(), before + "%2 = exp(%1)\n return %2", inputs="x: u8[1,4,5,3]")
 
 

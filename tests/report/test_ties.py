@@ -5,7 +5,6 @@ import pytest
 import graphq as gq
 from graphq.passes.pipeline import run_passes
 from graphq.report import ties as tie_report
-from graphq.report.ties import INEXACT
 
 W = "%w = constant(value=s8[2,2]{1, -2, 3, 4})\n %v = dequantize(%w, scales=[0.1])\n"
 Q, DQ = "quantize({}, dtype=u8, scales=[0.1])", "dequantize({}, scales=[0.1])"
@@ -49,7 +48,7 @@ def test_what_other_partitions_compute():
     assert "matmul" in ties(f"{text} return %2, %3") or ties(f"{text} return %2, %3") == []
 
 
-@pytest.mark.parametrize("op", sorted(INEXACT & {"exp", "tanh", "sigmoid", "erf", "mish", "log"}))
+@pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "mish", "log"])
 def test_they_do_differ(op):
     """Of a thousand numbers some results are others than the reference's, which are rounded once."""
     from graphq.model.planning import evaluate_formulas

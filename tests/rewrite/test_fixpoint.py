@@ -1,15 +1,16 @@
 """Fixpoint: several passes as one, which passes it has, and its near misses."""
+from functools import partial
+
 import pytest
+from graphs import graph_of
 
 from graphq.errors import GraphError
-from graphq.ir.text import parse, to_text
+from graphq.ir.text import to_text
 from graphq.passes import PIPELINE, DropRepeatedRelu, MergeTransposes, canonicalise, run_passes, without
 from graphq.rewrite.fixpoint import Fixpoint, apply, pass_name
 from graphq.rewrite.rule import ANY, Rewrite
 
-
-def graph(text, inputs="x: f32[4,4]"):
-    return parse(f"graph({inputs}) {{\n{text}\n}}")
+graph = partial(graph_of, inputs="x: f32[4,4]")
 
 
 class AbsOfRelu(Rewrite):
@@ -54,7 +55,7 @@ def test_a_pass_that_is_left_out_does_not_run():
     text, inputs = "%0 = pow(x, beta=3)\n return %0", "x: f32[4]"
     one = (canonicalise,)
     for passes, ops in ((one, ["square", "multiply"]), (without(one, "CubeAsProducts"), ["pow"])):
-        g = graph(text, inputs)
+        g = graph(text, inputs=inputs)
         run_passes(g, passes)
         assert [n.op.name for n in g.nodes] == ops
 

@@ -1,10 +1,12 @@
 """Patterns and the matcher: what matches, what does not and why."""
+from functools import partial
+
 import numpy as np
 import pytest
+from graphs import graph_of
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.ir.text import parse
 from graphq.rewrite.match import Matcher
 from graphq.rewrite.pattern import ANY, PatternBuilder, Var
 from graphq.rewrite.rule import Rewrite
@@ -13,8 +15,7 @@ A, B, C, X, Y = map(Var, "abcxy")
 P = PatternBuilder()
 
 
-def graph(text, inputs="x: f32[4,4], y: f32[4,4], z: f32[4,4]"):
-    return parse(f"graph({inputs}) {{\n{text}\n}}")
+graph = partial(graph_of, inputs="x: f32[4,4], y: f32[4,4], z: f32[4,4]")
 
 
 def match(pattern, text, **kwargs):

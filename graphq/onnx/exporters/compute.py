@@ -7,33 +7,10 @@ from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.onnx.exporters.writer import Writer, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
-from graphq.onnx.importers.eltwise import BINARY, SAME, WITH_ALPHA
 from graphq.onnx.importers.reduce import REDUCTIONS
 from graphq.onnx.protos.types import element_of
 
-ALIKE = {**{ours: theirs for theirs, ours in {**SAME, **BINARY}.items()}, "abs": "Abs", "choose": "Where",
-         "maximum": "Max", "minimum": "Min",
-         "greater_equal": "GreaterOrEqual", "select": "Where", "matmul_integer": "MatMulInteger", "reorder": "Identity"}
-"""Operations that are one ONNX node without attributes."""
-
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
-
-
-@exports(*ALIKE)
-def alike(w: Writer, node: Node) -> None:
-    """Operations of ALIKE. Where graphq wants equal shapes, ONNX broadcasts too."""
-    if node.attrs.get("beta", 1) != 1:
-        raise GraphError("Softplus has no beta")
-    if node.attrs.get("dtype") is not None:
-        raise GraphError(f"ONNX's operator does not round to {node.attrs['dtype']}; use a type_cast")
-    w.node(node, ALIKE[node.op.name])
-
-
-@exports("elu", "hard_sigmoid", "leaky_relu")
-def with_alpha(w: Writer, node: Node) -> None:
-    """The attributes have their names in ONNX, too."""
-    name = next(theirs for theirs, (ours, _) in WITH_ALPHA.items() if ours == node.op.name)
-    w.node(node, name, **node.attrs)
 
 
 @exports("square", "squared_difference")

@@ -5,27 +5,6 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.onnx.exporters.writer import Writer, exports
-from graphq.onnx.importers.pick import ALIKE
-
-FROM_ALIKE = {ours: theirs for theirs, ours in ALIKE.items()}
-
-SAME = {"gather_elements": "GatherElements", "gather_nd": "GatherND", "scatter_elements": "ScatterElements",
-        "scatter_nd": "ScatterND", "is_inf": "IsInf", "non_max_suppression": "NonMaxSuppression",
-        "grid_sample": "GridSample"}
-"""Operations whose attributes ONNX's operators have under the same names."""
-
-
-@exports(*FROM_ALIKE)
-def alike(w: Writer, node: Node) -> None:
-    """One node without attributes."""
-    w.node(node, FROM_ALIKE[node.op.name])
-
-
-@exports(*SAME)
-def same(w: Writer, node: Node) -> None:
-    """Truth values as 0 and 1."""
-    attrs = {name: int(x) if isinstance(x, bool) else x for name, x in node.attrs.items()}
-    w.node(node, SAME[node.op.name], **attrs)
 
 
 @exports("arg_max", "arg_min")

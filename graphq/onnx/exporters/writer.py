@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphq.base.sizes import assumed
@@ -12,6 +13,8 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.constants import SIZED_CONSTANT, known
+from graphq.ir.op import lookup
+from graphq.onnx.protos.fallback import since_version
 
 OPSET, IR_VERSION = 21, 10
 """The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""
@@ -26,7 +29,7 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
     def declare(f: Exporter) -> Exporter:
         for op in ops:
-            if op in EXPORTERS:
+            if op in EXPORTERS or lookup(op).onnx:
                 raise GraphError(f"an exporter of {op} is registered already")
             EXPORTERS[op] = f
         return f
@@ -96,12 +99,27 @@ class Writer:
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             self.name(node.output)
             return
-        if node.op.name not in EXPORTERS:
+        exporter = EXPORTERS.get(node.op.name, declared if node.op.onnx else None)
+        if exporter is None:
             raise GraphError(f"save: {node.graph.describe(node)}: ONNX has no operator for it")
         try:
-            EXPORTERS[node.op.name](self, node)
+            exporter(self, node)
         except GraphError as e:
             raise GraphError(f"save: {node.graph.describe(node)}: {e}") from None
+
+
+def declared(w: Writer, node: Node) -> None:
+    """Write the operator that the operation is declared as. Where graphq wants equal shapes, ONNX broadcasts too."""
+    op = node.op
+    assert op.onnx is not None
+    since_version(op.onnx, "", OPSET, "ONNX")
+    theirs = onnx.defs.get_schema(op.onnx, OPSET).attributes
+    attrs = {name: int(x) if isinstance(x, bool) else x for name, x in node.attrs.items() if name in theirs}
+    for name in node.attrs.keys() - attrs.keys() - {"auto_broadcast"}:
+        if node.attrs[name] != op.attributes[name].default:
+            raise GraphError(f"ONNX's operator does not round to {node.attrs[name]}; use a type_cast"
+                             if name == "dtype" else f"{op.onnx} has no {name}")
+    w.node(node, op.onnx, **attrs)
 
 
 def rank(value: Value) -> int:

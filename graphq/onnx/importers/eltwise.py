@@ -10,56 +10,25 @@ from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.ir import Value
 from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.importer import Call, Outputs, aligned, imports, operation_of
 from graphq.onnx.importers.shape import dims_of
 from graphq.onnx.protos.types import dtype_of
 from graphq.ops.arithmetic import NUMBERS
 from graphq.ops.cast import CASTABLE
 from graphq.ops.infer import FLOATS
 
-SAME = {"Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
-        "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal", "Relu": "relu",
-        "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt",
-        "Tanh": "tanh"}
-"""Operators that take one tensor and no attributes, and graphq's operations."""
-
-WITH_ALPHA = {"Elu": ("elu", {"alpha": 1.0}), "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
-              "LeakyRelu": ("leaky_relu", {"alpha": 0.01})}
-"""Operators whose attributes graphq's operations have under the same names, and ONNX's defaults."""
-
-BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 """Casts that are oneDNN's TypeCast."""
 
 
-@imports(*SAME)
-def same(c: Call) -> Outputs:
-    """Operators of SAME."""
-    return c.graph.add_node(lookup(SAME[c.node.op_type]), [c.input(0)], {})
-
-
-@imports(*WITH_ALPHA)
-def with_alpha(c: Call) -> Outputs:
-    """Operators of WITH_ALPHA, with their attributes."""
-    name, defaults = WITH_ALPHA[c.node.op_type]
-    return c.graph.add_node(lookup(name), [c.input(0)], {k: c.attr(k, v) for k, v in defaults.items()})
-
-
-@imports(*BINARY)
+@imports("Add", "Sub", "Mul", "Div")
 def binary(c: Call) -> Outputs:
     """Add, Sub, Mul, Div."""
-    return _binary(c, BINARY[c.node.op_type], *aligned(c))
-
-
-def aligned(c: Call) -> tuple[Value, Value]:
-    """Two operands that broadcast as NumPy has it; before version 7 the second one lay at `axis` of the first."""
-    a, b, axis = c.input(0), c.input(1), c.attr("axis")
-    if c.version >= 7 or axis is None:
-        return a, b
-    dims, rank = dims_of(b), len(dims_of(a))
-    return a, c.graph.static_reshape(b, shape=[*dims, *[1] * (rank - axis % rank - len(dims))])
+    op = operation_of(c.node.op_type)
+    assert op is not None
+    return _binary(c, op.name, *aligned(c))
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:

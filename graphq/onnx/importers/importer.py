@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, helper
 
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import number
@@ -21,7 +22,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.constants import add_known, computed, known
 from graphq.ir.interpret import evaluate
 from graphq.ir.node import ONNX_NAME
-from graphq.ir.op import lookup
+from graphq.ir.op import Op, lookup, walk_ops
 from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import bodies, parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
@@ -61,6 +62,16 @@ def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
         return f
 
     return declare
+
+
+def operation_of(op_type: str) -> Op | None:
+    """The operation that is declared as this operator of ONNX's own domain; None when there is none."""
+    return next((op for op in walk_ops() if op.onnx == op_type), None)
+
+
+def importer_of(domain: str, op_type: str) -> Importer | None:
+    """The importer of an operator: its own, or that of operators which an operation is declared as."""
+    return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
 
 @dataclass
@@ -222,7 +233,7 @@ def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.n
     """
     proto = parsed(model)
     node = proto.graph.node[0]
-    if (DOMAINS.get(node.domain, node.domain), node.op_type) not in IMPORTERS or any(bodies(node)):
+    if importer_of(DOMAINS.get(node.domain, node.domain), node.op_type) is None or any(bodies(node)):
         return None
     graph = Graph()
     scope = Scope({i.domain: i.version for i in proto.opset_import})
@@ -244,7 +255,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
     version = scope.opsets[domain]
-    importer = IMPORTERS.get((domain, node.op_type))
+    importer = importer_of(domain, node.op_type)
     if domain != MICROSOFT:
         version = since_version(node.op_type, domain, version, label(node))
     elif importer is None:
@@ -274,6 +285,35 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
         return None, "graphq has no operation for these operands"
     made = (outs,) if isinstance(outs, Value) else tuple(outs)
     return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""
+
+
+def by_declaration(c: Call) -> Outputs:
+    """The operation that is declared as the operator; attributes that the node leaves out have ONNX's defaults."""
+    op = operation_of(c.node.op_type)
+    assert op is not None
+    operands = aligned(c) if len(op.operands) == 2 and "axis" not in op.attributes else \
+        [c.optional(k) if p.optional else c.input(k) for k, p in enumerate(op.operands)]
+    defaults = onnx.defs.get_schema(c.node.op_type, c.version).attributes
+    attrs = {name: c.attrs[name] if name in c.attrs else attribute_default(defaults[name].default_value)
+             for name in op.attributes if name in defaults}
+    return c.graph.add_node(op, operands, {k: bool(x) if op.attributes[k].annotation is bool else x
+                                           for k, x in attrs.items()})
+
+
+def attribute_default(proto: AttributeProto) -> Any:
+    """The default in a schema; of a number of f32 the shortest that is rounded to it."""
+    value = helper.get_attribute_value(proto)
+    return value.decode() if isinstance(value, bytes) else float(str(np.float32(value))) if isinstance(value, float) \
+        else value
+
+
+def aligned(c: Call) -> tuple[Value, Value]:
+    """Two operands that broadcast as NumPy has it; before version 7 the second one lay at `axis` of the first."""
+    a, b, axis = c.input(0), c.input(1), c.attr("axis")
+    if c.version >= 7 or axis is None:
+        return a, b
+    dims, rank = b.type.dims, len(a.type.dims)
+    return a, c.graph.static_reshape(b, shape=[*dims, *[1] * (rank - axis % rank - len(dims))])
 
 
 def by_body(c: Call) -> Outputs:

@@ -2,32 +2,13 @@
 from __future__ import annotations
 
 from graphq.ir.op import lookup
-from graphq.onnx.importers.eltwise import aligned
 from graphq.onnx.importers.importer import Call, Outputs, imports
-
-ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": "is_nan", "Less": "less",
-         "LessOrEqual": "less_equal", "Not": "logical_not", "Or": "logical_or", "Xor": "logical_xor"}
-"""Operators without attributes, and graphq's operations."""
-
-
-@imports(*ALIKE)
-def alike(c: Call) -> Outputs:
-    """Operators of ALIKE."""
-    operands = aligned(c) if len(c.inputs) == 2 else [c.input(0)]
-    return c.graph.add_node(lookup(ALIKE[c.node.op_type]), operands, {})
 
 
 @imports("GreaterOrEqual")
 def greater_or_equal(c: Call) -> Outputs:
     """`a >= b` is `b <= a`."""
     return c.graph.less_equal(c.input(1), c.input(0))
-
-
-@imports("IsInf")
-def is_inf(c: Call) -> Outputs:
-    """Of both signs by default."""
-    return c.graph.is_inf(c.input(0), detect_negative=bool(c.attr("detect_negative", 1)),
-                          detect_positive=bool(c.attr("detect_positive", 1)))
 
 
 @imports("ArgMax", "ArgMin")
@@ -53,18 +34,6 @@ def cum_sum(c: Call) -> Outputs:
                            reverse=bool(c.attr("reverse", 0)))
 
 
-@imports("GatherElements")
-def gather_elements(c: Call) -> Outputs:
-    """Along `axis`."""
-    return c.graph.gather_elements(c.input(0), c.input(1), axis=c.attr("axis", 0))
-
-
-@imports("GatherND")
-def gather_nd(c: Call) -> Outputs:
-    """The first `batch_dims` dimensions side by side."""
-    return c.graph.gather_nd(c.input(0), c.input(1), batch_dims=c.attr("batch_dims", 0))
-
-
 @imports("Scatter", "ScatterElements")
 def scatter_elements(c: Call) -> Outputs:
     """Along `axis`; Scatter is the older name."""
@@ -72,24 +41,11 @@ def scatter_elements(c: Call) -> Outputs:
                                     reduction=c.attr("reduction", "none"))
 
 
-@imports("ScatterND")
-def scatter_nd(c: Call) -> Outputs:
-    """`reduction` combines with what is there."""
-    return c.graph.scatter_nd(c.input(0), c.input(1), c.input(2), reduction=c.attr("reduction", "none"))
-
-
 @imports("Trilu")
 def trilu(c: Call) -> Outputs:
     """The diagonal is a constant, 0 when absent."""
     k = c.numbers(1)[0] if c.has(1) else 0
     return c.graph.trilu(c.input(0), upper=bool(c.attr("upper", 1)), k=k)
-
-
-@imports("NonMaxSuppression")
-def non_max_suppression(c: Call) -> Outputs:
-    """How many boxes there are is known when it runs."""
-    return c.graph.non_max_suppression(c.input(0), c.input(1), *(c.optional(k) for k in (2, 3, 4)),
-                                       center_point_box=bool(c.attr("center_point_box", 0)))
 
 
 @imports("GridSample")

@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -14,7 +15,7 @@ from kernel_factories import divided_by_zero, multiples
 from graphq.errors import KernelError
 from graphq.kernels.jit import codegen, compiling, modules
 from graphq.kernels.jit.codegen import Source
-from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.compiling import Job, _Worker
 
 BROKEN = Source(divided_by_zero, ())
 ENDING = """
@@ -65,6 +66,7 @@ def fresh(monkeypatch, here):
     """No worker runs, no module is loaded, and it is not known whether processes work."""
     monkeypatch.setattr(compiling, "_workers", set())
     monkeypatch.setattr(compiling, "_queue", SimpleQueue())
+    monkeypatch.setattr(compiling, "_later", deque())
     monkeypatch.setattr(compiling, "_processes_work", None)
     monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(modules, "_modules", {})
@@ -74,10 +76,26 @@ def fresh(monkeypatch, here):
             worker.join()
 
 
+def test_what_is_wanted_comes_first_and_nothing_comes_twice(fresh, monkeypatch):
+    monkeypatch.setattr(compiling, "start_workers", lambda: None)
+    jobs = [Job("object_code", Source(multiples, (n,)), wanted=n in (2, 4)) for n in range(5)]
+    done = []
+    monkeypatch.setattr(_Worker, "do", lambda self, job: (done.append(job), jobs[3].want()))
+    _Worker(None, 0).run()
+    assert [jobs.index(job) for job in done] == [2, 4, 3, 0, 1]
+
+
+def test_no_process_is_started_for_what_nobody_wants(fresh):
+    job = Job("object_code", Source(multiples, (7,)), wanted=False)
+    assert not compiling._workers and not job.done
+    job.want()
+    assert compiling._workers and "times" in job.result()[1]
+
+
 def waiting(source, function="object_code", keep=None):
     """A job that is in no queue."""
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(Job, "_begin", lambda self: None)
+        m.setattr(Job, "want", lambda self: None)
         return Job(function, source, keep)
 
 

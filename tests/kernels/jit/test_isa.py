@@ -1,5 +1,7 @@
 """ISA levels: detection, resolution, emulation, self-test."""
+import ast
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,6 +42,23 @@ def test_levels_are_ordered():
         "scalar": ["scalar"], "avx2": ["scalar", "avx2"], "avx_vnni": ["scalar", "avx2", "avx_vnni"],
         "avx512": ["scalar", "avx2", "avx512"], "avx512_vnni": ["scalar", "avx2", "avx512", "avx512_vnni"],
         "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "amx"]}
+
+
+def test_levels_have_the_extensions_of_their_features():
+    assert [x.name for x in isa.LEVELS if x.has("vnni")] == ["avx_vnni", "avx512_vnni", "amx"]
+    assert [x.name for x in isa.LEVELS if x.has("amx-tile")] == ["amx"] and not isa.level_named("avx2").has("avx512f")
+    assert isa.level_named("avx512").has("avx512f")
+    assert [isa.lowest(*x).name for x in ((8,), (16,), (8, "vnni"), (16, "vnni"), (16, "amx-tile"))] == [
+        "avx2", "avx512", "avx_vnni", "avx512_vnni", "amx"]
+
+
+def test_levels_are_named_in_their_table_and_in_those_of_kernels_alone():
+    """Everything else asks a level what it has, so that a new one is a row of these tables."""
+    names, root = {x.name for x in isa.LEVELS} - {"scalar"}, Path(__file__).parents[3]
+    files = [path.relative_to(root).as_posix() for folder in ("graphq", "kernels", "passes")
+             for path in (root / folder).rglob("*.py")
+             if any(isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(path.read_text())))]
+    assert {*files} == {"kernels/jit/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_4bit/tiles.py"}
 
 
 def test_native_levels_have_all_that_they_include():

@@ -12,7 +12,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.table import KERNELS, select
 from graphq.kernels.matmul_4bit import tiles as matmul_4bit
-from graphq.kernels.matmul_4bit.pack import pack_4bit
+from graphq.kernels.matmul_4bit.pack import pack_4bit, panel_bytes
 from graphq.plan.step import Target
 
 NATIVE = [level.name for level in isa.available()]
@@ -52,7 +52,7 @@ def run(guarded, kernel, level, a, packed, n, threads=1):
     out, source, packed = guarded(np.full((m, n), np.nan, np.float32)), guarded(a), guarded(packed)
     product = matmul.Product(kernel.dtypes[0], m, n, k, w_dtype=matmul_4bit.W_DTYPE)
     step = matmul.plan_matmul(Store(acc("f32"), "f32"), product, Target(level, threads), kernel)
-    words = {"a": source.ctypes.data, "w": packed.ctypes.data}
+    words = {"a": source.ctypes.data, "w": packed.ctypes.data, "panel_bytes": panel_bytes(packed)}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
 
