@@ -146,10 +146,10 @@ class IntegerConvolution(Convolution):
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw [taps and channels, output channels], along the first dimension in the order of sums as written."""
+        """w - zw [output channels, taps and channels], along the last dimension in the order of sums as written."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
-        return w.transpose((1, 2, 0, 3) if order == "taps" else (2, 1, 0, 3)).reshape(k, self.filter.outputs)
+        return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
 
     @property
     def column_zps(self) -> np.ndarray:

@@ -39,8 +39,9 @@ class Products:
 
     `node` is the anchor in the body, `total` the expression that stands for the sum, which includes the bias where sums
     start at it. `activations` are the range of activations less their zero point. `weights` gives those less their zero
-    points, [k, columns] in the order of the sum, of `batch` matrices side by side; or, where they are not constant, is
-    the most that one can be in size. `packed_zps` are what kernels subtract from weights as they are packed.
+    points, [columns, k] in the order of the sum, of `batch` matrices one after another; or, where they are not
+    constant, is the most that one can be in size. `packed_zps` are what kernels subtract from weights as they are
+    packed.
     """
 
     node: Node

@@ -171,8 +171,10 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
 
     def weights() -> np.ndarray:
         assert data is not None and zps is not None
-        w = (data.swapaxes(-1, -2) if p.transpose_b else data).astype(np.int16) - zps.astype(np.int16)
-        return np.moveaxis(w, -2, 0).reshape(p.k, prod(p.b_shape[:-2]) * p.n)
+        w = data.swapaxes(-1, -2) if p.transpose_b else data
+        if zps.any() or w.dtype != np.int8:
+            w = w.astype(np.int16) - zps.astype(np.int16)
+        return w.swapaxes(-1, -2).reshape(prod(p.b_shape[:-2]) * p.n, p.k)
 
     unknown = data is None or zps is None
     return dequantized_products(

@@ -199,23 +199,21 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
     f = view(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
     if layout == IN_WINDOWS:
-        _locate_windows(frame, batch, m, i, rows, step)
+        locate_windows(frame, f.stride, batch, m, i, rows, step)
 
 
 @njit
-def _locate_windows(frame: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 
     Lines have `m` output pixels, and come after one another in the batch.
     """
-    f = view(frame)
-    windows = f.stride
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki
     outer, inner = windows + w.outer_table, windows + w.inner_table
     line = batch % (width * w.height // m)
     run = line * ((m + RUN - 1) // RUN) + i // RUN
-    f.runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
+    view(frame).runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
     y, x = (line * m + i) // width, (line * m + i) % width
     entry, last = frame + ROWS_AT, frame + ROWS_AT + 16 * (rows - 1)
     while entry <= last:

@@ -54,9 +54,9 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
               batch: int = 1) -> SumError:
     """The bounds for activations from `low` to `high` (zero points subtracted, from both operands).
 
-    `weights` are integers [k, columns], in the order of the sums, of `batch` matrices side by side, for all of which a
-    column's bound holds. When they are not constant: k, and the most that one can be in size; the result then has one
-    number for each of `sum_orders`'s scales.
+    `weights` are integers [columns, k], in the order of the sums, of `batch` matrices one after another, for all of
+    which a column's bound holds. When they are not constant: k, and the most that one can be in size; the result then
+    has one number for each of `sum_orders`'s scales.
     """
     activations = min(low, 0), max(high, 0)  # padding is 0
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
@@ -65,11 +65,11 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
         reach = later(_reach_of_any, chains, activations, *weights)
         bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0), np.zeros(1))
         return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1))
-    k, columns = weights.shape
+    columns, k = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (sum_.w_scale, np.abs(sum_.start)))
     step = max(1, PART // max(1, k))
-    parts = [_sums_of_weights(chains, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
+    parts = [_sums_of_weights(chains, np.ascontiguousarray(weights[c:c + step], np.float32), scales[c:c + step])
              for c in range(0, max(1, columns), step)]
     sums = Sums(*(np.concatenate(x) for x in zip(*parts, strict=True)))
     bounds = _bounds(_reach(chains, activations, k, sums), scale_and_size, scales, starts, sums.moved)
@@ -122,7 +122,7 @@ def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums
     signed = parts @ ones
     factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
     moved = factors - signed.sum(axis=(1, 2), dtype=np.float64) * scales
-    return Sums(np.abs(parts) @ ones, signed, np.einsum("ncpk,ncpk->ncp", parts, parts), moved)
+    return Sums(np.abs(parts) @ ones, signed, np.square(parts) @ ones, moved)
 
 
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:

@@ -7,9 +7,11 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.ir.op import OPS, Curve, register_op
 from graphq.kernels.lanes.expression import op
+from graphq.model import row_wise
 from graphq.model.row_wise import why_rows_mix
 from graphq.ops.compute import in_f32
 from graphq.ops.infer import infer_unary
+from graphq.passes import layouts
 from graphq.passes.fuse import Fuse
 from graphq.passes.layouts import channels_last_form
 
@@ -94,3 +96,8 @@ def test_a_lane_wise_operation_is_its_declaration(softsign, tmp_path, monkeypatc
     assert "ties: 1 quantize settled" in model.explain()
     data = rng.integers(0, 256, (16, 64), dtype=np.uint8)
     np.testing.assert_array_equal(model(data), gq.reference(g, x=data))
+
+
+def test_rules_are_those_that_operations_name():
+    assert {x.layout for x in OPS.values()} - {None} == layouts.RULES.keys()
+    assert {x.rows for x in OPS.values()} - {None} == row_wise.RULES.keys()

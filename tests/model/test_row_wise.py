@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.ir.op import OPS
-from graphq.model.row_wise import RULES, why_rows_mix
+from graphq.model.row_wise import why_rows_mix
 
 
 def mixes(build, *shape, dtype="f32"):
@@ -316,7 +315,3 @@ def test_what_is_said_is_what_running_tells(statement):
     apart = measured(g, {name: x for name, x in arrays.items() if name in INPUTS})
     assert (why_rows_mix(g) is None) == (apart and statement not in CAUTIOUS), why_rows_mix(g)
     assert apart or statement not in CAUTIOUS
-
-
-def test_rules_are_those_that_operations_name():
-    assert {x.rows for x in OPS.values()} - {None} == RULES.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Node
+from graphq.ir.op import OPS
 from graphq.onnx.exporters.writer import Writer, exports
 
 
@@ -33,14 +34,11 @@ def trilu(w: Writer, node: Node) -> None:
     w.node(node, "Trilu", w.constant(np.int64(node.attrs["k"])), upper=int(node.attrs["upper"]))
 
 
-FUNCTIONS = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "maximum": "Max", "minimum": "Min"}
-
-
 @exports("arithmetic")
 def arithmetic(w: Writer, node: Node) -> None:
-    """One node."""
+    """As the operation of floats is declared, or Mod."""
     function = node.attrs["function"]
-    if function in FUNCTIONS:
-        w.node(node, FUNCTIONS[function])
+    if function in OPS:
+        w.node(node, str(OPS[function].onnx))
     else:
         w.node(node, "Mod", fmod=int(function == "remainder"))

@@ -42,7 +42,7 @@ def test_sums_keep_to_their_bounds(order, k, kind):
     extremes = np.where(w.T > 0, 255, 0)  # what each column's partial sums are largest for
     x = np.concatenate([rng.integers(0, 256, (40, k)), rng.integers(200, 256, (40, k)), extremes,
                         255 - extremes]).astype(np.uint8)
-    proved, estimated = sum_error(literal, 0, 255, w)
+    proved, estimated = sum_error(literal, 0, 255, w.T)
     found = distances(literal, x, w)
     assert proved.shape == estimated.shape == (COLUMNS,) and (estimated <= proved).all()
     assert (found <= proved).all()
@@ -55,23 +55,24 @@ def test_sums_keep_to_their_bounds(order, k, kind):
 def test_bounds_follow_the_range_of_activations_and_the_order_of_weights():
     rng = np.random.default_rng(0)
     literal = made("chains", 1024, rng)
-    halves, alternating = (sum_error(literal, 0, 255, weights(x, 1024, rng)) for x in ("halves", "alternating"))
+    halves, alternating = (sum_error(literal, 0, 255, weights(x, 1024, rng).T) for x in ("halves", "alternating"))
     assert (halves.estimated > 5 * alternating.estimated).all()
     w = weights("random", 1024, rng)
-    narrow, wide = sum_error(literal, 0, 64, w), sum_error(literal, 0, 255, w)
+    narrow, wide = sum_error(literal, 0, 64, w.T), sum_error(literal, 0, 255, w.T)
     assert (wide.proved > 3.9 * narrow.proved).all() and (wide.estimated > 3.5 * narrow.estimated).all()
 
 
 def test_columns_of_several_matrices_have_the_largest_bound():
     rng = np.random.default_rng(0)
     literal, w = made("chains", 40, rng), weights("random", 40, rng)
-    first, both = sum_error(literal, -3, 100, w), sum_error(literal, -3, 100, np.concatenate([w, w // 2], 1), batch=2)
+    first = sum_error(literal, -3, 100, w.T)
+    both = sum_error(literal, -3, 100, np.concatenate([w.T, w.T // 2]), batch=2)
     assert np.array_equal(first.proved, both.proved) and np.array_equal(first.estimated, both.estimated)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_sums_of_nothing(order):
-    bounds = sum_error(made(order, 0, np.random.default_rng(0)), 0, 255, np.zeros((0, COLUMNS), np.int16))
+    bounds = sum_error(made(order, 0, np.random.default_rng(0)), 0, 255, np.zeros((COLUMNS, 0), np.int16))
     assert (bounds.proved == 0).all()
 
 
@@ -91,5 +92,5 @@ def test_the_estimate_has_what_roundings_of_weights_add_up_to():
                       np.zeros(1, np.float32))
     w = np.full((1000, 1), 7, np.int16)
     moved = 1000 * abs(float(np.float32(7) * scale) - 7 * float(scale))
-    proved, estimated = sum_error(literal, 0, 255, w)
+    proved, estimated = sum_error(literal, 0, 255, w.T)
     assert moved > 0 and (255 * 0.25 * moved < estimated).all() and (estimated < proved).all()
