@@ -11,10 +11,8 @@ import threading
 import time
 from contextlib import contextmanager
 from operator import index
-from pathlib import Path
 from types import ModuleType
 
-import kernel_factories
 import numpy as np
 import pytest
 from kernel_factories import divided_by_zero, multiples, of_a_missing_package, of_an_unknown_name
@@ -27,7 +25,6 @@ from graphq.kernels.jit.modules import FunctionTable, Statistics, load
 from graphq.kernels.lanes.expression import load as load_operand
 from graphq.kernels.lanes.stores import Store
 
-HELPERS = str(Path(kernel_factories.__file__).parent)
 CHILD = """
 import json, sys
 import numpy as np
@@ -46,7 +43,7 @@ print(json.dumps({"out": out.tolist(), "compiled": got.compiled, "loaded": got.l
 def start(folder):
     """Begin a process that loads and calls a module."""
     return subprocess.Popen([sys.executable, "-c", CHILD], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, "GRAPHQ_CACHE_DIR": str(folder), "PYTHONPATH": HELPERS})
+                            env={**os.environ, "GRAPHQ_CACHE_DIR": str(folder)})
 
 
 def finish(child):
