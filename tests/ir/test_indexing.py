@@ -13,8 +13,8 @@ KEYS = [0, -1, 3, -4, slice(None), slice(1, 3), slice(None, None, 2), slice(None
 
 
 @pytest.mark.parametrize("keys", [*((k,) for k in KEYS), *itertools.product(KEYS[:12] + KEYS[16:], KEYS[::3]),
-                                  (0, ..., 1), (None, 1, None, ..., None), (slice(1, 3), None, 0, slice(None, None, -2)),
-                                  (..., slice(0, 1)), (0, 0, 0), (..., None)], ids=str)
+                                  (0, ..., 1), (None, 1, None, ..., None), (..., slice(0, 1)),
+                                  (slice(1, 3), None, 0, slice(None, None, -2)), (0, 0, 0), (..., None)], ids=str)
 def test_indices_are_numpys(keys):
     array = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
     g = gq.Graph()
