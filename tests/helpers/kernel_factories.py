@@ -10,6 +10,7 @@ from graphq.kernels.jit.x86 import flipped
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
+from graphq.kernels.pixels.blocks import over_channels, tap_locator
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
@@ -114,6 +115,34 @@ def falling_asleep():
 def writing(stores, lanes):
     """Functions `write0`, `write1`, ... of Stores."""
     return Functions(**{f"write{k}": epilogue(store, lanes) for k, store in enumerate(stores)})
+
+
+def covering(lanes, widest):
+    """A block that writes, for each of so many channels, the width of the vector that it is in, added up."""
+    @emits
+    def cover(b, target, channels) -> None:
+        def emit(width, c):
+            for k in range(width):
+                place = target + (c + k) * 8
+                (place.load(I64) + width).store(place)
+
+        over_channels(b, channels, lanes, emit, widest)
+
+    def block(args, index):
+        cover(load_s64(args), load_s64(args + 8))
+
+    return Functions(block=block)
+
+
+def locating(ko, ki):
+    """A block that stores the addresses of the taps of an output pixel; of any window where ko is 0."""
+    locate = tap_locator(ko, ki)
+
+    def block(args, index):
+        locate(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24), 0, load_s64(args + 32),
+               load_s64(args + 40))
+
+    return Functions(block=block)
 
 
 # -- what Numba is given ----------------------------------------------------------------------------------------------

@@ -313,3 +313,15 @@ def test_sections_of_an_object_are_loaded_side_by_side():
     """Code reaches its constants within 2 GB, however scattered free memory is, as in processes with large maps."""
     done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
+
+
+def test_modules_of_saved_code_are_made_once_and_count_as_loaded(folder, fresh, monkeypatch):
+    monkeypatch.setattr(modules, "_saved", {})
+    code, key = load("test", multiples, 13).code, load("test", multiples, 13).key
+    with counted(loaded=1):
+        module = modules.saved("test", key, code)
+        assert times(module) == 273 and times(module, 2) == 26
+        assert modules.saved("test", key, code) is module and (module.key, module.code) == (key, code)
+    assert repr(module) == "<kernel module test>" and index(module.times) == module.times.address
+    with counted(loaded=1):
+        assert times(modules.saved("test", "another key", code)) == 273

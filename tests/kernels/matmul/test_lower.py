@@ -187,3 +187,15 @@ def test_sums_of_groups_at_the_limit(k, fits):
     reason, edit, operand = refused(check_matmul_4bit, g, constants)
     assert reason == f"sums over groups of {k} can reach {bound}, beyond s32" and bound - 255 * 127 < 2**31 < bound
     assert (edit, operand) == ("take smaller groups", 1)
+
+
+@pytest.mark.parametrize("scale, fits", [(2.0**-126, True), (2.0**-129, False)])
+def test_scales_after_a_product_have_inverses(scale, fits):
+    g, constants = four()
+    g.set_outputs([g.quantize(g.outputs[0], dtype="u8", scales=[scale])], ["q"])
+    if fits:
+        check_matmul_4bit(g, constants)
+    else:
+        reason, edit, _ = refused(check_matmul_4bit, g, constants)
+        assert reason == "1/scale of a quantize is not a finite f32"
+        assert edit == "give the quantize a scale above 2**-127"
