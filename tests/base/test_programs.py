@@ -83,7 +83,7 @@ def test_needed_slots(trace):
 def test_a_record_has_what_a_program_needs(trace):
     n, m = trace.leaf(4, "n"), trace.leaf(6, "m", "width")
     unused = m + 100
-    kept = later(np.full, n, 2.5)
+    kept = later(np.resize, table := np.arange(64) + 2.5, n)  # of an array that no size decides
     assert m * 2 < 20
     data = record(trace, [kept, n * 3])
     assert data.leaves == (n.slot, m.slot) and data.assumed == {"n": 4, "m": 6}
@@ -92,11 +92,12 @@ def test_a_record_has_what_a_program_needs(trace):
     assert unused.slot not in slots and unused.slot not in data.values
     assert slots == [c.slot for c in trace.calls if c.slot in slots] and kept.slot in slots
     assert kept.slot not in data.values and data.values[n.slot] == 4  # an array is made again
+    assert any(x is table for x in data.values.values())
     again = restored(data)
     assert again.sealed and again.leaves == [n.slot, m.slot] and again.assumed == {"n": 4, "m": 6}
     assert again.guards == dict(data.guards) and len(again.values) == 1 + max(*data.values, *slots)
     program = Program(again, [kept])
-    assert np.array_equal(program.at([3, 9]).of(kept), [2.5] * 3) and program.at([3, 10]) is None
+    assert np.array_equal(program.at([3, 9]).of(kept), [2.5, 3.5, 4.5]) and program.at([3, 10]) is None
     assert [c.slot for c in again.calls] == slots
 
 

@@ -7,7 +7,7 @@ from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I32, I64, Value, vector
 from graphq.kernels.jit.x86 import flipped
-from graphq.kernels.lanes.store_code import epilogue
+from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels, tap_locator
@@ -115,6 +115,20 @@ def falling_asleep():
 def writing(stores, lanes):
     """Functions `write0`, `write1`, ... of Stores."""
     return Functions(**{f"write{k}": epilogue(store, lanes) for k, store in enumerate(stores)})
+
+
+def from_registers(store, lanes, rows, vectors, packed):
+    """A function `write` as those of `writing`, of so many rows of vectors that are in registers."""
+    dtype = vector(I32, lanes)
+
+    @emits
+    def write(b, args, batch, i0, j0, count, cols, acc, ldacc, entries) -> Value:
+        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), packs=packed, entries=entries)
+        emitter.emit_registers([[(acc + ldacc * r + 4 * lanes * v).load(dtype, 4) for v in range(vectors)]
+                                for r in range(rows)])
+        return b.load(emitter.entries.count)
+
+    return Functions(write=write)
 
 
 def covering(lanes, widest):
