@@ -5,11 +5,12 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64
 from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.shuffles import columns_of, gathered, repeated, transpose_tiles
 from graphq.kernels.jit.values import I32, I64, Value, vector
 from graphq.kernels.jit.x86 import flipped
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
-from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
+from graphq.kernels.operands.tile_frame import Frame, clamped, locate_windows, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels, tap_locator
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
@@ -155,6 +156,37 @@ def locating(ko, ki):
     def block(args, index):
         locate(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24), 0, load_s64(args + 32),
                load_s64(args + 40))
+
+    return Functions(block=block)
+
+
+def locating_windows():
+    """A block that fills in the words of a tile's rows: its argument block has the arguments of `locate_windows`."""
+    def block(args, index):
+        locate_windows(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24),
+                       load_s64(args + 32), load_s64(args + 40), load_s64(args + 48))
+
+    return Functions(block=block)
+
+
+SHUFFLES = {"transposed": transpose_tiles, "columns": columns_of,
+            "gathered": lambda rows: [gathered(rows, [((5 * k + 1) % len(rows), 7 * k % 4) for k in range(8)])],
+            "repeated": lambda rows: [repeated(x, 2, 8) for x in rows],
+            "splat": lambda rows: [repeated(rows[0].lane(1), 8, 8)],
+            "once": lambda rows: [repeated(x, 1, 4) for x in rows]}
+"""Shuffles of rows of vectors."""
+
+
+def shuffling(name, count, lanes):
+    """A block that loads so many vectors, one after another, and stores what becomes of them."""
+    @emits
+    def run(b, source, target) -> None:
+        out = SHUFFLES[name]([(source + 4 * lanes * k).load(vector(I32, lanes), 4) for k in range(count)])
+        for k, x in enumerate(out):
+            x.store(target + 4 * x.type.count * k, 4)
+
+    def block(args, index):
+        run(load_s64(args), load_s64(args + 8))
 
     return Functions(block=block)
 
