@@ -113,3 +113,25 @@ def test_macs():
     assert transposed_macs(node) == 2 * 5 * 6 * 8 * 3 * 3 * 2
     node = body("conv_transpose", w_dims=(3, 2, 7, 4), weights_format="XOI").nodes[-1]
     assert transposed_macs(node) == 2 * 5 * 6 * 4 * 7 * 3 * 2
+
+
+@pytest.mark.parametrize("after, reason", [
+    (lambda g, y: g.softmax(y, axis=-1), "no lane-wise rule for softmax"),
+    (lambda g, y: g.quantize(y, dtype="u8", scales=[1e-39]), "1/scale of a quantize is not a finite f32"),
+    (lambda g, y: g.cast(g.quantize(y, dtype="u8", scales=[1.0]), dtype="f32"), None),
+    (lambda g, y: g.add(y, g.input("r", dtype="f32", shape=(6,))), None),
+    (lambda g, y: g.add(y, g.cast(g.input("r", dtype="f64", shape=(6,)), dtype="f32")), "kernels do not load f64"),
+    (lambda g, y: g.add(y, g.input("r", dtype="f32", shape=(2, 2, 3, 5, 6))), "the epilogue changes the shape of "
+     "f32[2,3,5,6] to f32[2,2,3,5,6]"),
+    (lambda g, y: g.static_reshape(y, shape=[2, 15, 6]), "the epilogue changes the shape of f32[2,3,5,6] to "
+     "f32[2,15,6]")])
+def test_epilogues(after, reason):
+    g = body()
+    g.set_outputs([after(g, g.outputs[0])], ["z"])
+    constants = [None] * len(g.inputs)
+    if reason is None:
+        check_convolution(g, constants)
+        return
+    with pytest.raises(Unsupported) as error:
+        check_convolution(g, constants)
+    assert str(error.value).startswith(reason)
