@@ -199,3 +199,26 @@ def test_scales_after_a_product_have_inverses(scale, fits):
         reason, edit, _ = refused(check_matmul_4bit, g, constants)
         assert reason == "1/scale of a quantize is not a finite f32"
         assert edit == "give the quantize a scale above 2**-127"
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("after, reason", [
+    (lambda g, y: g.softmax(y, axis=-1), "no lane-wise rule for softmax"),
+    (lambda g, y: g.quantize(y, dtype="u8", scales=[1e-39]), "1/scale of a quantize is not a finite f32"),
+    (lambda g, y: g.static_reshape(y, shape=[5, 3]), "an operand of shape [3, 5] does not broadcast into the result"),
+    (lambda g, y: g.relu(y), None), (lambda g, y: g.add(y, g.input("r", dtype="f32", shape=(3, 1))), None)])
+def test_epilogues(after, reason, quantized):
+    if quantized:
+        g = body()
+    else:
+        g = gq.Graph("body")
+        x, w = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (3, 4)), ("w", (4, 5))))
+        g.output(g.matmul(x, w), name="y")
+    g.set_outputs([after(g, g.outputs[0])], ["z"])
+    constants = [None] * len(g.inputs)
+    if reason is None:
+        check_matmul(g, constants)
+        return
+    with pytest.raises(Unsupported) as error:
+        check_matmul(g, constants)
+    assert reason in str(error.value)

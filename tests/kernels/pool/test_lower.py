@@ -1,10 +1,9 @@
-"""Lowering of pools, means and interpolation: refusals with their texts, and formulas against the reference."""
+"""Lowering of pools and means: refusals with their texts, and formulas against the reference."""
 import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.kernels.interpolate.lower import check_interpolate, lower_interpolate
 from graphq.kernels.pool.lower import check_pool, lower_pool
 
 
@@ -44,7 +43,11 @@ CHANNELS = {"qtype": "per_channel", "axis": 3, "scales": [0.5, 1.0, 2.0], "zps":
      "take pads that are smaller than the window", None),
     (dict(build=mean(1, 3), dequantize=SCALE),
      "reduce_mean reduces axes 1 and 3 of f32[2,5,6,3], kernels any but axis 3",
-     "transpose the source, so that the last axis stays", None)])
+     "transpose the source, so that the last axis stays", None),
+    (dict(build=lambda g, x: g.softmax(pool()(g, x), axis=-1), dtype="f32"), "no lane-wise rule for softmax", "", None),
+    (dict(build=lambda g, x: g.static_reshape(pool()(g, x), shape=[2, 8, 3]), dtype="f32"),
+     "an operand of shape [2, 4, 2, 3] does not broadcast into the result [2, 8, 3]",
+     "quantize before the operation that makes the result larger", None)])
 def test_refusals(options, reason, edit, operand):
     with pytest.raises(Unsupported) as error:
         check_pool(body(**options))
@@ -64,6 +67,8 @@ CASES = {
     "mean in order": dict(build=pool("avg_pool", in_order=True), dtype="f32"),
     "mean of an axis": dict(build=mean(1), dequantize=SCALE), "mean of two": dict(build=mean(1, 2), dequantize=SCALE),
     "mean of others": dict(build=mean(0, -2), dtype="f32"), "mean of the first": dict(build=mean(0), dtype="f32"),
+    "an epilogue": dict(build=lambda g, x: g.quantize(pool()(g, x), dtype="u8", scales=[0.5], zps=[3]),
+                        dequantize=SCALE),
     "a volume": dict(build=pool(kernel=[2, 1, 3], strides=[1, 2, 1], pads_begin=[0, 0, 1], pads_end=[1, 0, 1]),
                      dims=(2, 3, 4, 5, 2), dtype="f32"),
 }
@@ -81,26 +86,3 @@ def test_formulas(name):
     got, want, _ = formula(lower_pool, body(**CASES[name]))
     assert got.shape == want.shape and got.dtype == want.dtype
     np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=1e-6, atol=1e-6)
-
-
-def interpolate(mode, sizes, transformation="half_pixel", **attrs):
-    return lambda g, x: g.interpolate(x, mode=mode, sizes=list(sizes), coordinate_transformation_mode=transformation,
-                                      **{"data_format": "NXC", **attrs})
-
-
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-@pytest.mark.parametrize("transformation", ["half_pixel", "align_corners"])
-@pytest.mark.parametrize("sizes", [(10, 12), (7, 4), (1, 9), (5, 6)])
-@pytest.mark.parametrize("dequantize", [None, SCALE, CHANNELS])
-def test_interpolation(mode, transformation, sizes, dequantize):
-    if mode == "nearest" and transformation == "align_corners":
-        transformation = "half_pixel"
-    got, want, _ = formula(lower_interpolate, body(interpolate(mode, sizes, transformation), dequantize=dequantize,
-                                                   dtype="f32" if dequantize is None else "u8"))
-    assert got.shape == want.shape == (2, *sizes, 3)
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-5)
-
-
-def test_interpolation_that_is_refused():
-    with pytest.raises(Unsupported, match="kernels take channels last, data_format NXC"):
-        check_interpolate(body(interpolate("nearest", (6, 3), data_format="NCX"), dtype="f32"))

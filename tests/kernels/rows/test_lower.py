@@ -36,7 +36,9 @@ def op(name, **attrs):
     (lambda g, x: g.softmax(x, axis=-1, keep_stats=True)[0], (2, 3, 7),
      "softmax gives statistics too, kernels give one result", "leave keep_stats out"),
     (lambda g, x: g.add(g.softmax(r := g.relu(x), axis=-1), r), (2, 3, 7),
-     "what softmax reads is read again after it", "quantize and dequantize the source")])
+     "what softmax reads is read again after it", "quantize and dequantize the source"),
+    (lambda g, x: g.softmax(g.cum_sum(x, axis=0), axis=-1), (2, 3, 7), "no lane-wise rule for cum_sum", ""),
+    (lambda g, x: g.cum_sum(g.softmax(x, axis=-1), axis=0), (2, 3, 7), "no lane-wise rule for cum_sum", "")])
 def test_refusals(build, dims, reason, edit):
     with pytest.raises(Unsupported) as error:
         check_row(body(build, dims))
