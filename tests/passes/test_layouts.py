@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes.layouts import aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
+from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
 
 SHAPES = {"row": (1, 3, 1, 5), "number": (1, 1), "v": (2, 3, 4), "m": (4, 5), "w": (3, 4, 5), "c": (3,), "s": (3,),
           "p": (3,)}
@@ -69,6 +69,13 @@ def test_forms_compute_the_same(text):
     got = gq.reference(other, {v.name: feeds[v.name] for v in other.inputs})
     want = np.transpose(want, to_last(want.ndim)) if moves else want
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_histogram_reads_elements_in_any_order():
+    for shape, form in (("2,3,4,5", ("moves",)), ("2,3,4", ("moves",)), ("4,5", None)):
+        g = gq.parse(f"graph(x: f32[{shape}]) {{\n %0, %1 = histogram(x)\n return %0, %1\n}}")
+        made = channels_last_form(g.nodes[0])
+        assert made == (form and Form(form, (False, False), {}))
 
 
 def test_orders():

@@ -144,6 +144,7 @@ def test_json_of_one_value(model):
     assert found["y"]["operation"] == next(op for op in report["source"] if op["op"] == "matmul")
     assert found["0"]["cause"] == report["causes"][0] and found["sums"] == model.explain("z", format="json")
     assert found["sums"]["cause"] == report["causes"][0] and found["s"]["node"]["role"] == "reference"
+    assert [(s["runs"], s["parallel"], s["blocks"]) for s in found["s"]["steps"]] == [("reference", False, None)]
     assert found["x"]["input"] == report["inputs"][0] and found["x"]["node"] is None
     assert found["x"]["users"] == [node["operation"]["text"]]
 

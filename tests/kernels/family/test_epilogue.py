@@ -104,6 +104,7 @@ def test_shapes_of_operands(text, inputs, k, shape):
     ("quantize(x, dtype=f8_e4m3, scales=[1])", "x: f32[2]", "kernels do not quantize to f8_e4m3"),
     ("cast(x, dtype=f32)", "x: u8[2]", None), ("cast(x, dtype=s32)", "x: f32[2]", None),
     ("cast(x, dtype=u8)", "x: f32[2]", "kernels do not cast f32 to u8"),
+    ("cast(x, dtype=s32)", "x: s8[2]", "kernels do not cast s8 to s32"),
     ("cast(x, dtype=f32)", "x: boolean[2]", "kernels do not cast boolean to f32"),
     ('dynamic_dequantize(x, s, qtype="per_group", group_shape=[1,2])', "x: u8[2,4], s: f32[2,2]",
      "scales of groups of [1, 2]")])
