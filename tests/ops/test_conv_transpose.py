@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.errors import GraphError
+from graphq.base.budget import budget
+from graphq.errors import CompileError, GraphError
 from graphq.ops.conv import weight_axes
-from graphq.ops.conv_transpose import more_at_end, transposed_padding
+from graphq.ops.conv_transpose import conv_transpose, more_at_end, transposed_padding
 
 
 def by_loops(x, w, strides, dilations, begins, ends, more, groups):
@@ -64,3 +65,17 @@ def test_padding_of_outputs():
     for bad in ((1,), (-1, 0), (1, 2, 3)):
         with pytest.raises(GraphError, match=r"output_padding must be 2 values >= 0, one a spatial axis, got \["):
             more_at_end(bad, 2)
+
+
+def test_memory_counts_before_it_is_taken():
+    x, w = np.ones((2, 4, 5, 3), np.float32), np.ones((4, 2, 2, 3), np.float32)
+
+    def run():
+        return conv_transpose.reference(x, w, strides=[2, 3], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 2],
+                                        output_padding=[1, 0], groups=2, data_format="NCX", weights_format="IOX")
+
+    full = 8 * 2 * 4 * (4 * 2 + 2 + 1) * (2 * 3 + 5)
+    with budget(full):
+        assert run().shape == (2, 4, 11, 11)
+    with budget(full - 1), pytest.raises(CompileError, match=r"the full result of \[2, 4, 5, 3\] at strides \[2, 3\]"):
+        run()

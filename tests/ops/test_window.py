@@ -4,8 +4,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from graphq.base.budget import budget
 from graphq.dtypes import f32
-from graphq.errors import GraphError
+from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
 from graphq.ops.window import (
     channels_first,
@@ -101,3 +102,15 @@ def test_channels():
         check_channels("channels", got, want, (1, 3), "why")
     with pytest.raises(GraphError, match=r"channels must be 4 \(why\), got 3 in \[1,3,\?\]"):
         check_channels("channels", 3, 4, (1, 3, None), "why")
+
+
+def test_memory_counts_before_it_is_taken():
+    x = np.zeros((2, 3, 4, 5), np.float16)
+    with budget(2 * 2 * 3 * 7 * 5):
+        assert padded(x, [(2, 1), (1, -1)]).shape == (2, 3, 7, 5)
+    with budget(2 * 2 * 3 * 7 * 5 - 1), pytest.raises(CompileError, match=r"a source of \[2, 3, 4, 5\] padded by"):
+        padded(x, [(2, 1), (1, -1)])
+    with budget(32 * 7):
+        assert window_counts(7, 3, 1, (1, 1), 7, inside=True).tolist() == [2, 3, 3, 3, 3, 3, 2]
+    with budget(32 * 7 - 1), pytest.raises(CompileError, match="counting the taps of 7 windows"):
+        window_counts(7, 3, 1, (1, 1), 7, inside=True)

@@ -149,3 +149,12 @@ def test_tables_count_before_they_are_made():
                 continue
             with pytest.raises(CompileError, match=r"the tables of \[5, 7, 9\] windows of \[2, 4, 3\] elements"):
                 windows((6, 8, 9), (2, 4, 3), *((1, 1, 1),) * 2, ((0, 0),) * 3, (5, 7, 9), 1)
+
+
+def test_runs_count_before_they_are_made():
+    w = windows((5, 7), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (4, 5), 1)
+    with budget(10**6):
+        words = np.asarray(w.runs(4, 5))
+    assert words.size > 0
+    with budget(100), pytest.raises(CompileError, match=r"the runs of \[4, 5\] windows of \[2, 3\] elements"):
+        w.runs(4, 5)
