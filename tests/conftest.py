@@ -1,9 +1,11 @@
-"""The suite's own kernel cache, shared by its workers: empty at the start, removed at the end.
+"""What the suite sets before anything imports graphq: its kernel cache, and what its processes import.
 
-Set before anything imports graphq.
+The cache is the suite's own and shared by its workers: empty at the start, removed at the end. Processes that tests
+start import the graphq that the tests import, in whatever folder they run, and tests/helpers.
 """
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
@@ -11,19 +13,20 @@ from contextlib import ExitStack
 import pytest
 
 _WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of those that the controlling process started, with its folder
-_BEFORE = os.environ.get("GRAPHQ_CACHE_DIR")
+_BEFORE = {name: os.environ.get(name) for name in ("GRAPHQ_CACHE_DIR", "PYTHONPATH")}
 _FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else tempfile.mkdtemp(prefix="graphq-tests-")
-os.environ["GRAPHQ_CACHE_DIR"] = _FOLDER
+os.environ |= {"GRAPHQ_CACHE_DIR": _FOLDER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure():
     if _WORKER:
         return
-    if _BEFORE is None:
-        os.environ.pop("GRAPHQ_CACHE_DIR", None)
-    else:
-        os.environ["GRAPHQ_CACHE_DIR"] = _BEFORE
+    for name, value in _BEFORE.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     shutil.rmtree(_FOLDER, ignore_errors=True)
 
 

@@ -1,7 +1,6 @@
 """The benchmarks run, with whatever peers are installed; their times are nobody's business here."""
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 def run(name, *arguments):
     return subprocess.run([sys.executable, FOLDER / name, "--seconds", "0.001", "--threads", "1", *map(str, arguments)],
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+                          capture_output=True, text=True)
 
 
 def load(name):

@@ -33,7 +33,7 @@ def in_order(file: GraphFile, where: str) -> list[FileOp]:
     try:
         return [ops[k] for k in TopologicalSorter(needs).static_order()]
     except CycleError as e:
-        members = [ops[k].label for k in e.args[1][::-1]]
+        members = [ops[k].label for k in e.args[1]]
         shown = members if len(members) < 9 else [*members[:4], "...", *members[-4:]]
         raise GraphError(f"{where}: graph: a cycle: {' -> '.join(shown)}") from None
 

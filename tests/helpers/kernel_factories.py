@@ -5,11 +5,22 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import I32, I64, Value, vector
-from graphq.kernels.jit.x86 import flipped
-from graphq.kernels.lanes.store_code import epilogue
+from graphq.kernels.jit.shuffles import columns_of, gathered, repeated, transpose_tiles
+from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
+from graphq.kernels.jit.x86 import (
+    Tiles,
+    dot_u8s8,
+    flipped,
+    interleave,
+    load_first,
+    madd8,
+    madd16,
+    store_first,
+)
+from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
-from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
+from graphq.kernels.operands.tile_frame import Frame, clamped, locate_windows, read_columns, tail_group
+from graphq.kernels.pixels.blocks import over_channels, tap_locator
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
@@ -114,6 +125,149 @@ def falling_asleep():
 def writing(stores, lanes):
     """Functions `write0`, `write1`, ... of Stores."""
     return Functions(**{f"write{k}": epilogue(store, lanes) for k, store in enumerate(stores)})
+
+
+def from_registers(store, lanes, rows, vectors, packed):
+    """A function `write` as those of `writing`, of so many rows of vectors that are in registers."""
+    dtype = vector(I32, lanes)
+
+    @emits
+    def write(b, args, batch, i0, j0, count, cols, acc, ldacc, entries) -> Value:
+        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), packs=packed, entries=entries)
+        emitter.emit_registers([[(acc + ldacc * r + 4 * lanes * v).load(dtype, 4) for v in range(vectors)]
+                                for r in range(rows)])
+        return b.load(emitter.entries.count)
+
+    return Functions(write=write)
+
+
+def covering(lanes, widest):
+    """A block that writes, for each of so many channels, the width of the vector that it is in, added up."""
+    @emits
+    def cover(b, target, channels) -> None:
+        def emit(width, c):
+            for k in range(width):
+                place = target + (c + k) * 8
+                (place.load(I64) + width).store(place)
+
+        over_channels(b, channels, lanes, emit, widest)
+
+    def block(args, index):
+        cover(load_s64(args), load_s64(args + 8))
+
+    return Functions(block=block)
+
+
+def locating(ko, ki):
+    """A block that stores the addresses of the taps of an output pixel; of any window where ko is 0."""
+    locate = tap_locator(ko, ki)
+
+    def block(args, index):
+        locate(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24), 0, load_s64(args + 32),
+               load_s64(args + 40))
+
+    return Functions(block=block)
+
+
+def locating_windows():
+    """A block that fills in the words of a tile's rows: its argument block has the arguments of `locate_windows`."""
+    def block(args, index):
+        locate_windows(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24),
+                       load_s64(args + 32), load_s64(args + 40), load_s64(args + 48))
+
+    return Functions(block=block)
+
+
+def instructions(name, lanes, emulated):
+    """A block that stores what an instruction of `x86` makes of three vectors of s32, one after another."""
+    @emits
+    def run(b, source, target) -> None:
+        acc, a, w = ((source + 4 * lanes * k).load(vector(I32, lanes), 4) for k in range(3))
+        halves = vector(I16, 2 * lanes)
+        if name == "dot":
+            out = dot_u8s8(b, acc, a, w, emulated)
+        elif name == "signed dot":
+            out = dot_u8s8(b, acc, a, w, True, signed=True)
+        elif name == "madd16":
+            out = madd16(b, a.as_type(halves), w.as_type(halves), emulated)
+        else:
+            out = madd8(b, a, w, emulated)
+        out.store(target, 4)
+
+    def block(args, index):
+        run(load_s64(args), load_s64(args + 8))
+
+    return Functions(block=block)
+
+
+def interleaving(count, lanes, itemsize):
+    """A block that stores so many rows of `lanes` elements woven; elements are of `itemsize` bytes."""
+    @emits
+    def run(b, source, target) -> None:
+        kind = vector(I8 if itemsize < 4 else I32, lanes * (itemsize if itemsize < 4 else 1))
+        interleave([(source + lanes * itemsize * k).load(kind, 1) for k in range(count)], lanes).store(target, 1)
+
+    def block(args, index):
+        run(load_s64(args), load_s64(args + 8))
+
+    return Functions(block=block)
+
+
+def moving_first(lanes):
+    """A block that loads the first lanes of s32 at word 0 and stores those at word 1; words 2 and 3 say how many."""
+    @emits
+    def run(b, source, target, loaded, stored) -> None:
+        store_first(load_first(source, loaded, vector(I32, lanes)) + 1, target, stored)
+
+    def block(args, index):
+        run(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24))
+
+    return Functions(block=block)
+
+
+def multiplying_tiles(rows, signed):
+    """A block that multiplies tiles in memory: two of 64 bytes a row at word 0, whose product goes to word 1 twice."""
+    @emits
+    def run(b, source, target, state) -> None:
+        for tile, count in ((0, rows), (1, rows), (2, 16)):
+            b.value(I64, count).trunc(I8).store(state + 48 + tile, 1)
+        tiles = Tiles(b, state, True)
+        tiles.configure()
+        tiles.zero(0)
+        tiles.load(1, source, b.value(I64, 64))
+        tiles.load(2, source + 1024, b.value(I64, 64))
+        tiles.dot(0, 1, 2, signed)
+        tiles.store(0, target, b.value(I64, 64))
+        tiles.dot(0, 1, 2, signed)
+        tiles.store(0, target + 1024, b.value(I64, 64))
+        tiles.release()
+
+    def block(args, index):
+        run(load_s64(args), load_s64(args + 8), stack(64 + 8 * 1024))
+
+    return Functions(block=block)
+
+
+SHUFFLES = {"transposed": transpose_tiles, "columns": columns_of,
+            "gathered": lambda rows: [gathered(rows, [((5 * k + 1) % len(rows), 7 * k % 4) for k in range(8)])],
+            "repeated": lambda rows: [repeated(x, 2, 8) for x in rows],
+            "splat": lambda rows: [repeated(rows[0].lane(1), 8, 8)],
+            "once": lambda rows: [repeated(x, 1, 4) for x in rows]}
+"""Shuffles of rows of vectors."""
+
+
+def shuffling(name, count, lanes):
+    """A block that loads so many vectors, one after another, and stores what becomes of them."""
+    @emits
+    def run(b, source, target) -> None:
+        out = SHUFFLES[name]([(source + 4 * lanes * k).load(vector(I32, lanes), 4) for k in range(count)])
+        for k, x in enumerate(out):
+            x.store(target + 4 * x.type.count * k, 4)
+
+    def block(args, index):
+        run(load_s64(args), load_s64(args + 8))
+
+    return Functions(block=block)
 
 
 # -- what Numba is given ----------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -64,7 +63,7 @@ def wrong_names(dataset, artefact):
 
 def main(artefact):
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-             runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}})
+             runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}})
     ray.data.DataContext.get_current().enable_progress_bars = False
     dataset = ray.data.from_items([{"x": row, "id": k} for k, row in enumerate(rows(COUNT))], override_num_blocks=40)
     for what in (actors_at_another_level, an_actor_is_killed, wrong_names):

@@ -79,6 +79,12 @@ CASES = {
                                  ("WZ", s8(20, 2).astype(ml_dtypes.int4))], {"block_size": 16, "quantize_axis": 1}, 0),
     "MatMulNBits negative": ([("a", floats(3, 64)), ("B", u8(5, 2, 16)), ("BS", np.append(floats(9), S(0)))],
                              {"K": 64, "N": 5, "bits": 4, "block_size": 32}, 0),
+    "QuantizeLinear": ([("x", floats(3, 9)), ("S", S(0.02)), ("Z", Z(120))], {}, 0),
+    "QuantizeLinear axis": ([("x", floats(3, 9)), ("S", np.float32([0.02, 0.5, 0.01])), ("Z", np.int8([3, -9, 0]))],
+                            {"axis": 0}, 0),
+    "DequantizeLinear": ([("x", u8(3, 9)), ("S", S(0.02)), ("Z", Z(120))], {}, 0),
+    "DequantizeLinear axis": ([("x", s8(3, 9)), ("S", np.float32([0.02, 0.5, 0.01])), ("Z", np.int8([3, -9, 0]))],
+                              {"axis": 0}, 0),
     "FusedMatMul": ([("a", floats(2, 8, 3)), ("b", floats(2, 5, 8))], {"transA": 1, "transB": 1, "alpha": 0.25}, 0),
     "Gelu": ([("x", floats(3, 9))], {}, 0),
     "FastGelu": ([("x", floats(3, 9)), ("D", floats(9))], {}, 0),
@@ -181,3 +187,13 @@ def test_sums_and_products_of_commensurate_scales_fall_as_onnx_runtime_has_them(
     g = gq.load_onnx(m)
     for got in (gq.reference(g, a=a, b=b), gq.compile(g, strict=True)(a=a, b=b)):
         assert (got != want).mean() < 1e-3  # ONNX Runtime's sums are fused, ours are not
+
+
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "QAttention"])
+def test_a_node_that_names_no_result(name):
+    inputs, attrs, _ = CASES[name]
+    m = node_model(name, inputs, attrs)
+    unnamed = m.graph.node.add()
+    unnamed.CopyFrom(m.graph.node[0])
+    unnamed.output[:] = [""]
+    assert len(gq.load_onnx(m).outputs) == 1

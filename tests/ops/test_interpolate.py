@@ -2,9 +2,11 @@
 import numpy as np
 import pytest
 
+from graphq.base.budget import budget
 from graphq.dtypes import DTYPES
-from graphq.errors import GraphError
+from graphq.errors import CompileError, GraphError
 from graphq.ir.op import lookup
+from graphq.ops.interpolate import elements
 
 rng = np.random.default_rng(12)
 SIX = np.arange(6, dtype=np.float32).reshape(1, 1, 6)
@@ -131,3 +133,10 @@ def test_types(infer, types, attrs, want):
 def test_rules(infer, types, attrs, match):
     with pytest.raises(GraphError, match=match):
         infer("interpolate", *types, mode="linear", **attrs)
+
+
+def test_memory_counts_before_it_is_taken():
+    with budget(64 * 5):
+        assert elements(3, 5, "nearest", "half_pixel")[0].size == 5
+    with budget(64 * 5 - 1), pytest.raises(CompileError, match="the places of 5 elements among 3"):
+        elements(3, 5, "nearest", "half_pixel")

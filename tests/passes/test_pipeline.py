@@ -2,6 +2,8 @@
 import numpy as np
 import pytest
 
+from graphq.base.budget import budget
+from graphq.errors import CompileError
 from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
@@ -203,3 +205,15 @@ def test_long_graphs():
     g.output(v, name="y")
     run_passes(g)
     assert ops(g).count("row") == 40 and set(ops(g)) == {"row", "eltwise"}
+
+
+def test_constants_count_first():
+    def graph():
+        g = Graph()
+        g.output(g.add(g.input("x", dtype="f32", shape=(50,)), np.ones(50, np.float32)), name="y")
+        return g
+
+    with budget(200):
+        run_passes(graph(), [])
+    with budget(199), pytest.raises(CompileError, match="the graph's constants would take"):
+        run_passes(graph(), [])

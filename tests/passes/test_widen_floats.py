@@ -38,6 +38,10 @@ def test_a_matmul_of_constant_weights():
     ("x: f16[8,2], b: f16[1]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w, b)"),
     ("x: f16[1,2,7,1]", f"%w = constant(value=f16[1,2,1,1]{{1, 2}})\n"
                         f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
+    ("x: f16[1,7,1,2]", f"%w = constant(value=f16[2,2,1,1]{{1, 2, 3, 4}})\n"
+                        f'%0 = convolution(x, %w, {LISTS}, data_format="NXC", weights_format="OIX")'),
+    ("x: f16[1,2,7,1]", f"%w = constant(value=f16[2,2,1,1]{{1, 2, 3, 4}})\n"
+                        f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
 ])
 def test_what_stays(inputs, nodes):
     check_pass(WidenProducts(), before=f"graph({inputs}) {{\n {nodes}\n return %0\n}}")
@@ -60,3 +64,15 @@ def test_a_chain_of_layers_has_the_same_bits():
     assert got.tobytes() == narrow.tobytes()
     np.testing.assert_allclose(got.astype(float), gq.reference(g, feed).astype(float), rtol=4e-3, atol=4e-3)
     assert "f32f32" in models[0].explain() and "f16f16" in models[1].explain()
+
+
+@pytest.mark.parametrize("data_format, shape", [("NXC", "1,4,2,3"), ("NCX", "1,3,2,4"), ("NXC", "2,4,1,3")])
+@pytest.mark.parametrize("op", ["convolution", "conv_transpose"])
+def test_convolutions_of_enough_pixels(op, data_format, shape):
+    g = gq.parse(f"""graph(x: f16[{shape}]) {{
+      %w = constant(value=f16[3,3,1,1]{{1, 2, 3, 4, 5, 6, 7, 8, 9}})
+      %0 = {op}(x, %w, {LISTS}, data_format="{data_format}", weights_format="OIX")
+      return %0
+    }}""")
+    assert WidenProducts()(g) == 1 and g.outputs[0].dtype.name == "f16"
+    assert [n.op.name for n in g.nodes if n.op.name != "constant"] == ["type_cast", op, "type_cast"]

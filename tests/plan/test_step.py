@@ -1,12 +1,14 @@
 """The argument block of a step: words by their names, slots behind them, rooms at the end; how work is cut."""
 import numpy as np
 import pytest
+from kernel_factories import multiples
 
 from graphq.errors import KernelError
+from graphq.kernels.jit import isa
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.records import Record
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.plan.step import Step, pieces, rows_of_block
+from graphq.plan.step import BLOCK_CYCLES, Step, Target, pieces, plan_rows, rows_of_block, threads_for
 
 
 def test_arguments_of_a_step_are_filled_in_by_their_names():
@@ -43,3 +45,21 @@ def test_blocks_are_cut_in_pieces_of_neighbours():
     (0, 1, 2, 1, 1)])
 def test_rows_are_cut_in_four_blocks_a_thread(rows, batch, threads, unit, each):
     assert rows_of_block(rows, batch, threads, unit) == each
+
+
+@pytest.mark.parametrize("threads, cycles, worth", [
+    (1, 1e9, 1), (2, 0, 1), (2, 2 * BLOCK_CYCLES - 1, 1), (2, 2 * BLOCK_CYCLES, 2), (8, 5.5 * BLOCK_CYCLES, 5),
+    (8, 100 * BLOCK_CYCLES, 8)])
+def test_threads_have_work_enough(threads, cycles, worth):
+    assert threads_for(threads, cycles) == worth
+
+
+@pytest.mark.parametrize("rows, batch, unit, threads, cycles, each, blocks, count", [
+    (100, 1, 1, 2, BLOCK_CYCLES, 13, 8, 2), (100, 1, 1, 2, 100, 100, 1, 0), (100, 3, 16, 2, BLOCK_CYCLES, 48, 9, 2),
+    (100, 3, 1, 1, BLOCK_CYCLES, 100, 3, 0), (0, 3, 1, 2, BLOCK_CYCLES, 1, 0, 0), (1, 5, 1, 4, BLOCK_CYCLES, 1, 5, 4)])
+def test_rows_are_planned(rows, batch, unit, threads, cycles, each, blocks, count):
+    step = plan_rows(multiples, Record("source", "each", "more"), {"source": 5, "more": 6},
+                     Target(isa.LEVELS[0], threads), rows=rows, cycles=cycles, batch=batch, unit=unit, of=(3,))
+    assert (step.kernel, step.blocks, step.pieces) == ("multiples_3", blocks, count)
+    assert step.words == {"source": 5, "each": each, "more": 6} and step.function.name == "block"
+    assert step.function.module.source.arguments == (3,) and step.function.module.name == "multiples"

@@ -153,3 +153,18 @@ def test_shapes_that_differ_when_they_run():
 def test_graphs_without_shared_names():
     with pytest.raises(gq.GraphError, match="have no tensor of the same name"):
         compare(gq.parse(gq.to_text(net(named=False)).replace("return %4 as y", "return %4 as other")), net(), BATCH)
+
+
+@pytest.mark.parametrize("left, right, fits", [
+    ("?,4", "2,4", True), ("2,4", "?,4", True), ("2,?", "2,4", True), ("*", "2,4", True), ("2,4", "*", True),
+    ("?,5", "?,4", False), ("?", "?,4", False), ("3,4", "2,4", False)])
+def test_tensors_fit_where_no_known_dimension_differs(left, right, fits):
+    def graph(dims):
+        return gq.parse(f"graph(x: f32[{dims}]) {{\n %y = relu(x)\n return %y\n}}")
+
+    batch = [{"x": np.ones((2, 4), np.float32)}]
+    if fits:
+        assert compare(graph(left), graph(right), batch)["y"].largest == 0
+    else:
+        with pytest.raises(gq.GraphError, match="have no tensor of the same name"):
+            compare(graph(left), graph(right), batch)

@@ -433,3 +433,16 @@ def test_what_follows_a_product_that_no_fusion_takes_has_its_cause():
     report = gq.compile(g, passes=[Fuse("eltwise", floats=True)], threads=1).explain(format="json")
     texts = [c["reason"] for c in report["causes"]]
     assert [t for t in texts if "no fusion takes" in t] == ["no fusion takes conv_integer"]
+
+
+def test_operands_of_one_operation_have_causes_of_their_own():
+    found = causes("""graph(x: u8[1,2,4,4], y: s8[1,3,3,2]) {
+      %a = dequantize(x, scales=[0.1])
+      %b = dequantize(y, scales=[0.01])
+      %s = grid_sample(%a, %b)
+      %q = quantize(%s, dtype=u8, scales=[0.2])
+      return %q
+    }""")
+    assert [(c.value, c.reason, c.also) for c in found] == [
+        (value, f"grid_sample (%s) reads {read} in f32: no partition takes a grid_sample in", also)
+        for value, read, also in (("%q", "%a", ("%a", "%s")), ("%b", "%b", ("%s",)))]

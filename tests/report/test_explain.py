@@ -8,7 +8,7 @@ from moved_obstacles import ALL
 from onnx import helper, numpy_helper
 
 import graphq as gq
-from graphq.report import records
+from graphq.report import explain, records
 
 SCALES = 'dtype=u8, scales=[0.2], zps=[7]'
 TEXT = f"""graph two(x: u8[3,4], r: f32[3,2]) {{
@@ -144,6 +144,7 @@ def test_json_of_one_value(model):
     assert found["y"]["operation"] == next(op for op in report["source"] if op["op"] == "matmul")
     assert found["0"]["cause"] == report["causes"][0] and found["sums"] == model.explain("z", format="json")
     assert found["sums"]["cause"] == report["causes"][0] and found["s"]["node"]["role"] == "reference"
+    assert [(s["runs"], s["parallel"], s["blocks"]) for s in found["s"]["steps"]] == [("reference", False, None)]
     assert found["x"]["input"] == report["inputs"][0] and found["x"]["node"] is None
     assert found["x"]["users"] == [node["operation"]["text"]]
 
@@ -223,3 +224,39 @@ def test_constants_that_follow_from_open_sizes_are_shown_as_they_are_in_the_exam
     constant = next(n["operation"] for n in model.explain(format="json")["nodes"] if n["role"] == "constant")
     shape = constant["outputs"][0]["shape"]
     assert constant["attributes"]["value"].startswith(f"f32[{shape[0]}]{{0.0, 1.0, 2.0")
+
+
+def test_near_misses_come_deepest_first_and_once():
+    misses = [records.NearMiss(*x) for x in (
+        ("%a", "One", "why", 1), ("%b", "Two", "why", 3), ("%a", "Three", "other", 2), ("%b", "One", "why", 1),
+        ("%b", "Two", "why", 0))]
+    report = records.Report("net", "avx2", 1, True, near_misses=tuple(misses))
+    assert explain.as_text(report, full=True).splitlines()[1:-1] == [
+        "near misses:", "  %b", "    Two, One: why", "  %a", "    Three: other", "    One: why"]
+    assert "near misses" not in explain.as_text(report)
+
+
+@pytest.mark.parametrize("count, shown", [(explain.LONG, explain.LONG), (explain.LONG + 1, explain.SHOWN)])
+def test_long_sections_are_cut(count, shown):
+    report = records.Report("net", "avx2", 1, True, steps=tuple(
+        records.StepRecord(k, None, "copy", "native", 1 + k, k % 2 > 0) for k in range(count)))
+    for full in (False, True):
+        plan = explain.as_text(report, full=full).splitlines()[1:]
+        lines = count if full else shown
+        assert plan[0] == f"plan: {count} steps" and plan[1] == "  0: copy  (1 block, serial)"
+        assert plan[2] == "  1: copy  (2 blocks, parallel)"
+        assert len(plan) == 1 + lines + (lines < count)
+        assert lines == count or plan[-1] == f"  ... {count - shown} more steps: explain(full=True)"
+
+
+def test_what_is_outside_for_one_cause_is_named_up_to_a_number():
+    def shown(count):
+        cause = records.Cause(None, "line", "%v", "add", "Fuse", "check", None, None, "why", "do",
+                              tuple(f"%{k}" for k in range(count)), 0.25)
+        return explain.as_text(records.Report("net", "avx2", 1, False, causes=(cause,))).splitlines()
+
+    names = ", ".join(f"%{k}" for k in range(explain.ALSO))
+    assert shown(0)[0] == explain.UNQUANTIZED and shown(0)[2:4] == [
+        "could be in an integer partition, and why it is not:", "  25.0% of the time: line: why; do"]
+    assert shown(explain.ALSO)[4] == f"  so too {names}".replace("  so", "    so")
+    assert shown(explain.ALSO + 2)[4] == f"    so too {names}, 2 more"

@@ -67,3 +67,29 @@ def test_roots_are_few(pattern, few, more):
                  }""")
     for near, wanted in ((False, few), (True, more)):
         assert "".join(sorted(str(g.nodes.index(n)) for n in roots(PATTERNS[pattern], g, near=near))) == wanted
+
+
+def misses(pattern, text, parts):
+    """How many nodes the nearest miss of the last node has, and its reason."""
+    g = parse(text)
+    matcher = Matcher(pattern, parts=parts)
+    assert not list(matcher.matches(g, g.nodes[-1]))
+    return len(matcher.missed), matcher.reason()
+
+
+def test_misses_of_parts_count_where_they_are_asked_for():
+    text = "graph(x: f32[4], y: f32[4]) {\n %0 = tanh(x)\n %1 = relu(%0)\n return %1\n}"
+    assert misses(P.relu(P.add(A, B)), text, parts=False) == (0, "")
+    count, reason = misses(P.relu(P.add(A, B)), text, parts=True)
+    assert count == 1 and "add" in reason and "tanh" in reason
+    used = "graph(x: f32[4]) {\n %0 = tanh(x)\n %1 = relu(%0)\n return %0, %1\n}"
+    whole = (2, "%0 = tanh(x) : f32[4] is also an output of the graph")
+    assert misses(P.relu(P.tanh(A)), used, parts=False) == misses(P.relu(P.tanh(A)), used, parts=True) == whole
+
+
+def test_one_variable_is_one_value():
+    text = "graph(x: f32[4], y: f32[4]) {\n %0 = add(x, y)\n return %0\n}"
+    assert misses(P.add(A, A), text, parts=True) == (1, "'a' would be two different values")
+    g = parse(text.replace("(x, y)", "(x, x)"))
+    (match,) = Matcher(P.add(A, A)).matches(g, g.nodes[0])
+    assert match.values["a"] is g.inputs[0]

@@ -151,3 +151,12 @@ def test_shapes_that_are_given():
     assert next(adversarial_inputs(g, sizes={"x": (4, 3)})).arrays["x"].shape == (4, 3)
     with pytest.raises(gq.GraphError):
         input_types(g)
+
+
+@pytest.mark.parametrize("name", [n for n, t in DTYPES.items() if t.kind == "int"])
+def test_both_ends_of_integers_are_among_the_extremes(name):
+    dtype = DTYPES[name]
+    g = gq.Graph()
+    g.output(g.input("x", dtype=name, shape=(64,)), name="y")
+    (made,) = (x.arrays["x"] for x in adversarial_inputs(g) if x.kind == "extremes")
+    assert made.dtype == dtype.numpy and set(map(int, made)) == {int(dtype.min), int(dtype.max)}

@@ -4,6 +4,8 @@ import pytest
 from compiled import compiled_beside_reference as check
 
 import graphq as gq
+from graphq.kernels.concat.lower import check_concat, lower_concat
+from graphq.kernels.family.unsupported import Unsupported
 
 SHAPES = [  # axis, shapes
     (-1, [(2, 3, 4, 5), (2, 3, 4, 70), (2, 3, 4, 1)]), (0, [(2, 5), (1, 5), (3, 5)]), (1, [(2, 3, 4), (2, 1, 4)]),
@@ -65,3 +67,49 @@ def test_one_source_twice():
     g.output(g.quantize(g.concat(x, x, axis=1), dtype="u8", scales=[0.2]), name="y")
     got, want, _ = check(g, None)
     assert (got == want).all()
+
+
+def test_sources_with_scales_along_the_axis(level):
+    """Each source has its own scales, the second and the third not those of the first."""
+    g = gq.Graph()
+    xs = [g.dequantize(g.input(f"x{k}", dtype="u8", shape=(2, c)), qtype="per_channel", axis=1,
+                       scales=np.linspace(0.05, 0.3 + k, c).tolist(), zps=[*range(c)]) for k, c in enumerate((3, 4, 2))]
+    g.output(g.quantize(g.concat(*xs, axis=1), dtype="s8", scales=[0.25]), name="y")
+    got, want, _ = check(g, level)
+    assert (got == want).all()
+
+
+def refusal(epilogue):
+    body = gq.Graph("body")
+    y = body.concat(*(body.input(f"x{k}", dtype="f32", shape=(2, 3)) for k in range(2)), axis=1)
+    body.output(epilogue(body, y), name="y")
+    with pytest.raises(Unsupported) as error:
+        check_concat(body)
+    return str(error.value)
+
+
+def test_what_varies_along_the_axis_is_refused():
+    said = refusal(lambda g, y: g.add(y, g.input("b", dtype="f32", shape=(6,))))
+    assert said == "an operand of add, f32[6], varies along axis 1, that of the concat"
+    said = refusal(lambda g, y: g.bias_add(y, g.input("b", dtype="f32", shape=(6,)), data_format="NCX"))
+    assert said == "an operand of bias_add, f32[6], varies along axis 1, that of the concat"
+    assert refusal(lambda g, y: g.add(y, g.input("b", dtype="f32", shape=(4, 2, 6)))).startswith("the epilogue changes")
+
+
+def test_parts():
+    body = gq.Graph("body")
+    a, b = (body.input(n, dtype="u8", shape=(2, c)) for n, c in (("a", 3), ("b", 4)))
+    row = body.input("row", dtype="f32", shape=(2, 1))
+    y = body.add(body.concat(body.dequantize(a, scales=[0.5]), body.dequantize(b, scales=[0.25]), axis=-1), row)
+    body.output(body.quantize(y, dtype="u8", qtype="per_channel", axis=-1, scales=[0.1 * (k + 1) for k in range(7)]),
+                name="y")
+    axis, parts = check_concat(body)
+    assert axis == 1 and [(p.start, p.inputs) for p in parts] == [(0, (0, 2)), (3, (1, 2))]
+    scales = [p.body.nodes[-1].attrs["scales"] for p in parts]
+    assert [len(x) for x in scales] == [3, 4] and sum(scales, ()) == tuple(0.1 * (k + 1) for k in range(7))
+    lowered = lower_concat(body)
+    rng = np.random.default_rng(0)
+    data = [rng.integers(0, 99, (2, 3)).astype(np.uint8), rng.integers(0, 99, (2, 4)).astype(np.uint8),
+            rng.normal(size=(2, 1)).astype(np.float32)]
+    assert np.array_equal(lowered.formula(data), gq.reference(body, dict(zip(("a", "b", "row"), data, strict=True))))
+    assert not any(p.copies for p in lowered.parts)

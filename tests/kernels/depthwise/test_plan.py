@@ -15,17 +15,17 @@ from graphq.plan.step import Target
 
 
 def run(guarded, level, x, w, zp, geometry, threads=1):
-    """The raw sums of images [n, spatial..., channels] and weights [taps, channels]; buffers are guarded."""
+    """The raw sums of images [n, spatial..., channels] and weights [taps, output channels]; buffers are guarded."""
     chosen = next(one for one in isa.available() if one.name == level)
-    n, channels = x.shape[0], x.shape[-1]
-    view = windows(*geometry, channels)
+    n, channels = x.shape[0], w.shape[1]
+    view = windows(*geometry, x.shape[-1])
     dtype = "u8" if x.dtype == np.uint8 else "s8"
-    block = view.block(np.full(channels, zp, x.dtype))
+    block = view.block(np.full(x.shape[-1], zp, x.dtype))
     source, out = guarded(x), guarded(np.full((n, view.pixels, channels), -1, np.int32))
     _, _, strides, dilations, *_ = geometry
     layout = packing.choose(channels, view, w, chosen, stride=strides[-1], dilation=dilations[-1])
     packed = guarded(packing.pack(w, layout))
-    pixels = Pixels(dtype, view, channels, n, view.pixels)
+    pixels = Pixels(dtype, view, channels, n, view.pixels, channels // x.shape[-1])
     step = plan_depthwise(Store(acc(), "s32"), pixels, layout, Target(chosen, threads))
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
@@ -47,6 +47,18 @@ def test_sums_are_exact(level, geometry, dtype, channels):
     got, view = run(guarded, level, x, w, 7, GEOMETRIES[geometry], threads=2)
     expected = (view.gather(x, 7).astype(np.int64) * w).sum(axis=2)
     assert (got == expected).all()
+
+
+@pytest.mark.parametrize("multiplier, dtype, channels, wide", [
+    (2, "u8", 8, True), (2, "s8", 72, False), (4, "u8", 64, False), (8, "s8", 64, True)])
+def test_several_output_channels_of_one(level, multiplier, dtype, channels, wide):
+    """With weights of more than 8 bits, and of 8, which CPUs with vpdpbusd take four at a time."""
+    rng = np.random.default_rng(channels)
+    geometry = GEOMETRIES["3x3"]
+    x = numbers(rng, (2, *geometry[0], channels // multiplier), dtype)
+    w = rng.integers(-255, 256, (9, channels)) if wide else numbers(rng, (9, channels), "s8").astype(int)
+    got, view = run(guarded, level, x, w, 7, geometry)
+    assert (got == (view.gather(x, 7).astype(np.int64).repeat(multiplier, axis=3) * w).sum(axis=2)).all()
 
 
 LINES = {"5x5": ((6, 11), (5, 5), (1, 1), (1, 1), ((2, 2), (2, 2)), (6, 11)),

@@ -11,10 +11,8 @@ import threading
 import time
 from contextlib import contextmanager
 from operator import index
-from pathlib import Path
 from types import ModuleType
 
-import kernel_factories
 import numpy as np
 import pytest
 from kernel_factories import divided_by_zero, multiples, of_a_missing_package, of_an_unknown_name
@@ -27,7 +25,6 @@ from graphq.kernels.jit.modules import FunctionTable, Statistics, load
 from graphq.kernels.lanes.expression import load as load_operand
 from graphq.kernels.lanes.stores import Store
 
-HELPERS = str(Path(kernel_factories.__file__).parent)
 CHILD = """
 import json, sys
 import numpy as np
@@ -46,7 +43,7 @@ print(json.dumps({"out": out.tolist(), "compiled": got.compiled, "loaded": got.l
 def start(folder):
     """Begin a process that loads and calls a module."""
     return subprocess.Popen([sys.executable, "-c", CHILD], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, "GRAPHQ_CACHE_DIR": str(folder), "PYTHONPATH": HELPERS})
+                            env={**os.environ, "GRAPHQ_CACHE_DIR": str(folder)})
 
 
 def finish(child):
@@ -322,3 +319,15 @@ def test_sections_of_an_object_are_loaded_side_by_side():
     """Code reaches its constants within 2 GB, however scattered free memory is, as in processes with large maps."""
     done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
+
+
+def test_modules_of_saved_code_are_made_once_and_count_as_loaded(folder, fresh, monkeypatch):
+    monkeypatch.setattr(modules, "_saved", {})
+    code, key = load("test", multiples, 13).code, load("test", multiples, 13).key
+    with counted(loaded=1):
+        module = modules.saved("test", key, code)
+        assert times(module) == 273 and times(module, 2) == 26
+        assert modules.saved("test", key, code) is module and (module.key, module.code) == (key, code)
+    assert repr(module) == "<kernel module test>" and index(module.times) == module.times.address
+    with counted(loaded=1):
+        assert times(modules.saved("test", "another key", code)) == 273

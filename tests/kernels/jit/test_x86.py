@@ -3,7 +3,15 @@ import re
 
 import numpy as np
 import pytest
-from kernel_factories import flipping, packing_bytes
+from guarded_memory import guarded
+from kernel_factories import (
+    flipping,
+    instructions,
+    interleaving,
+    moving_first,
+    multiplying_tiles,
+    packing_bytes,
+)
 from llvmlite import ir
 
 from graphq.kernels.jit import codegen, isa, modules
@@ -72,3 +80,63 @@ def test_bytes_of_four_vectors(saturated, dtype, meaning):
     source = source.astype(np.int32)
     got = ran(source, np.zeros(64, dtype), packing_bytes, saturated)
     assert np.array_equal(got, meaning(source))
+
+
+def dots(acc, a, w, signed=False):
+    """acc plus the sums of four products of bytes, modulo 2**32."""
+    x = a.view(np.int8 if signed else np.uint8).astype(np.int64).reshape(-1, 4)
+    return (acc + (x * w.view(np.int8).astype(np.int64).reshape(-1, 4)).sum(axis=1)).astype(np.uint64).astype(
+        np.uint32).view(np.int32)
+
+
+MEANINGS = {
+    "dot": dots, "signed dot": lambda acc, a, w: dots(acc, a, w, signed=True),
+    "madd16": lambda acc, a, w: (a.view(np.int16).astype(np.int32) * w.view(np.int16)).reshape(-1, 2).sum(
+        axis=1, dtype=np.int32),
+    "madd8": lambda acc, a, w: np.clip((a.view(np.uint8).astype(np.int32) * w.view(np.int8)).reshape(-1, 2).sum(axis=1),
+                                       -2**15, 2**15 - 1).astype(np.int16).view(np.int32)}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("emulated", [False, True])
+def test_products_of_bytes_and_words(name, lanes, emulated):
+    if name == "dot" and not emulated and isa.is_emulated("avx512_vnni" if lanes == 16 else "avx_vnni"):
+        pytest.skip("the machine lacks vpdpbusd")
+    rng = np.random.default_rng(0)
+    source = rng.integers(-2**31, 2**31, (3, lanes)).astype(np.int32)
+    source[1:, 0] = -1, 0x7F7F7F7F  # sums of pairs saturate
+    source[1:, 1] = -1, -0x7F7F7F80
+    got = ran(source, np.zeros(lanes, np.int32), instructions, name, lanes, emulated)
+    assert np.array_equal(got, MEANINGS[name](*source))
+
+
+@pytest.mark.parametrize("count, lanes, dtype", [
+    (1, 8, np.uint8), (2, 8, np.uint16), (4, 8, np.uint8), (4, 16, np.uint8), (2, 16, np.uint16), (1, 8, np.uint32)])
+def test_woven_rows(count, lanes, dtype):
+    source = np.random.default_rng(0).integers(0, 2**8, (count, lanes)).astype(dtype) * dtype(3)
+    got = ran(source, np.zeros((lanes, count), dtype), interleaving, count, lanes, source.itemsize)
+    assert np.array_equal(got, source.T)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_the_first_lanes_alone_are_read_and_written(lanes):
+    module = modules.load("x86", moving_first, lanes, cache=False)
+    for loaded in (1, 3, lanes):
+        for stored in (1, lanes - 1, lanes):
+            source, target = guarded(np.arange(10, 10 + loaded, dtype=np.int32)), guarded(np.full(stored, -9, np.int32))
+            module.block(np.array([source.ctypes.data, target.ctypes.data, loaded, stored]).ctypes.data, 0)
+            want = np.where(np.arange(stored) < loaded, np.arange(11, 11 + stored), 1)
+            assert np.array_equal(target, want)
+
+
+@pytest.mark.parametrize("rows, signed", [(16, False), (5, True)])
+def test_emulated_tiles(rows, signed):
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(0, 256, (2, 16, 64)).astype(np.uint8), np.full((2, 16, 16), -7, np.int32)
+    ran(source, target, multiplying_tiles, rows, signed)
+    a = source[0].view(np.int8 if signed else np.uint8).astype(np.int64).reshape(16, 16, 4)
+    w = source[1].view(np.int8).astype(np.int64).reshape(16, 16, 4)  # groups, columns, bytes
+    want = np.einsum("rgb,gcb->rc", a, w)[:rows]
+    assert np.array_equal(target[0, :rows], want) and np.array_equal(target[1, :rows], 2 * want)
+    assert (target[:, rows:] == -7).all()

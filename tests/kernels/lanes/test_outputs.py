@@ -3,6 +3,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from kernel_factories import from_registers
 
 from graphq.kernels.jit import isa, modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
@@ -102,3 +103,22 @@ def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
     out, entries = call(module.write, x, total, operands)
     np.testing.assert_array_equal(out, evaluate(x, total, operands))
     assert len(entries) == 0
+
+
+@pytest.mark.parametrize("kind", ["u8", "f32", "lookup"])
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("lanes, packed", WIDTHS)
+def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
+    """Six vectors of each of seven rows: one and a half groups of packed ones, and one and three quarters of rows."""
+    x = store(kind, looks)
+    if packed and not packs(lanes, store(kind)):
+        pytest.skip("the machine lacks AVX-512's packs")
+    rows, vectors = 7, 6
+    module = modules.load("test", from_registers, x, lanes, rows, vectors, packed, cache=False)
+    total, operands = arrays(kind, rows, vectors * lanes)
+    out, entries = call(module.write, x, total, operands)
+    np.testing.assert_array_equal(out, evaluate(Store(x.fast if looks else x.expr, x.dtype), total, operands))
+    near = (total & 0xFFFF) < operands[0]
+    wanted = {(top, left) for top in range(0, rows, GROUP) for left in range(0, vectors * lanes, lanes)
+              if looks and near[top:top + GROUP, left:left + lanes].any()}
+    assert {(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries} == wanted and len(entries) == len(wanted)

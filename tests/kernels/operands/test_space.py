@@ -3,7 +3,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.base.budget import budget
+from graphq.errors import CompileError
+from graphq.kernels.operands.space import broadcast_strides, factor, offsets, table
 
 
 def walked(space, walk, base):
@@ -59,3 +61,12 @@ def test_products_of_sizes():
     for out in product((1, 2, 3), repeat=3):
         space = factor(out, [broadcast_strides(out, out, 1)])
         assert space.batch * space.m * space.n == out[0] * out[1] * out[2]
+
+
+def test_tables_of_offsets():
+    assert offsets([(2, 100), (3, 7)]).tolist() == [0, 7, 14, 100, 107, 114]
+    assert table([(2, 0), (1, 5)]) is None and table([(2, 0), (2, 5)]) is not None
+    with budget(8 * 6):
+        offsets([(2, 100), (3, 7)])
+    with budget(8 * 6 - 1), pytest.raises(CompileError, match=r"the offsets of \[2, 3\] matrices"):
+        offsets([(2, 100), (3, 7)])

@@ -2,10 +2,11 @@
 import numpy as np
 import pytest
 from guarded_memory import guarded
-from kernel_factories import reading_frame
+from kernel_factories import locating_windows, reading_frame
 
 from graphq.kernels.jit import isa, modules
-from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, Frame
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, ROWS_AT, RUN, Frame
+from graphq.kernels.operands.windows import windows
 
 ROWS = (1, 4, 8) + (16,) * any(level.name.startswith("avx512") for level in isa.available())
 
@@ -30,3 +31,24 @@ def test_readers(rows, tail, group):
     groups = np.zeros((4, rows), np.uint8)
     groups[:group, :valid] = operand[4:]
     assert columns[:valid].tolist() == groups.T.copy().view(np.uint32).ravel()[:valid].tolist()
+
+
+@pytest.mark.parametrize("m, rows, step", [(3, 3, 4), (12, 5, 8), (12, 7, 8), (6, 1, 4), (24, 16, 16)])
+def test_rows_of_windows(m, rows, step):
+    """Of images of 4 lines of 6 pixels: each row's words lead to its pixel's entries; the last valid one's repeat."""
+    w = windows((4, 6), (2, 3), (1, 1), (1, 1), ((0, 1), (1, 1)), (4, 6), 5)
+    block = w.block(np.zeros(5, np.uint8), w.runs(RUN, m))
+    fields = dict(zip(("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more"), block,
+                      strict=False))
+    module, base = modules.load("frame", locating_windows), block.ctypes.data
+    for batch in range(2 * 24 // m):
+        for i in range(0, m - rows + 1, max(1, m // 2)):
+            frame = np.zeros(FRAME_BYTES // 8, np.int64)
+            module.block(np.array([frame.ctypes.data, base, batch, m, i, rows, step]).ctypes.data, 0)
+            words = frame[ROWS_AT // 8:ROWS_AT // 8 + 2 * step].reshape(step, 2)
+            line = batch % (24 // m)
+            pixels = np.minimum(np.arange(step), rows - 1) + line * m + i
+            assert (words[:, 0] == base + fields["outer_table"] + 8 * 2 * (pixels // 6)).all()
+            assert (words[:, 1] == base + fields["inner_table"] + 8 * 3 * (pixels % 6)).all()
+            run = line * -(-m // RUN) + i // RUN
+            assert frame[FRAME.number("runs")] == base + fields["more"] + 8 + run * 6 * 8

@@ -4,7 +4,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from graphq.errors import KernelError
+from graphq.base.budget import budget
+from graphq.errors import CompileError, KernelError
 from graphq.kernels.operands.windows import INVALID, WINDOWS, windows
 
 CASES = [
@@ -137,3 +138,23 @@ def test_refusals():
         windows((), (), (), (), (), (), 1)
     with pytest.raises(KernelError, match="at least a pixel's 3 bytes, got 2"):
         windows((3,), (1,), (1,), (1,), ((0, 0),), (3,), 3).block(np.zeros(2, np.uint8))
+
+
+def test_tables_count_before_they_are_made():
+    bytes_of_tables = 4 * 8 * (5 * 7 * 2 * 4 + 9 * 3)  # of the first axes merged, and of the last
+    for limit, fits in ((bytes_of_tables, True), (bytes_of_tables - 1, False)):
+        with budget(limit):
+            if fits:
+                windows((6, 8, 9), (2, 4, 3), *((1, 1, 1),) * 2, ((0, 0),) * 3, (5, 7, 9), 1)
+                continue
+            with pytest.raises(CompileError, match=r"the tables of \[5, 7, 9\] windows of \[2, 4, 3\] elements"):
+                windows((6, 8, 9), (2, 4, 3), *((1, 1, 1),) * 2, ((0, 0),) * 3, (5, 7, 9), 1)
+
+
+def test_runs_count_before_they_are_made():
+    w = windows((5, 7), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (4, 5), 1)
+    with budget(10**6):
+        words = np.asarray(w.runs(4, 5))
+    assert words.size > 0
+    with budget(100), pytest.raises(CompileError, match=r"the runs of \[4, 5\] windows of \[2, 3\] elements"):
+        w.runs(4, 5)

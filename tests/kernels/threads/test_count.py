@@ -47,7 +47,7 @@ def test_the_least_quota_of_a_group_and_its_parents_counts(tmp_path):
 def test_quota_of_control_groups_of_version_1(tmp_path):
     own, group = tmp_path / "own", tmp_path / "cpu,cpuacct" / "docker"
     group.mkdir(parents=True)
-    own.write_text("5:memory:/docker\n4:cpu,cpuacct:/docker\n")
+    own.write_text("no group\n5:memory:/docker\n4:cpu,cpuacct:/docker\n:\n")
     (group / "cpu.cfs_quota_us").write_text("250000\n")
     (group / "cpu.cfs_period_us").write_text("100000\n")
     assert _quota(str(tmp_path), str(own)) == 3

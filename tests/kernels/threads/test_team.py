@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from kernel_factories import adding, dozing
 
 from graphq.kernels.jit import modules
 from graphq.kernels.threads import steps, team
-
-ROOT = Path(__file__).parents[3]
 
 
 class Chain:
@@ -61,7 +58,7 @@ def begun():
 def finished(text, *arguments, **environment):
     """What a Python process prints that ends well, without a word of warning."""
     done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=300,
-                          cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "tests/helpers"), **environment})
+                          env={**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.split("\n")[:-1]
 

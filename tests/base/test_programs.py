@@ -1,0 +1,106 @@
+"""Programs: numbers of a trace at other sizes, guards first; and the record of a trace, from which it is made again."""
+from functools import partial
+
+import numpy as np
+import pytest
+
+from graphq.base.programs import Program, needed_slots, record, restored
+from graphq.base.sizes import Trace, later
+
+
+def doubled(n):
+    return [n, 2 * n]
+
+
+@pytest.fixture
+def trace():
+    return Trace()
+
+
+def test_numbers_at_other_sizes(trace):
+    n, m = trace.leaf(4, "x[0]", "n"), trace.leaf(6, "y[1]", "m")
+    area, rest = n * m + 1, m - n
+    pair = later(doubled, area)
+    values = Program(trace, [area, rest, pair]).at([10, 3])
+    assert [values.of(x) for x in (area, rest, pair)] == [31, -7, [31, 62]]
+    assert values.of((area, [rest, 5], {"k": pair, "s": "text"}, 7)) == (31, [-7, 5], {"k": [31, 62], "s": "text"}, 7)
+    made = values.of(partial(max, area, key=abs))
+    assert (made.func, made.args, made.keywords) == (max, (31,), {"key": abs})
+    with pytest.raises(KeyError):
+        values.of(n)  # no result
+
+
+def test_only_what_is_needed_is_computed(trace):
+    n, m = trace.leaf(4, "n"), trace.leaf(6, "m")
+    trace.call(str, m)
+    wanted = n + 2
+    program = Program(trace, [wanted])
+    assert program.at([7, -1]).of(wanted) == 9
+    assert [c[0] for c in program._calls] == [wanted.slot]
+
+
+def test_guards_come_first(trace):
+    n = trace.leaf(4, "n")
+    calls = []
+    costly = later(partial(_count, calls), n)
+    assert calls == [4] and n > 3 and n % 2 == 0
+    program = Program(trace, [costly])
+    assert program.at([6]) is not None and calls == [4, 6]
+    assert program.at([5]) is None and program.at([2]) is None and calls == [4, 6]
+    assert program.failed([6]) is None
+    slots = [c.slot for c in trace.calls if c.slot in trace.guards]
+    assert program.failed([2]) == slots[0] and program.failed([5]) == slots[-1]
+
+
+def _count(calls, n):
+    calls.append(int(n))
+    return n
+
+
+def test_what_cannot_be_computed_fails(trace):
+    n = trace.leaf(4, "n")
+    share = 12 // n
+    program = Program(trace, [share])
+    assert program.at([5]).of(share) == 2 and program.at([0]) is None and program.failed([0]) == share.slot
+
+
+def test_sizes_must_be_as_many_as_leaves(trace):
+    n = trace.leaf(4, "n")
+    with pytest.raises(ValueError):
+        Program(trace, [n + 1]).at([1, 2])
+
+
+def test_needed_slots(trace):
+    n, m = trace.leaf(4, "n"), trace.leaf(6, "m")
+    a = n + 1
+    b = a * m
+    c = m - 2
+    assert needed_slots(trace, {c.slot}) == {c.slot, m.slot, trace.slot(2)}
+    assert needed_slots(trace, {b.slot}) == {b.slot, a.slot, n.slot, m.slot, trace.slot(1)}
+    assert needed_slots(trace, set()) == set()
+
+
+def test_a_record_has_what_a_program_needs(trace):
+    n, m = trace.leaf(4, "n"), trace.leaf(6, "m", "width")
+    unused = m + 100
+    kept = later(np.resize, table := np.arange(64) + 2.5, n)  # of an array that no size decides
+    assert m * 2 < 20
+    data = record(trace, [kept, n * 3])
+    assert data.leaves == (n.slot, m.slot) and data.assumed == {"n": 4, "m": 6}
+    assert data.guards == {k: True for k in trace.guards} and len(data.guards) == 1
+    slots = [slot for slot, *_ in data.calls]
+    assert unused.slot not in slots and unused.slot not in data.values
+    assert slots == [c.slot for c in trace.calls if c.slot in slots] and kept.slot in slots
+    assert kept.slot not in data.values and data.values[n.slot] == 4  # an array is made again
+    assert any(x is table for x in data.values.values())
+    again = restored(data)
+    assert again.sealed and again.leaves == [n.slot, m.slot] and again.assumed == {"n": 4, "m": 6}
+    assert again.guards == dict(data.guards) and len(again.values) == 1 + max(*data.values, *slots)
+    program = Program(again, [kept])
+    assert np.array_equal(program.at([3, 9]).of(kept), [2.5, 3.5, 4.5]) and program.at([3, 10]) is None
+    assert [c.slot for c in again.calls] == slots
+
+
+def test_the_record_of_an_empty_trace():
+    data = record(Trace(), [])
+    assert data == ({}, (), (), {}, {}) and restored(data).values == []

@@ -1,0 +1,76 @@
+"""Arrays of --input and --shape: what is read, what is drawn, and what is refused."""
+import argparse
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.commands.arrays import add_inputs, check_names, input_arrays, pairs
+from graphq.errors import GraphError, InputError, ParseError
+
+
+def graph():
+    return gq.parse("graph(x: f32[?,3], n: s64[2], q: u8[4], b=c: f32[*]) {\n %0 = relu(x)\n return %0\n}".replace(
+        "b=c", '"b=c"'))
+
+
+def arrays(*arguments, of=None):
+    parser = argparse.ArgumentParser()
+    add_inputs(parser)
+    return input_arrays(of or graph(), parser.parse_args(arguments))
+
+
+def saved(tmp_path, array, name="x.npy"):
+    np.save(tmp_path / name, array)
+    return tmp_path / name
+
+
+def test_random_arrays():
+    found = arrays("--shape", "x=5x3", "--shape", "b=c=2x1x4")
+    assert {n: (x.shape, x.dtype.name) for n, x in found.items()} == {
+        "x": ((5, 3), "float32"), "n": ((2,), "int64"), "q": ((4,), "uint8"), "b=c": ((2, 1, 4), "float32")}
+    assert -1 <= found["x"].min() < found["x"].max() <= 1 and set(found["n"]) <= {0, 1}
+    again = arrays("--shape", "x=5x3", "--shape", "b=c=2x1x4")
+    assert all(np.array_equal(found[n], again[n]) for n in found)
+    assert arrays("--shape", "b=c=1")["x"].shape == (1, 3)
+
+
+def test_arrays_of_files(tmp_path):
+    own = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = arrays("--input", f"x={saved(tmp_path, own)}", "--shape", "b=c=3")
+    assert np.array_equal(found["x"], own) and found["b=c"].shape == (3,) and set(found) == {"x", "n", "q", "b=c"}
+
+
+@pytest.mark.parametrize("arguments, error, message", [
+    (("--shape", "z=1"), InputError, "the model has no input 'z'; it has x, n, q, b=c"),
+    (("--shape", "x"), ParseError, "--shape takes NAME=..., got x"), (("--shape", "=1"), ParseError, "got 1"),
+    (("--input", "x="), ParseError, "--input takes NAME=..., got x"),
+    (("--shape", "x=1x-3"), ParseError, "--shape x: must be dimensions as 1x3x224x224, got 1x-3"),
+    (("--shape", "x=1x"), ParseError, "got 1x$"), (("--shape", "x=1x" + "9" * 16), ParseError, "must be dimensions"),
+    ((), InputError, "input 'b=c': its rank is open: give its shape by --shape"),
+    (("--shape", "b=c=1", "--shape", "x=1x4"), InputError, "x")])
+def test_refusals(arguments, error, message):
+    with pytest.raises(error, match=message):
+        arrays(*arguments)
+
+
+def test_files_that_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros(3))
+    (tmp_path / "text").write_text("no array")
+    for path, message in ((tmp_path / "x.npz", "holds several arrays; give an .npy file"),
+                          (tmp_path / "text", "text: "), (saved(tmp_path, np.zeros((2, 3))), "input 'x'")):
+        with pytest.raises(InputError, match=message):
+            arrays("--input", f"x={path}", "--shape", "b=c=1")
+
+
+def test_shapes_that_the_graph_refuses():
+    g = gq.parse("graph(x: f32[?], y: f32[?]) {\n %0 = add(x, y)\n return %0\n}")
+    with pytest.raises(GraphError, match=r"\(for inputs of shape x=2, y=3; --shape gives others\)"):
+        arrays("--shape", "x=2", "--shape", "y=3", of=g)
+
+
+def test_pairs():
+    assert pairs("--o", ["a=1", "b=c=2", "a=3"]) == {"a": "3", "b=c": "2"}
+    check_names("output", ["a"], ["a", "b"])
+    with pytest.raises(InputError, match="the model has no output 'c'; it has a, b"):
+        check_names("output", ["a", "c"], ["a", "b"])

@@ -1,0 +1,224 @@
+"""Lowering of matmuls: what is refused and why, at the limits; shapes of operands."""
+import ml_dtypes
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.matmul.family import macs
+from graphq.kernels.matmul.lower import check_matmul, refuse_overflow
+from graphq.kernels.matmul_4bit.lower import check_matmul_4bit
+
+
+def refused(check, body, constants):
+    with pytest.raises(Unsupported) as error:
+        check(body, constants)
+    return str(error.value), error.value.edit, error.value.operand
+
+
+def body(x="u8", w="s8", dims=(3, 4), w_dims=(4, 5), left=None, right=None, **attrs):
+    g = gq.Graph("body")
+    a, b = g.input("x", dtype=x, shape=dims), g.input("w", dtype=w, shape=w_dims)
+    left, right = left or {}, right or {}
+    y = g.matmul(*(g.dequantize(v, **{"scales": [0.5], **o}) for v, o in ((a, left), (b, right))), **attrs)
+    g.output(y, name="y")
+    return g
+
+
+COLUMNS = {"qtype": "per_channel", "scales": [1.0] * 5}
+ROWS = {"qtype": "per_channel", "scales": [1.0] * 4}
+
+
+@pytest.mark.parametrize("options, reason, edit, operand", [
+    (dict(x="u16"), "the source is u16, integer kernels take u8 and s8", "quantize the source to u8 or s8", 0),
+    (dict(w="s16"), "the weights are s16, integer kernels take u8 and s8", "quantize the weights to u8 or s8", 1),
+    (dict(left=dict(ROWS, axis=-1)), "the source is quantized per channel along axis 1: its scale would stand inside "
+     "the sum", "quantize the source per tensor", 0),
+    (dict(left=dict(ROWS, axis=0, scales=[1.0] * 3)), "the source is quantized per channel along axis 0: kernels take "
+     "one scale and zero point for the source", "quantize the source per tensor", 0),
+    (dict(dims=(4, 3), transpose_a=True, left=dict(ROWS, axis=0)), "the source is quantized per channel along axis 0: "
+     "its scale would stand inside the sum", "quantize the source per tensor", 0),
+    (dict(right=dict(ROWS, axis=0)), "the weights are quantized along axis 0, which is not the columns'",
+     "quantize the weights along the columns, axis 1 of s8[4,5], or per tensor", 1),
+    (dict(w_dims=(5, 4), transpose_b=True, right=dict(ROWS, axis=-1)), "the weights are quantized along axis 1, which "
+     "is not the columns'", "quantize the weights along the columns, axis 0 of s8[5,4], or per tensor", 1),
+    (dict(w_dims=(4,)), "one-dimensional operands [3, 4] and [4]", "reshape both to matrices", None),
+    (dict(dims=(4,), w_dims=(2, 4, 5)), "one-dimensional operands [4] and [2, 4, 5]", "reshape both to matrices",
+     None)])
+def test_operands_that_are_refused(options, reason, edit, operand):
+    assert refused(check_matmul, body(**options), [None, None]) == (reason, edit, operand)
+
+
+@pytest.mark.parametrize("options, rows, columns", [
+    (dict(right=dict(COLUMNS, axis=1)), (3,), 5), (dict(right=dict(COLUMNS, axis=-1)), (3,), 5),
+    (dict(w_dims=(5, 4), transpose_b=True, right=dict(COLUMNS, axis=0)), (3,), 5), (dict(dims=(4,)), (), 5),
+    (dict(dims=(4, 3), transpose_a=True), (3,), 5), (dict(dims=(2, 3, 4)), (2, 3), 5),
+    (dict(dims=(2, 3, 4), w_dims=(2, 4, 6)), (2, 3), 6), (dict(dims=(4,), transpose_a=True), (), 5)])
+def test_operands_that_fit(options, rows, columns):
+    g = body(**options)
+    p = check_matmul(g, [None, None]).product
+    assert (p.k, p.n, p.rows, p.a, p.b) == (4, columns, rows, 0, 1)
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 9, v.type.dims).astype(v.dtype.numpy) for v in g.inputs]
+    left, right = p.operands(arrays)
+    assert left.shape[-1] == 4 and right.shape[-2:] == (4, columns)
+    want = left.astype(int) @ right.astype(int)
+    assert np.array_equal(p.accumulate(arrays), want)
+
+
+@pytest.mark.parametrize("bound, fits", [((2**31 - 1, 1, 1), True), ((2**31, 1, 1), False), ((2, 2**15, 2**15), False),
+                                         ((1, 2**15, 2**15), True), ((3, 2**15, 2**15), False)])
+def test_sums_at_the_limit(bound, fits):
+    if fits:
+        return refuse_overflow(*bound, None)
+    with pytest.raises(Unsupported) as error:
+        refuse_overflow(*bound, None)
+    total = np.prod([int(x) for x in bound], dtype=object)
+    assert str(error.value) == f"sums over k = {bound[0]} can reach {total}, beyond s32"
+    assert error.value.edit == f"split the sum: add {total // 2**31 + 1} or more products of parts of k"
+
+
+def test_known_weights_say_more_than_their_number():
+    refuse_overflow(2**24, 255, 128, lambda: np.array([1, 2**31 // 255]))
+    with pytest.raises(Unsupported, match=f"can reach {255 * (2**31 // 255 + 1)}, beyond s32"):
+        refuse_overflow(2**24, 255, 128, lambda: np.array([2**31 // 255 + 1, 5]))
+    refuse_overflow(2**24, 255, 128, lambda: np.zeros(0))
+
+
+def test_macs():
+    g = gq.Graph()
+    x, w = g.input("x", dtype="f32", shape=(2, 4, 3)), g.input("w", dtype="f32", shape=(2, 4, 5))
+    assert macs(g.matmul(x, w, transpose_a=True).node) == 2 * 3 * 5 * 4
+    assert macs(g.matmul(w, x, transpose_a=True).node) == 2 * 3 * 5 * 4
+    assert macs(g.matmul(g.input("v", dtype="f32", shape=(4,)), w, transpose_a=True).node) == 2 * 4 * 5
+    a, b = g.input("a", dtype="u8", shape=(3, 7)), g.input("b", dtype="s8", shape=(7, 2))
+    assert macs(g.matmul_integer(a, b).node) == 3 * 7 * 2
+
+
+# -- 4-bit weights -----------------------------------------------------------------------------------------------------
+
+
+def four(w="s4", x="u8", dims=(2, 8), w_dims=(8, 6), zps=None, zp_dtype="s32", left=None, right=None, **attrs):
+    """A body with 4-bit weights, and the arrays of its constant inputs."""
+    g = gq.Graph("body")
+    a, b = g.input("x", dtype=x, shape=dims), g.input("w", dtype=w, shape=w_dims)
+    right = right or {"qtype": "per_tensor"}
+    shape = {"per_tensor": (1,), "per_channel": (6,)}.get(right["qtype"], (2, 6))
+    parameters = [g.input("s", dtype="f32", shape=shape)]
+    constants = [None, np.ones(w_dims, ml_dtypes.int4 if w == "s4" else ml_dtypes.uint4), np.ones(shape, np.float32)]
+    if zps is not None:
+        parameters.append(g.input("z", dtype=zp_dtype, shape=shape))
+        constants.append(np.broadcast_to(np.array(zps, np.int32), shape))
+    y = g.matmul(g.dequantize(a, **{"scales": [0.5], **(left or {})}), g.dynamic_dequantize(b, *parameters, **right),
+                 **attrs)
+    g.output(y, name="y")
+    return g, constants
+
+
+PER_COLUMN = {"qtype": "per_channel", "axis": 1}
+
+
+@pytest.mark.parametrize("w, zps, fits", [
+    ("s4", [-120, 0, 0, 0, 0, 0], True), ("s4", [-121, 0, 0, 0, 0, 0], False), ("s4", [0, 0, 0, 0, 0, 120], True),
+    ("s4", [0, 0, 0, 0, 0, 121], False), ("u4", [-112, 0, 0, 0, 0, 100], True), ("u4", [-113, 0, 0, 0, 0, 100], False),
+    ("u4", [0, 0, 0, 0, 0, 128], True), ("u4", [0, 0, 0, 0, 0, 129], False)])
+def test_zero_points_of_4_bit_weights(w, zps, fits):
+    g, constants = four(w, zps=zps, right=PER_COLUMN)
+    if fits:
+        _, product, _ = check_matmul_4bit(g, constants)
+        low = 8 if w == "s4" else 0
+        assert product.z.tolist() == [[z + low for z in zps]] and product.n == 6 and product.u.max() == 1 + low
+        assert (product.centred[0, :, 0] == 1 - zps[0]).all()
+        return
+    reason, edit, operand = refused(check_matmul_4bit, g, constants)
+    assert reason == "4-bit weights less their zero points must fit in s8, the zero points are " \
+        f"{min(zps)} to {max(zps)}"
+    assert (edit, operand) == ("take zero points among the 4-bit numbers", 1)
+
+
+@pytest.mark.parametrize("options, missing, reason, operand", [
+    (dict(x="s16"), None, "the source is s16, integer kernels take u8 and s8", 0),
+    (dict(left={"qtype": "per_channel", "axis": 1, "scales": [1.0] * 8}), None,
+     "with 4-bit weights the source has one scale and is not transposed", 0),
+    (dict(dims=(8, 2), transpose_a=True), None, "with 4-bit weights the source has one scale and is not transposed", 0),
+    (dict(), 1, "4-bit weights are packed at compile time: they, scales and zero points must be constant", 1),
+    (dict(), 2, "4-bit weights are packed at compile time: they, scales and zero points must be constant", 1),
+    (dict(zps=[0]), 3, "4-bit weights are packed at compile time: they, scales and zero points must be constant", 1),
+    (dict(right={"qtype": "per_channel", "axis": 0}, w_dims=(6, 8), dims=(2, 6)), None,
+     "the weights are quantized along axis 0, which is not the columns'", 1),
+    (dict(right={"qtype": "per_channel", "axis": 1}, w_dims=(8, 6), dims=(2, 6), transpose_b=True), None,
+     "the weights are quantized along axis 1, which is not the columns'", 1)])
+def test_4_bit_weights_that_are_refused(options, missing, reason, operand):
+    g, constants = four(**options)
+    if missing is not None:
+        constants[missing] = None
+    assert refused(check_matmul_4bit, g, constants)[::2] == (reason, operand)
+
+
+def test_groups_of_4_bit_weights():
+    """Scales and zero points of groups along both axes, of weights as they are and transposed, with s8 sources."""
+    rng = np.random.default_rng(0)
+    for swap in (False, True):
+        g = gq.Graph("body")
+        a = g.input("x", dtype="s8", shape=(3, 8))
+        w = g.input("w", dtype="u4", shape=(6, 8) if swap else (8, 6))
+        dims = (3, 2) if swap else (2, 3)
+        s, z = g.input("s", dtype="f32", shape=dims), g.input("z", dtype="u4", shape=dims)
+        right = g.dynamic_dequantize(w, s, z, qtype="per_group", group_shape=[2, 4] if swap else [4, 2])
+        g.output(g.matmul(g.dequantize(a, scales=[0.5], zps=[-7]), right, transpose_b=swap), name="y")
+        arrays = [rng.integers(-128, 128, (3, 8)).astype(np.int8), rng.integers(0, 16, w.shape).astype(ml_dtypes.uint4),
+                  rng.uniform(0.5, 2, dims).astype(np.float32), rng.integers(0, 16, dims).astype(ml_dtypes.uint4)]
+        _, product, producers = check_matmul_4bit(g, [None, *arrays[1:]])
+        assert [n.op.name for n in producers] == ["dequantize", "dynamic_dequantize"]
+        assert (product.a, product.a_zp, product.n, len(product.z), product.transposed) == (0, -7, 6, 2, swap)
+        want = gq.reference(g, dict(zip(("x", "w", "s", "z"), arrays, strict=True)))
+        np.testing.assert_allclose(product.accumulate(arrays), want, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("k, fits", [(66311, True), (66312, False)])
+def test_sums_of_groups_at_the_limit(k, fits):
+    """The most of a source is 255, of weights less their zero points 15 - -112."""
+    g, constants = four("u4", dims=(2, k), w_dims=(k, 6), zps=[-112] * 6, right=PER_COLUMN)
+    constants[1] = np.full((k, 6), 15, np.int8).astype(ml_dtypes.uint4)
+    bound = 255 * 127 * k
+    if fits:
+        check_matmul_4bit(g, constants)
+        return
+    reason, edit, operand = refused(check_matmul_4bit, g, constants)
+    assert reason == f"sums over groups of {k} can reach {bound}, beyond s32" and bound - 255 * 127 < 2**31 < bound
+    assert (edit, operand) == ("take smaller groups", 1)
+
+
+@pytest.mark.parametrize("scale, fits", [(2.0**-126, True), (2.0**-129, False)])
+def test_scales_after_a_product_have_inverses(scale, fits):
+    g, constants = four()
+    g.set_outputs([g.quantize(g.outputs[0], dtype="u8", scales=[scale])], ["q"])
+    if fits:
+        check_matmul_4bit(g, constants)
+    else:
+        reason, edit, _ = refused(check_matmul_4bit, g, constants)
+        assert reason == "1/scale of a quantize is not a finite f32"
+        assert edit == "give the quantize a scale above 2**-127"
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+@pytest.mark.parametrize("after, reason", [
+    (lambda g, y: g.softmax(y, axis=-1), "no lane-wise rule for softmax"),
+    (lambda g, y: g.quantize(y, dtype="u8", scales=[1e-39]), "1/scale of a quantize is not a finite f32"),
+    (lambda g, y: g.static_reshape(y, shape=[5, 3]), "an operand of shape [3, 5] does not broadcast into the result"),
+    (lambda g, y: g.relu(y), None), (lambda g, y: g.add(y, g.input("r", dtype="f32", shape=(3, 1))), None)])
+def test_epilogues(after, reason, quantized):
+    if quantized:
+        g = body()
+    else:
+        g = gq.Graph("body")
+        x, w = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (3, 4)), ("w", (4, 5))))
+        g.output(g.matmul(x, w), name="y")
+    g.set_outputs([after(g, g.outputs[0])], ["z"])
+    constants = [None] * len(g.inputs)
+    if reason is None:
+        check_matmul(g, constants)
+        return
+    with pytest.raises(Unsupported) as error:
+        check_matmul(g, constants)
+    assert reason in str(error.value)

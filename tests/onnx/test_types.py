@@ -1,0 +1,56 @@
+"""ONNX's types: each element, dimensions, and what is no tensor."""
+import numpy as np
+import pytest
+from onnx import TensorProto, TypeProto, helper
+
+from graphq.dtypes import DTYPES, f32, s64, u8
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.onnx.protos.types import ELEMENTS, agree, as_array, dtype_of, element_of, tensor_type, value_info
+
+
+def test_every_element_has_a_dtype():
+    assert set(ELEMENTS.values()) == set(DTYPES.values())
+    assert all(dtype_of(element_of(t), "x") is t for t in DTYPES.values())
+    for element, dtype in ELEMENTS.items():
+        if dtype.bits >= 8:
+            assert helper.tensor_dtype_to_np_dtype(element).itemsize == dtype.itemsize
+    for element, name in ((TensorProto.STRING, "string"), (TensorProto.COMPLEX64, "complex64"), (99, "number 99")):
+        with pytest.raises(GraphError, match=f"x: element type {name} is not supported"):
+            dtype_of(element, "x")
+
+
+@pytest.mark.parametrize("shape, dims", [([2, 3], (2, 3)), ([2, "n"], (2, None)), ([None, 0], (None, 0)), ([], ()),
+                                         (None, None), ([-1, 4], (None, 4))])
+def test_dimensions(shape, dims):
+    proto = helper.make_tensor_type_proto(TensorProto.UINT8, shape)
+    assert tensor_type(proto, "x") == TensorType(u8, dims)
+    info = value_info("v", TensorType(u8, dims))
+    assert info.name == "v" and tensor_type(info.type, "v") == TensorType(u8, dims)
+    assert info.type.tensor_type.HasField("shape") == (dims is not None)
+
+
+def test_what_is_no_tensor():
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    for proto, kind in ((sequence, "sequence_type"), (TypeProto(), "no type")):
+        with pytest.raises(GraphError, match=f"x: must be a tensor, got {kind}"):
+            tensor_type(proto, "x")
+    with pytest.raises(GraphError, match="x: a dimension must be a non-negative int or None, got -2"):
+        tensor_type(helper.make_tensor_type_proto(TensorProto.FLOAT, [-2]), "x")
+
+
+@pytest.mark.parametrize("a, b, same", [
+    ((2, 3), (2, 3), True), ((2, None), (2, 3), True), ((2, 3), (None, 3), True), (None, (2,), True),
+    ((2,), None, True), ((2, 3), (2, 4), False), ((2,), (2, 3), False)])
+def test_agreement(a, b, same):
+    assert agree(TensorType(f32, a), TensorType(f32, b)) is same and not agree(TensorType(f32, a), TensorType(u8, b))
+
+
+def test_results_as_arrays():
+    x = np.float32([1.5, 2])
+    assert as_array(x, TensorType(f32, (2,)), "x") is x
+    assert as_array(3, TensorType(s64, ()), "x").dtype == np.int64
+    assert as_array(x, TensorType(u8, (2,)), "x").tolist() == [1, 2]
+    for bad, kind in (([x], "list"), ("a", "str"), (None, "NoneType"), ({}, "dict")):
+        with pytest.raises(GraphError, match=f"x: the result is no tensor but {kind}"):
+            as_array(bad, TensorType(f32, (2,)), "x")

@@ -1,0 +1,117 @@
+"""Batches: what is one, how large ones are cut; statistics of channels, and what calibration refuses."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.errors import InputError
+from graphq.quantization.calibrate import Calibration, calibrate, checked_batches
+
+
+def graph(shape=(2, 3)):
+    g = gq.Graph("net")
+    x = g.input("x", dtype="f32", shape=shape)
+    g.output(g.matmul(g.relu(x), g.constant(np.ones((3, 4), np.float32))), name="y")
+    return g
+
+
+def cut(batches, shape=(2, 3), **more):
+    g = graph(shape)
+    for name, other in more.items():
+        g.input(name, dtype="f32", shape=other)
+    return list(checked_batches(batches, g.inputs))
+
+
+def rows(*numbers):
+    return np.repeat(np.float32(numbers)[:, None], 3, axis=1)
+
+
+def test_large_batches_are_cut_and_the_last_row_fills_the_last():
+    made = cut([{"x": rows(1, 2, 3, 4, 5), "other": 7}, {"x": rows(6)}])
+    assert [b["x"][:, 0].tolist() for b in made] == [[1, 2], [3, 4], [5, 5], [6]]
+    assert [b.get("other") for b in made] == [7, 7, 7, None]
+    assert [b["x"][:, 0].tolist() for b in cut([{"x": rows(1, 2, 3, 4)}])] == [[1, 2], [3, 4]]
+    for whole in (rows(1, 2), rows(1)):
+        (same,) = cut([{"x": whole}])
+        assert same["x"] is whole
+    assert len(cut([{"x": rows(*range(9))}], shape=(None, 3))) == 1
+
+
+def test_all_inputs_are_cut_together_where_they_have_as_many_rows():
+    made = cut([{"x": rows(1, 2, 3), "z": np.float32([7, 8, 9]), "s": np.float32(1)}], z=(2,), s=())
+    assert [b["z"].tolist() for b in made] == [[7, 8], [9, 9]] and all(b["s"] == 1 for b in made)
+    assert len(cut([{"x": rows(1, 2, 3), "z": np.float32([7, 8])}], z=(2,))) == 1
+    assert len(cut([{"x": rows(1, 2, 3), "z": np.float32([7, 8, 9])}], z=(3,))) == 1
+
+
+@pytest.mark.parametrize("batches, message", [
+    ({"x": rows(1)}, "batches must be an iterable of dicts by the names of inputs, got dict: put it into a list"),
+    (3, "got int$"), ([{"x": rows(1)}, [1]], "batch 2 must be a dict by the names of inputs, got list")])
+def test_what_is_no_batch(batches, message):
+    with pytest.raises(InputError, match=message):
+        cut(batches)
+
+
+def test_a_reader_gives_batches_until_none():
+    class Reader:
+        left = [{"x": rows(1)}, {"x": rows(2)}, None, {"x": rows(3)}]
+
+        def get_next(self):
+            return self.left.pop(0)
+
+    assert [b["x"][0, 0] for b in cut(Reader())] == [1, 2]
+
+
+def test_statistics_of_channels_over_batches():
+    first, second, third = (np.float32(x) for x in (
+        [[1, -5, 3], [2, 7, 0]], [[4, -1, 0.5], [0, 2, 9]], [[0, -9, 1], [1, 1, 1]]))
+    found = calibrate(graph(), [{"x": x} for x in (first, second, third)], channels=True, tensors=["x"])
+    t, all_ = found["x"], np.stack([first, second, third])
+    assert found.batches == 3 and list(found) == ["x"] and t.size == 18 and (t.low, t.high) == (-9, 9)
+    assert t.channels is None  # the source of the product is another tensor
+    source = calibrate(graph(), [{"x": x} for x in (first, second, third)], channels=True)
+    (name,) = source
+    c, positive = source[name].channels, np.maximum(all_, 0)
+    assert c.axis == 1 and c.count == 3
+    np.testing.assert_allclose(c.low, positive.min(axis=(0, 1)))
+    np.testing.assert_allclose(c.high, positive.max(axis=(0, 1)))
+    np.testing.assert_allclose(c.mean, positive.mean(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(c.square, np.square(positive).mean(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(c.second, np.sort(positive.max(axis=1), axis=0)[1])
+
+
+def test_without_histograms_there_are_extremes_alone():
+    (t,) = calibrate(graph(), [{"x": rows(1, 2)}], histograms=False).values()
+    assert t.size == 0 and (t.low, t.high) == (1, 2) and t.channels is None
+
+
+def test_channels_that_are_divided():
+    observed = Calibration(graph(), divided=True)
+    (name,) = observed.values
+    factors = {name: np.array([1.0, 2.0, 4.0])}
+    batch = [{"x": np.float32([[8, 4, 16], [2, 12, 4]])}]
+    assert (observed.statistics(batch)[name].high, observed.statistics(batch, factors)[name].high) == (16, 8)
+
+
+@pytest.mark.parametrize("tensors, error, message", [
+    (["z"], gq.GraphError, "graph 'net' has no value named 'z'"), (["q"], gq.GraphError, "'q' is u8"),
+    ("x", gq.InputError, "tensors")])
+def test_tensors_that_are_refused(tensors, error, message):
+    g = graph()
+    g.output(g.quantize(g.inputs[0], dtype="u8", scales=[1.0], name="q"), name="q2")
+    with pytest.raises((error, gq.GraphError), match=message):
+        calibrate(g, [{"x": rows(1, 2)}], tensors=tensors)
+
+
+@pytest.mark.parametrize("number, said", [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+def test_numbers_that_are_not_finite(number, said):
+    bad = rows(1, 2)
+    bad[1, 2] = number
+    with pytest.raises(InputError, match=f"batch 2: tensor 'x' holds {said}: calibration needs finite numbers"):
+        calibrate(graph(), [{"x": rows(1, 2)}, {"x": bad}], tensors=["x"])
+
+
+def test_no_batches_and_no_elements():
+    with pytest.raises(InputError, match="calibration needs at least one batch, got an empty iterable"):
+        calibrate(graph(), [])
+    with pytest.raises(InputError, match="tensor 'x' had no elements in 2 batches"):
+        calibrate(graph((None, 3)), [{"x": np.zeros((0, 3), np.float32)}] * 2, tensors=["x"])

@@ -1,0 +1,227 @@
+"""Quantized products: parameters of parts, biases as integers, and operands that are replaced."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import s8, u8
+from graphq.quantization.insert import (
+    MAX_BIAS,
+    PART,
+    Quantized,
+    by_statistics,
+    insert,
+    kept,
+    replace_operand,
+    rest_of,
+)
+from graphq.quantization.parametrised import Difference, bias_of, limits, takes_bias
+from graphq.quantization.products import Product, products
+from graphq.quantization.ranges import Parameters
+from graphq.quantization.scheme import Scheme
+from graphq.quantization.smooth import LARGEST, _bounded, _load, along_weights, divide_channels, expected_ranges, noise
+from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
+
+W = np.float32([[1, -2, 0.5], [4, 0, -1]])
+
+
+def matmul(bias=None, weights=W):
+    g = gq.Graph()
+    operands = [g.input("x", dtype="f32", shape=(5, 2)), g.constant(weights)]
+    operands += [] if bias is None else [g.constant(np.float32(bias))]
+    g.output(g.matmul(*operands), name="y")
+    return g
+
+
+def quantized(g, scheme=None, **options):
+    insert(g, {"y": Quantized({0: Parameters(u8, (0.5,), (3,))}, **options)}, scheme or Scheme())
+    return next(n for n in g.nodes if n.op.name == "matmul")
+
+
+def stored(value):
+    """The integers and the scales of a dequantized constant."""
+    return next(value.node.operands).data, value.node.attrs["scales"]
+
+
+@pytest.mark.parametrize("per_channel, scales", [(True, [4 / 127, 2 / 127, 1 / 127]), (False, [4 / 127])])
+def test_weights_and_biases(per_channel, scales):
+    node = quantized(matmul([10, -20, 3]), Scheme(per_channel=per_channel))
+    x, w, b = node.inputs
+    assert x.node.op.name == "dequantize" and x.node.attrs["scales"] == (0.5,) and x.node.attrs["zps"] == (3,)
+    integers, found = stored(w)
+    np.testing.assert_allclose(found, scales, rtol=1e-6)
+    along = np.float32(found) if per_channel else np.float32(found[0])
+    assert np.array_equal(integers, np.rint(W / along)) and integers.dtype == np.int8
+    integers, found = stored(b)
+    np.testing.assert_allclose(found, 0.5 * np.float32(scales), rtol=1e-6)
+    assert integers.dtype == np.int32
+    assert np.array_equal(integers, np.rint([10, -20, 3] / np.float64(np.float32(found))))
+    assert (b.node.attrs["qtype"], b.node.attrs["axis"]) == (("per_channel", 0) if per_channel else ("per_tensor", 1))
+
+
+@pytest.mark.parametrize("bias, scheme, fits", [
+    ([1, 2, 3], Scheme(bias="f32"), False), ([[1, 2, 3]], Scheme(), False), ([1, 2, 3], Scheme(), True),
+    ([0, 0, 1e9], Scheme(), False)])
+def test_biases_that_stay_in_f32(bias, scheme, fits):
+    node = quantized(matmul(bias), scheme)
+    assert (node.inputs[2].data is None) == fits
+    assert MAX_BIAS == 2**30 and 0.5 / 127 * MAX_BIAS < 1e9
+
+
+def test_wide_products_are_sums():
+    g = matmul([1, 2, 3])
+    quantized(g, wide=True, wide_weights=True)
+    assert [n.op.name for n in g.nodes].count("matmul") == 3 and g.outputs[0].node.op.name == "add"
+    assert g.outputs[0].name == "y"
+    parts = [n for n in g.nodes if n.op.name == "matmul"]
+    assert [len([v for v in n.inputs if v is not None]) for n in parts] == [3, 2, 2]
+    steps = sorted({v.node.attrs["scales"] for n in parts for v in n.inputs[:1]})
+    assert steps == [(0.5 / PART,), (0.5,)]
+    x = np.float32(np.random.default_rng(0).uniform(-1, 60, (5, 2)))
+    exact = x @ W + np.float32([1, 2, 3])
+    narrow = matmul([1, 2, 3])
+    quantized(narrow)
+    errors = [np.abs(gq.reference(graph, {"x": x}) - exact).max() for graph in (g, narrow)]
+    assert errors[0] < errors[1] / 20
+
+
+def test_parts():
+    assert rest_of(Parameters(u8, (0.5,), (7,))) == Parameters(s8, (0.5 / PART,), (0,))
+    found = limits(Parameters(u8, (0.5,), (7,)), False)
+    assert {k: float(v) for k, v in found.items()} == {"step": 0.5, "low": -7, "high": 248}
+    found = limits(Parameters(s8, (0.5,), (0,)), True)
+    assert {k: float(v) for k, v in found.items()} == {"step": 0.5 / PART, "low": -128 * PART - 128,
+                                                       "high": 127 * PART + 127}
+
+
+def test_one_pair_for_one_tensor():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(5, 2))
+    for k in range(3):
+        g.output(g.matmul(x, g.constant(W + k)), name=f"y{k}")
+    p, other = Parameters(u8, (0.5,), (3,)), Parameters(u8, (0.25,), (3,))
+    insert(g, {f"y{k}": Quantized({0: q}) for k, q in enumerate((p, other, p))}, Scheme())
+    sources = [n.inputs[0] for n in g.nodes if n.op.name == "matmul"]
+    assert sources[0] is sources[2] is not sources[1]
+
+
+def test_names_and_statistics_that_there_are_not():
+    g = matmul()
+    for name in ("exclude", "wide", "wide_weights"):
+        with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'z'; there are y"):
+            kept(g, Scheme(**{name: ["z"]}))
+    assert kept(g, Scheme(exclude=["y"])) == [] and [p.name for p in kept(g, Scheme(wide=["y"]))] == ["y"]
+    with pytest.raises(gq.GraphError, match="no statistics of 'x', a factor of 'y'"):
+        by_statistics(g, Statistics({}, 1), Scheme())
+    t = TensorStatistics(-1.0, 1.0, (-1.0, 1.0))
+    found = by_statistics(g, Statistics({"x": t}, 1), Scheme(method="min_max", wide=["y"]))
+    assert found["y"].wide and not found["y"].wide_weights and found["y"].activations.keys() == {0}
+
+
+def test_replaced_operands():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 2))
+    y = g.relu(x)
+    z = g.add(y, y)
+    g.output(z, name="z")
+    replace_operand(g, z.node, 1, x)
+    assert list(z.node.inputs) == [y, x] and y.node in g.nodes
+    replace_operand(g, z.node, 0, x)
+    assert list(z.node.inputs) == [x, x] and [n.op.name for n in g.nodes] == ["add"]
+
+
+# -- channels ----------------------------------------------------------------------------------------------------------
+
+
+def convolution(groups, shape, weights_format="OIX", data_format="NCX"):
+    g = gq.Graph()
+    axis = 1 if data_format == "NCX" else 2
+    dims = [2, 9, 9]
+    rng = np.random.default_rng(0)
+    w = np.float32(rng.normal(size=shape))
+    dims[axis] = w.shape[1] * groups
+    x = g.input("x", dtype="f32", shape=dims)
+    g.output(g.convolution(x, g.constant(w), groups=groups, data_format=data_format, weights_format=weights_format,
+                           strides=[1], pads_begin=[1], pads_end=[1], dilations=[1]), name="y")
+    return g, x, next(products(g)), np.float32(rng.normal(size=dims))
+
+
+@pytest.mark.parametrize("groups, shape, weights_format, data_format", [
+    (1, (6, 4, 3), "OIX", "NCX"), (2, (6, 2, 3), "OIX", "NXC"), (3, (6, 1, 3), "OIX", "NCX"),
+    (1, (3, 4, 6), "XIO", "NXC"), (2, (3, 2, 6), "XIO", "NCX")])
+def test_channels_are_divided_and_weights_multiplied(groups, shape, weights_format, data_format):
+    g, x, p, data = convolution(groups, shape, weights_format, data_format)
+    before = gq.reference(g, {"x": data})
+    w, factors = p.weights, 2.0 ** np.arange(p.channels())
+    load = _load(p)
+    outputs = w.shape[p.weight_axes()[0]]
+    assert load.largest.shape == load.member.shape == (outputs, p.channels())
+    np.testing.assert_allclose(load.squares.sum(), np.square(np.float64(w)).sum())
+    assert np.array_equal(load.member > 0, load.largest > 0) and set(load.member.ravel()) <= {0, 3}
+    assert ((load.member > 0).sum(axis=1) == p.channels() // groups).all()
+    divide_channels(g, x, [p], factors)
+    (changed,) = products(g)
+    np.testing.assert_allclose(_load(changed).largest, load.largest * factors)
+    assert along_weights(p, factors).ndim == 3
+    np.testing.assert_allclose(gq.reference(g, {"x": data}), before, rtol=1e-5, atol=1e-5)
+
+
+def test_factors_have_a_mean_of_one_and_limits():
+    factors = _bounded(np.array([1.0, 4.0, 16.0, 5.0]), np.array([True, True, True, False]))
+    np.testing.assert_allclose(factors, [0.25, 1, 4, 1])
+    far = _bounded(np.array([1e-9, 1e9, 1.0]), np.full(3, True))
+    np.testing.assert_allclose(far, [1 / LARGEST, LARGEST, 1])
+    np.testing.assert_allclose(_bounded(np.array([0.0, 2.0, 8.0]), np.array([False, True, True])), [1, 0.5, 2])
+
+
+def channels(low, high, second=0.0):
+    low, high = np.array(low, float), np.array(high, float)
+    return Channels(1, low, high, (low + high) / 2, np.square(high), np.zeros_like(low) + second)
+
+
+def test_expected_ranges():
+    np.testing.assert_allclose(expected_ranges(channels([0, -3, 0], [1, 2, 10])), [4, 10, 10])
+    np.testing.assert_allclose(expected_ranges(channels([0, -3], [1, 2], [0.5, 1.5])), [2, 3])
+    np.testing.assert_allclose(expected_ranges(channels([0, 0, 0], [1, 2, 20], [0, 1, 10])), [2, 4, 20])
+
+
+def test_noise():
+    (p,) = products(matmul())
+    loads = [_load(p)]
+    one, two = channels([0, 0], [8, 2]), channels([-8, 0], [8, 2])
+    activations = (8 / 255)**2 * np.square(np.float64(W)).sum()
+    weights = np.square(np.float64([4, 2, 1]) / 127).sum() * (8**2 + 2**2)
+    even = np.ones(2)
+    assert noise(one, loads, even) == pytest.approx(activations + weights)
+    assert noise(two, loads, even) == pytest.approx(4 * activations + weights)
+    first = (8 / 255)**2 * (4 * np.square(np.float64(W[0])).sum() + np.square(np.float64(W[1])).sum())
+    assert noise(one, loads, np.array([2.0, 1.0])) == pytest.approx(
+        first + np.square(np.float64([4, 4, 1]) / 127).sum() * (8**2 / 4 + 2**2))
+    assert noise(one, loads * 2, even) == pytest.approx(2 * noise(one, loads, even))
+    for low, sides in ((-1.5, 1), (-1.7, 2)):
+        lowest = channels([low, 0], [8, 2])
+        lowest.square = one.square
+        assert noise(lowest, loads, even) == pytest.approx(sides**2 * activations + weights)
+
+
+def test_differences_over_batches():
+    d = Difference(np.zeros(2))
+    assert d.ratio == 0
+    for shift, n, s in (([1, 2], 1.0, 10.0), ([3, 6], 2.0, 20.0), ([5, 1], 6.0, 30.0)):
+        d.add(np.array(shift, float), n, s)
+    assert d.shift.tolist() == [3, 3] and (d.noise, d.signal, d.count) == (3, 20, 3) and d.ratio == 0.15
+
+
+def test_biases_that_can_be_shifted():
+    def product(*bias, op="matmul", **attrs):
+        g = gq.Graph()
+        x = g.input("x", dtype="f32", shape=(5, 2))
+        return Product(g.matmul(x, g.constant(W), *(b if isinstance(b, gq.ir.Value) else g.constant(np.float32(b))
+                                                    for b in bias)).node)
+
+    assert takes_bias(product()) and bias_of(product()).tolist() == [0, 0, 0] and bias_of(product()).dtype == np.float32
+    assert takes_bias(product([1, 2, 3])) and bias_of(product([1, 2, 3])).tolist() == [1, 2, 3]
+    assert not takes_bias(product([1])) and not takes_bias(product([[1, 2, 3]]))
+    g = gq.Graph()
+    x, y, b = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (2, 2)), ("y", (2, 2)), ("b", (2,))))
+    assert not takes_bias(Product(g.matmul(x, y).node))
+    assert not takes_bias(Product(g.matmul(x, g.constant(W[:, :2]), b).node))

@@ -1,0 +1,116 @@
+"""The search: the order in which factors are tried, which candidate each tensor gets, and when 16 bits are enough."""
+import numpy as np
+import pytest
+from float_networks import perceptron
+
+from graphq.quantization import search
+from graphq.quantization.search import Search, _few, folds, wider
+from graphq.quantization.setting import Candidate, Setting, with_scheme
+
+
+@pytest.fixture(scope="module")
+def work():
+    return Search(*perceptron())
+
+
+@pytest.fixture
+def plain(work):
+    return work.uniform(Candidate("mse"))
+
+
+def noises(work, monkeypatch, of):
+    """Let products have this noise, by name, with 16 bits for the other factor of all of them."""
+    def noise(self, setting):
+        part = "wide" if setting.scheme.wide_weights else "wide_weights"
+        return {name: of(k, part) for k, name in enumerate(self.products)}
+
+    monkeypatch.setattr(Search, "noise", noise)
+
+
+def test_factors_are_tried_by_their_noise_then_by_their_loss(work, plain, monkeypatch):
+    noises(work, monkeypatch, lambda k, part: 10.0 * k + (part == "wide_weights"))
+    names = list(work.products)
+    every = [(n, part) for n in reversed(names) for part in ("wide_weights", "wide")]
+    assert len(every) > 3
+    monkeypatch.setattr(search, "TRIED", 0)
+    assert work.costs(plain) == every
+    asked = []
+
+    def loss(self, chosen, fold):  # exact but for one factor
+        ((name, q),) = chosen.items()
+        asked.append((name, "wide" if q.wide_weights else "wide_weights"))
+        return [1.0 if q.wide_weights else 0.5]
+
+    monkeypatch.setattr(search, "TRIED", 2)
+    monkeypatch.setattr(Search, "_losses_of", loss)
+    assert work.costs(plain) == [every[1], every[0], *every[2:]]
+    assert asked == [x for x in every[:2] for _ in work.folds]
+    wide = with_scheme(plain, wide=(names[-1],))
+    monkeypatch.setattr(search, "TRIED", 0)
+    assert work.costs(wide) == [x for x in every if x != (names[-1], "wide")]
+
+
+def test_products_are_ranked_by_their_noise(work, plain, monkeypatch):
+    names, asked = list(work.products), []
+    monkeypatch.setattr(Search, "noise", lambda self, setting: asked.append(setting) or {
+        n: float(k % 2 * 10 - k) for k, n in enumerate(names)})
+    order = sorted(names, key=lambda n: -(names.index(n) % 2 * 10 - names.index(n)))
+    assert work.ranked(plain) == work.ranked(Setting()) == order and asked == [plain, work.uniform(Candidate("mse"))]
+
+
+def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
+    names = list(work.calibration.values)
+
+    def noise(self, setting):
+        (candidate,) = {c for _, c in setting.choices}
+        tried.append(candidate)
+        return {name: float((3 * k + 5 * tried.index(candidate)) % 7) for k, name in enumerate(self.products)}
+
+    tried = []
+    monkeypatch.setattr(Search, "noise", noise)
+    made = dict(work.local().choices)
+    assert list(made) == names and len(tried) == len(set(tried)) == 2 * 5
+    assert {(c.method, c.margin) for c in tried} == {("min_max", 0), ("mse", 0), ("percentile", 0), ("min_max", 0.5),
+                                                      ("min_max", 1)}
+    for name, chosen in made.items():
+        users = [k for k, p in enumerate(work.products.values())
+                 if name in [str(p.factors[a].name) for a in p.activations]]
+        scores = [sum((3 * k + 5 * n) % 7 for k in users) for n in range(len(tried))]
+        assert chosen == tried[scores.index(min(scores))]
+
+
+def test_sixteen_bits_double_until_they_are_enough(work, plain, monkeypatch):
+    factors = [(f"p{k}", "wide") for k in range(10)]
+    monkeypatch.setattr(Search, "costs", lambda self, setting: factors)
+    asked = []
+
+    def losing(table):
+        def loss(self, setting):
+            count = len(setting.scheme.wide)
+            asked.append(count)
+            return table[count]
+        monkeypatch.setattr(Search, "loss", loss)
+        asked.clear()
+        made = work.widened(plain).scheme.wide
+        assert made == tuple(n for n, _ in factors[:len(made)])
+        return len(made), [n for k, n in enumerate(asked) if n and n not in asked[:k]]
+
+    assert losing({0: 0.001}) == (0, [])  # below TARGET
+    assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001}) == (4, [1, 2, 4])
+    assert losing({0: 1.0, 1: 0.7, 2: 0.6, 4: 0.5, 5: 0.45}) == (4, [1, 2, 4, 5])  # half of the factors at most
+    assert losing({0: 1.0, 1: 0.001}) == (1, [1])
+
+
+def test_more_factors_are_added_to_those_that_are_wide(plain):
+    made = wider(with_scheme(plain, wide=("a",)), [("b", "wide"), ("c", "wide_weights"), ("d", "wide")])
+    assert made.scheme.wide == ("a", "b", "d") and made.scheme.wide_weights == ("c",) and made.choices == plain.choices
+
+
+def test_folds():
+    assert folds(1) == [((0,), (0,))] and folds(2) == [((0,), (1,)), ((1,), (0,))]
+    assert folds(3) == [((0, 1), (2,)), ((0, 2), (1,)), ((1, 2), (0,))]
+    assert folds(5) == [((0, 1, 2, 3), (4,)), ((1, 2, 3, 4), (0,))]
+    first, last = folds(9)
+    assert first == (tuple(range(7)), (7, 8)) and last == (tuple(range(2, 9)), (0, 1))
+    assert _few(tuple(range(8))) == tuple(range(8)) and _few(tuple(range(10, 110))) == (10, 24, 38, 52, 66, 80, 94, 109)
+    assert len(folds(100)[0].held_out) == search.MOST_COMPARED and np.all(np.diff(folds(100)[0].held_out) > 0)
