@@ -36,7 +36,7 @@ def test_factors_are_tried_by_their_noise_then_by_their_loss(work, plain, monkey
     assert work.costs(plain) == every
     asked = []
 
-    def loss(self, chosen, fold):  # exact but for one factor
+    def loss(self, chosen, fold, scheme):  # exact but for one factor
         ((name, q),) = chosen.items()
         asked.append((name, "wide" if q.wide_weights else "wide_weights"))
         return [1.0 if q.wide_weights else 0.5]
