@@ -151,7 +151,7 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines on the classes of sizes that were met: the plans of each, and what made it need several."""
+        """Lines of a report: each class of sizes met, how many plans it has, and why a further one was made."""
         if not self._places or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
