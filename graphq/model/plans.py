@@ -408,7 +408,7 @@ class Plans:
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put an entry at the end of a dict that has at most so many, in the order of their latest use."""
+    """Put an entry at the end of `kept`, which is in the order of latest use, and drop the first beyond `most`."""
     kept.pop(key, None)
     for oldest in list(kept)[:1 - most]:
         kept.pop(oldest, None)

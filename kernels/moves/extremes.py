@@ -27,7 +27,7 @@ PIECE = 1024
 RANGE = Record("source", "extremes", "each", "count")
 """Extremes of `count` f32, `each` pieces a block: two f32 a block."""
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
-"""The scale (f32) and zero point (u8) of the extremes of so many blocks."""
+"""The scale (f32) and zero point (u8) of the extremes of `blocks` blocks."""
 view_range, view_scale = RANGE.view, SCALE.view
 
 

@@ -27,7 +27,7 @@ LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
 
 WAYS = 4
-"""Up to so many channels are interleaved."""
+"""The most channels that are interleaved."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
 """`rows` of `columns` (bytes of a row to copy), `each` a block, for each element of `outer` dimensions.
