@@ -9,13 +9,13 @@ from graphq.kernels.jit import cache
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to do."""
+    """The action, `info` or `clear`, and --json."""
     parser.add_argument("action", choices=["info", "clear"])
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do it."""
+    """Print what the cache holds, or remove it and print how much was removed."""
     if options.action == "clear":
         removed = cache.clear()
         write(options, f"{counted(removed.modules, 'kernel module')} and {counted(removed.models, 'model')} removed",

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print them."""
+    """Print the partitions of the graph, a line each."""
     from graphq.onednn.partitions import partitions
 
     found = partitions(load_graph(options.file))

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print it."""
+    """Print the graph."""
     graph = load_graph(options.file)
     text = to_text(graph, elide=options.elide)
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))

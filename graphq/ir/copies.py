@@ -60,7 +60,9 @@ def check_names(names: Any, where: str) -> tuple[str, ...]:
 
 
 def returning(graph: Graph, names: Sequence[str]) -> Graph:
-    """A copy that returns the values of these names, of outputs or their own, instead, and holds what they need.
+    """A copy whose outputs are the values of these names instead, without the nodes that they do not need.
+
+    A name is that of an output of the graph or of a value.
 
     Raises GraphError, with near names, when there is no such value.
     """

@@ -57,7 +57,7 @@ class Labels:
         return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
-        """Count anew."""
+        """The graph has changed: number its unnamed values anew at the next label, unless numbers are kept."""
         if not self.kept:
             self._numbers = None
 

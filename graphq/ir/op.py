@@ -69,7 +69,7 @@ class Curve(NamedTuple):
     largest: Callable[[float], float] | None = None
 
 
-Bound: TypeAlias = "Curve | Callable[..., Curve] | Literal['sum', 'product', 'quotient', 'extreme']"
+Bound: TypeAlias = "Curve | Callable[..., Curve | None] | Literal['sum', 'product', 'quotient', 'extreme']"
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,13 @@ class Op:
 
         lanes   the expression of a result from those of the operands (`kernels.lanes.expression`): what kernels
                 compute, and their formula. Attributes that it names by keyword are handed on, numbers as expressions
-        bound   how results follow differences of operands (`kernels.ties.error_bounds`): the Curve of one operand, or
-                a function that gives it of the sizes of further operands and of attributes by keyword; or how two
-                operands are combined
+        bound   how results follow differences of operands (`kernels.ties.error_bounds`): the Curve of one operand; or
+                a function that gives it, or None, from the sizes of further operands and from attributes by keyword;
+                or how two operands are combined
         layout  how it computes on channels-last tensors: a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
-        onnx    the ONNX operator that has the same operands, and attributes of the same names
+        onnx    the ONNX operator that has the same operands, and attributes of the same names, whose defaults in ONNX
+                hold in its files
         exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 

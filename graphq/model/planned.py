@@ -129,7 +129,7 @@ class Passed(NamedTuple):
         return replace(open_counts, integer_by_op=integer, total_by_op=total)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
-        """How long each step takes, medians of so many runs; with `peaks` also what the machine could do."""
+        """How long each step takes, medians of `runs` runs; with `peaks` also what the machine could do."""
         from graphq.report.profile import profile_steps
 
         assert self.runner is not None

@@ -151,7 +151,7 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines on the classes of sizes that were met: the plans of each, and what made it need several."""
+        """Lines of a report: each class of sizes met, how many plans it has, and why a further one was made."""
         if not self._places or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
@@ -408,7 +408,7 @@ class Plans:
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put an entry at the end of a dict that has at most so many, in the order of their latest use."""
+    """Put an entry at the end of `kept`, which is in the order of latest use, and drop the first beyond `most`."""
     kept.pop(key, None)
     for oldest in list(kept)[:1 - most]:
         kept.pop(oldest, None)

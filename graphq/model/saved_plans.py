@@ -37,7 +37,7 @@ def compact(plan: Plan) -> Plan:
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
-    """The plan on at most so many threads, not more than it was made for."""
+    """The plan on `threads` threads, or on as many as it was made for if these are fewer."""
     def shared(step: AnyStep) -> AnyStep:
         if not isinstance(step, Step):
             return step

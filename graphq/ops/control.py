@@ -51,7 +51,7 @@ def common_type(a: TensorType, b: TensorType) -> TensorType:
 
 
 def check_body(body: Graph, types: Sequence[TensorType], results: int | None = None) -> None:
-    """Raise GraphError unless the operands fit the body's inputs, and it has so many results."""
+    """Raise GraphError unless the operands fit the body's inputs, and the body has at least `results` outputs."""
     if len(types) != len(body.inputs):
         raise GraphError(f"the body takes {len(body.inputs)} values, got {len(types)}")
     for v, t in zip(body.inputs, types, strict=True):

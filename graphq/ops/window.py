@@ -74,7 +74,7 @@ def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[i
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Array:
-    """`x` [n, c, spatial...] with so many elements of `fill` around its spatial axes.
+    """`x` [n, c, spatial...] with elements of `fill` around its spatial axes, as many as `pads` says.
 
     Negative numbers at an end cut elements off. Raises CompileError, before it is made, when that would take too much
     memory.

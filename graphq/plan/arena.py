@@ -36,13 +36,13 @@ def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
 
 
 def find_clashes(lives: Lives) -> Clashes:
-    """Which buffers clash."""
+    """For each buffer, those whose lives overlap its own: they cannot share space with it."""
     return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
             for b, (first, last) in lives.items()}
 
 
 def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
-    """Offsets of the arena's buffers of so many bytes, and its size; buffers that do not clash may share space.
+    """Offsets of buffers of these `sizes` in the arena, and its size; buffers that do not clash may share space.
 
     Greedy by size: the largest first, each at the lowest offset that is free over its lifetime.
     """
@@ -59,7 +59,7 @@ def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, in
 
 
 PATIENCE = 64
-"""An arena that none of so many runs has needed is freed."""
+"""An arena is freed when this many runs in turn did not need it."""
 
 
 class Arena:
@@ -88,7 +88,7 @@ class Arenas:
         self._most = len(process_cores())
 
     def take(self, nbytes: int) -> Arena:
-        """An arena of at least so many bytes, which is the caller's until it is given back."""
+        """An arena of at least `nbytes` bytes, which is the caller's until it is given back."""
         try:
             arena = self._idle.pop()
         except IndexError:

@@ -187,7 +187,7 @@ class Runner:
                 for b, life in self.open.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
-        """What runs one step so many times over, on an arena of its own."""
+        """A runner of one step, `times` times in a run, on an arena of its own."""
         plan = self.open.plan._replace(steps=(self.open.plan.steps[step],) * times)
         return Runner(OpenPlan(plan, self.open.trace), tuple(self.sizes.values()), self._values, Arenas(), self._cache)
 

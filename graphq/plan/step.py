@@ -105,7 +105,7 @@ BLOCK_CYCLES = 10_000
 
 
 def threads_for(threads: int, cycles: float) -> int:
-    """The threads, at most `threads`, that work of so many cycles of one core is worth."""
+    """How many threads, at most `threads`, are worth waking for work that takes one core `cycles`."""
     return number(_threads_for, threads, cycles) if threads > 1 else 1
 
 
@@ -114,7 +114,7 @@ def _threads_for(threads: int, cycles: float) -> int:
 
 
 def pieces(blocks: int, worth: int, threads: int) -> int:
-    """How many pieces `threads` share so many blocks in; 0 for one block, or for work that is `worth` one thread.
+    """In how many pieces `threads` share `blocks` blocks; 0 for one block, or for work that is `worth` one thread.
 
     Block i is in piece ((i + 1) * pieces - 1) // blocks.
     """

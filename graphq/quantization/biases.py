@@ -30,7 +30,7 @@ def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
-    """Add to the biases of products, by name, where there can be one; how many changed."""
+    """Add `shifts`, by the names of products, to the biases of those that take one so; how many changed."""
     count = 0
     for product in list(products(graph)):
         shift = shifts.get(product.name)

@@ -106,7 +106,10 @@ class Search:
 
     @property
     def ranges(self) -> list[Candidate]:
-        """What is tried for all tensors: METHODS; of one batch, where nothing is held out, its extremes and more."""
+        """The ways to choose ranges that are tried for all tensors: METHODS.
+
+        With one batch there is none to compare them on, so only its extremes with a margin are taken.
+        """
         if len(self.batches) > 1:
             return [Candidate(m) for m in METHODS]
         return [Candidate("min_max", margin=1.0)]

@@ -59,7 +59,7 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 
 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
-    """Divide channels of sources, by name, and multiply the weights that they meet; how many were."""
+    """Divide channels of tensors by `factors`, by name, and multiply the weights that they meet; how many changed."""
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     for x, users in chosen:
         divide_channels(graph, x, users, factors[str(x.name)])

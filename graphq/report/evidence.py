@@ -73,9 +73,11 @@ def prepare(plan: Plan) -> None:
 
 
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
-    """The decisive instruction and the most multiply-accumulates a second by it; or None and bytes a second by copying.
+    """What bounds a step's speed, as measured on this machine: an instruction, and how much it does a second.
 
-    Measured; of a step that multiplies by no instruction that is known, None twice.
+    For a step with multiply-accumulates: the one of its instructions that does most of them at a time, and how many a
+    second it can do on the step's threads; None and None where `peaks` has none of its instructions. For another step:
+    None, and the bytes a second that a copy of as many bytes moves.
     """
     threads = threads_of(step)
     if not step.macs:

@@ -258,7 +258,7 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 
 
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body as of `check_convolution`; raises Unsupported.
+    """Lower a body that `check_convolution` accepts; raises Unsupported.
 
     Of integers kernels give sums that lack the source's zero point, with which the expression begins.
     """

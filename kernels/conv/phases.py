@@ -19,7 +19,10 @@ MOST_PHASES = 4096
 
 
 class Phase(NamedTuple):
-    """The outputs at `origin + i * step` along each spatial axis, i < `counts`, which read `taps` by `windows`."""
+    """A part of a convolution's outputs: those at `origin + i * step` along each spatial axis, for i < `counts`.
+
+    All of them use the same `taps`, given by their numbers in the kernel; `windows` says where in the image these read.
+    """
 
     windows: Windows
     taps: np.ndarray

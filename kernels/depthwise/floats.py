@@ -82,13 +82,13 @@ class Tile(NamedTuple):
 
 
 def fits(taps: int, multiplier: int) -> bool:
-    """Whether the kernel takes windows of so many taps."""
+    """Whether the kernel takes windows of `taps` and `multiplier` outputs for an input channel."""
     return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
 
 
 def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
            transposed: bool = False) -> Tile:
-    """Choose the tile for so many output channels; `stride` and `dilation` are those along lines.
+    """Choose the tile for `channels` output channels; `stride` and `dilation` are those along lines.
 
     Pixels of `transposed` convolutions share no columns.
     """

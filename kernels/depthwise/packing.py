@@ -102,7 +102,7 @@ PIXELS = {8: 2, 16: 4}
 
 def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
            dilation: int = 1, transposed: bool = False) -> Layout:
-    """Choose the layout for so many output channels; `weights` are the factors of the products, if they are known.
+    """Choose the layout for `channels` output channels; `weights` are the factors of the products, if they are known.
 
     `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Fours of taps
     take the widest vectors of which the channels fill four.
@@ -117,7 +117,7 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 
 
 def fits(taps: int, channels: int, multiplier: int) -> bool:
-    """Whether the kernel takes so many taps and output channels."""
+    """Whether the kernel takes windows of `taps`, `channels` outputs and `multiplier` outputs for an input channel."""
     return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 

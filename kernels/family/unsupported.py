@@ -33,8 +33,9 @@ class Unsupported(Exception):  # a refusal with its reason, not a defect
     """The kernels cannot compute this as one; the message is the reason that reports show.
 
     `edit` is what a user can change in the graph so that they can, `operand` the number of the anchor's operand that
-    stands in the way, where it is one. Axes and types of the body's values, whose axes passes may have moved, are
-    `mentions`: `{name}` stands for each in the reason and the edit, and reports fill in those of the graph as given.
+    stands in the way, where it is one. Passes may have transposed the body's values, so a reason does not write their
+    axes and types out: it has `{name}`, and `mentions` the Axes or the value of that name. Reports fill in the axes and
+    types that the user's graph has (`told`).
     """
 
     def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:

@@ -71,7 +71,7 @@ def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node |
 
 
 def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body as of `check_interpolate`; raises Unsupported."""
+    """Lower a body that `check_interpolate` accepts; raises Unsupported."""
     node, dequantize, anchor = check_interpolate(body)
     e = EpilogueBuilder(body.outputs[0].type.dims)
 

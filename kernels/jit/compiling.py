@@ -74,7 +74,7 @@ class Job:
             _later.append(self)
 
     def want(self) -> None:
-        """Begin it, unless it is begun."""
+        """Begin the compilation, unless it is begun."""
         if self.process != os.getpid():
             if self.process:  # a fork left the worker behind
                 self._ticket = [self]

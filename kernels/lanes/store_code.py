@@ -161,7 +161,11 @@ class EpilogueEmitter:
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
-        """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
+        """Emit the loops over a block of rows and columns.
+
+        Where operands vary by column, or outputs may need a second look, the outer loop is over columns, so that what
+        belongs to a column is loaded once. Else it is over rows, in the order in which outputs lie in memory.
+        """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
                 self.rows_of(group, rows, lambda r: self.row(r, acc + r * ldacc))

@@ -29,7 +29,10 @@ ROWS = 32
 COPIES = 1 << 19
 """Bytes for copies: the 9 taps of 256 channels of 14 x 14 pixels. They are in L2, as the weights of a tile are."""
 AGAIN = 2
-"""Says that each tile makes its copies, as they are not kept, rather than the first one of a row of tiles."""
+"""The word `fresh` of a frame where each tile makes copies of its activations, as there is no room to keep them.
+
+Else `fresh` is 1 for the first tile of some rows, which makes the copies, and 0 for those beside it, which read them.
+"""
 
 
 def line_bytes(k: int, taps: int) -> int:

@@ -144,7 +144,7 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 
 
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body as of `check_matmul`; raises Unsupported.
+    """Lower a body that `check_matmul` accepts; raises Unsupported.
 
     Of integers kernels give the raw sum of the shifted operands, so the expression begins with the correction for
     shifts and zero points.

@@ -22,10 +22,13 @@ ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows"
 class Kernel(NamedTuple):
     """A way to multiply `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
+    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
+
     `build(dtype, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
     the module has the block functions `tile` and, when the machine needs preparing, `setup`. `dtype` is the first of
-    `dtypes`. Kernels whose tiles write outputs take a Store, too. `cost(kernel, m, n, k)` estimates cycles of one core.
-    `layouts` are the ways to find activations (see `tile_frame`) that it has.
+    `dtypes`. Kernels whose tiles write outputs take a Store, too, and whether its bytes are `packed`
+    (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the ways to find
+    activations (see `tile_frame`) that it has.
     """
 
     dtypes: tuple[str, ...]

@@ -94,7 +94,7 @@ def check_matmul_4bit(body: Graph, constants: Arrays) -> tuple[Node, GroupedMatm
 
 
 def lower_matmul_4bit(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body as of `check_matmul_4bit`; raises Unsupported."""
+    """Lower a body that `check_matmul_4bit` accepts; raises Unsupported."""
     node, product, producers = check_matmul_4bit(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
 

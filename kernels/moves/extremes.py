@@ -27,7 +27,7 @@ PIECE = 1024
 RANGE = Record("source", "extremes", "each", "count")
 """Extremes of `count` f32, `each` pieces a block: two f32 a block."""
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
-"""The scale (f32) and zero point (u8) of the extremes of so many blocks."""
+"""The scale (f32) and zero point (u8) of the extremes of `blocks` blocks."""
 view_range, view_scale = RANGE.view, SCALE.view
 
 
@@ -80,7 +80,7 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
     zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
-        nan = b.fcmp_unordered("uno", so_far, so_far)  # stays; another is unordered, too
+        nan = b.fcmp_unordered("uno", so_far, so_far)  # it stays; for a NaN in x the comparison is false
         return (nan | b.fcmp_ordered(sign, so_far, x)).select(so_far, x)
 
     with Loop(b, count, [zero, zero]) as loop:

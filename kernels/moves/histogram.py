@@ -32,7 +32,7 @@ PIECE = 4096
 COUNT = Record("source", "parts", "size", "each")
 """Histograms of `size` f32, `each` pieces a block, into as many `parts` as blocks."""
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""The sum of so many parts."""
+"""One histogram, `counts` and `extremes`, from those of `blocks` blocks in `parts`."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """In totalOrder as s32."""

@@ -67,7 +67,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def is_tiny(nbytes: int, row: int) -> bool:
-    """Whether so many bytes are many rows too short for a kernel."""
+    """Whether `nbytes` bytes are more than MANY rows, of `row` bytes each, that are too short for a kernel."""
     return assumed(row) < SHORT and assumed(nbytes) > MANY * assumed(row)
 
 

@@ -27,7 +27,7 @@ LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
 
 WAYS = 4
-"""Up to so many channels are interleaved."""
+"""The most channels that are interleaved."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
 """`rows` of `columns` (bytes of a row to copy), `each` a block, for each element of `outer` dimensions.
@@ -306,10 +306,10 @@ def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> in
 
 def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, target: Target,
                       results: Sequence[int] | None = None) -> Step:
-    """Plan the copy of a tensor of `sizes` from elements that lie `strides` bytes apart, backwards too, or are one.
+    """Plan the copy of a tensor of `sizes` whose elements lie `strides` bytes apart along each axis.
 
-    It becomes dense, or its elements lie `results` bytes apart. The caller fills in the addresses of MOVE, which must
-    not overlap.
+    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is dense, or its
+    elements lie `results` bytes apart. The caller fills in the addresses of MOVE, which must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:

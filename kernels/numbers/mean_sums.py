@@ -39,7 +39,7 @@ def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[in
 
 
 def start_of(order: Order) -> float:
-    """What sums start from."""
+    """The number from which sums in this order start."""
     return -0.0 if order == "eights" else 0.0
 
 

@@ -45,7 +45,7 @@ SharedColumns = list[tuple[int, list[tuple[int, int]]]]
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
-    """The columns that so many pixels read with `taps` along the line; a pixel meets its taps in their order."""
+    """The columns that `pixels` pixels of a line read with `taps` along it; a pixel meets its taps in their order."""
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
         for k in range(taps):
@@ -119,7 +119,7 @@ class Windows:
         return replace(self, outputs=sizes, kernel=tuple(map(len, taps)), outer=outer, inner=inner)
 
     def repeated(self, times: int) -> Windows:
-        """These windows with the taps of each repeated so many times, all of them one after the other."""
+        """These windows with all their taps `times` times, one time after the other."""
         kernel = (self.kernel[0] * times, *self.kernel[1:])
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 

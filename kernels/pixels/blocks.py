@@ -46,7 +46,7 @@ STACK = SCRATCH + SLACK
 MOST_ROWS = 512
 """Rows that are written at a time."""
 UNROLLED = 32
-"""Windows of at most so many taps have code of their own."""
+"""The most taps of windows for which code of their own is made."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
@@ -100,7 +100,7 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the module of the block function. `direct`: tiles write outputs of so many bytes an element themselves."""
+    """Make the module of the block function. Where `direct` is not 0, tiles write outputs of `direct` bytes."""
     writes = direct == 0
 
     def block(args: int, index: int) -> None:

@@ -38,8 +38,9 @@ class Pixels(NamedTuple):
 class PixelKernel(NamedTuple):
     """A module with the tile function that the block function of `block_functions` calls.
 
-    `cycles` estimates the work of a pixel. Where `direct` is not 0, tiles write outputs of so many bytes an element
-    themselves. `whole`: a block has all channels, at most CHANNELS. `macs` are all multiply-accumulates of the step.
+    `cycles` estimates the work of a pixel. Where `direct` is not 0, tiles write the outputs themselves, with `direct`
+    bytes for an element. `whole`: a block has all channels, at most CHANNELS. `macs` are all multiply-accumulates of
+    the step.
     """
 
     name: str

@@ -75,7 +75,10 @@ class Pool(NamedTuple):
 
 
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """The anchor of a body of dequantize?, a pool and an epilogue, the dequantize, the pool; raises Unsupported."""
+    """Check a body: an optional dequantize, a pool, an epilogue. Gives the pool's node, the dequantize and the Pool.
+
+    Raises Unsupported for what kernels of pools cannot compute.
+    """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)
@@ -85,7 +88,7 @@ def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, 
 
 
 def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body as of `check_pool`; raises Unsupported."""
+    """Lower a body that `check_pool` accepts; raises Unsupported."""
     node, dequantize, pool = check_pool(body)
     e = EpilogueBuilder(body.outputs[0].type.dims)
 

@@ -84,7 +84,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 
 
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body as of `check_row`; raises Unsupported.
+    """Lower a body that `check_row` accepts; raises Unsupported.
 
     Where kernels leave x or powers, the expression begins with the row's numbers.
     """

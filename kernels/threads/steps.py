@@ -96,7 +96,7 @@ def _keep_off(team: int, record: int, core: int) -> None:
 
 @njit
 def _wake(team: int, count: int, core: int) -> None:
-    """Wake at most so many helpers."""
+    """Wake at most `count` of the team's helpers."""
     for k in range(load_s64(team + RECORDS)):
         record = team + FIRST_RECORD + k * RECORD
         if count > 0 and acquired(record + ASLEEP) and exchanged(record + ASLEEP, 1, 0):
@@ -195,7 +195,7 @@ def run_serial(table: int, end: int) -> None:
 
 
 def run_shared(table: int, end: int, team: int, helpers: int) -> None:
-    """Run the steps from `table` to `end`, which a team sees; so many helpers are woken for them, at most."""
+    """Run the steps from `table` to `end`, which a team sees; at most `helpers` of it are woken for them."""
     slot = _open(table, end, team, helpers)
     if slot:
         _work(team, slot, 0)

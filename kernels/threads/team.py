@@ -111,7 +111,7 @@ class Team:
         self.thread = threading.Thread(target=self._begin, name="graphq-team", daemon=True)
 
     def run(self, table: StepTable, helpers: int) -> None:
-        """Run a table; wake so many helpers, or enter a region of so many.
+        """Run a table; wake `helpers` helpers, or enter a region with as many.
 
         Numba's layer is known when a region was entered. A caller does that, for it cannot be in one of the user's
         then: workqueue ends the process where two threads are in regions at a time.

@@ -72,7 +72,7 @@ class Affine(NamedTuple):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether no integer holds the accumulator."""
+        """Whether all integers of the sum are bytes: none of them is the s32 that holds the accumulator."""
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:

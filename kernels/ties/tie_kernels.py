@@ -45,7 +45,10 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 
 @njit
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
-    """Enter the one tap of a row of activations, or of a column where they lie `transposed`; how far apart k's lie."""
+    """Enter the address and the first k of a row of activations into the tables of taps: a row is one tap.
+
+    Gives the bytes from one k to the next: 1, or a row of the `transposed` operand.
+    """
     f = view_frame(frame)
     step = f.stride if transposed else 1
     store_s64(addresses, f.a + r * (1 if transposed else f.stride) + first * step)
@@ -55,7 +58,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Enter the taps of a window, which packed weights may hold merged; how many."""
+    """Enter the taps of a window, each by itself though packed weights may hold them merged; how many there are."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)

@@ -66,7 +66,7 @@ def _bytes(size: int, bits: int, itemsize: int) -> int:
 
 
 def _with_data(tensor: TensorProto, nbytes: int, folder: str | None, where: str) -> TensorProto:
-    """The tensor with the bytes of its file, which must be so many."""
+    """The tensor with its data read from the external file; raises an error unless these are `nbytes`."""
     facts = {e.key: e.value for e in tensor.external_data}
     out = TensorProto(data_type=tensor.data_type, dims=tensor.dims, name=tensor.name)
     out.raw_data = _read(facts.get("location", ""), _number(facts, "offset", where) or 0,

@@ -167,7 +167,7 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
 
 
 PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
-"""Integers of so many bits that bytes hold."""
+"""The unsigned integers that weights are packed as into bytes, by their bits."""
 
 
 @imports("MatMulNBits", domain=MICROSOFT)
