@@ -71,9 +71,10 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """A kernel module's place in the cache."""
+    """A kernel module's place in the cache, in the folder that the environment names when the entry is made."""
 
     def __init__(self, kind: str, source: str) -> None:
+        self._wanted = _wanted()
         self.key = hashlib.sha256("\0".join((kind, versions(), isa.cpu(), source)).encode()).hexdigest()
         self.name = f"{kind}_{self.key[:32]}.o"
 
@@ -82,7 +83,7 @@ class Entry:
         if self.key in _provided:
             return _provided[self.key]
         try:
-            path = folder() / self.name
+            path = _safe(self._wanted) / self.name
             with open(path, "rb", opener=_opened) as file:
                 status = os.fstat(file.fileno())
                 if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
@@ -101,7 +102,7 @@ class Entry:
         """Keep the code; other processes see the whole file or none. Where that fails, a warning is logged."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
-            path = folder() / self.name
+            path = _safe(self._wanted) / self.name
         except OSError as error:
             return log.warning("there is no folder for the kernel cache: %s", error)
         try:
@@ -172,7 +173,11 @@ def folder() -> Path:
 
     It must be a folder of this user that no other user can write to, as code is loaded from it; else a temporary one.
     """
-    path = _wanted()
+    return _safe(_wanted())
+
+
+def _safe(path: Path | None) -> Path:
+    """The folder, if it is one that only this user can write to, else a temporary one."""
     if path is None:
         reason: str | None = "the user has no home folder"
     else:

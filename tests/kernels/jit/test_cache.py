@@ -59,6 +59,15 @@ def test_versions_and_machines_have_files_of_their_own(entry, monkeypatch):
     assert Entry("test", "text").read() == CODE
 
 
+def test_code_is_kept_where_it_was_looked_for(folder, tmp_path, monkeypatch):
+    """Kernels of other sizes are compiled long after their plan, when the environment may name another folder."""
+    entry = Entry("test", "text")
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "other"))
+    entry.write(CODE)
+    assert names(folder) == [entry.name] and entry.read() == CODE
+    assert Entry("test", "text").read() is None
+
+
 def test_damaged_files_are_not_read(folder, entry):
     path = folder / entry.name
     whole = path.read_bytes()
@@ -89,7 +98,7 @@ def test_a_file_that_others_can_write_to_is_not_read(folder, entry, mode):
 
 
 def test_a_file_of_another_user_is_not_read(folder, entry, monkeypatch):
-    monkeypatch.setattr(cache, "folder", lambda: folder)
+    monkeypatch.setattr(cache, "_safe", lambda path: folder)
     with monkeypatch.context() as m:
         other = os.geteuid() + 1
         m.setattr(cache.os, "geteuid", lambda: other)
@@ -425,10 +434,10 @@ def test_no_byte_of_a_file_may_have_changed(folder, entry):
 
 
 def test_without_any_folder_modules_are_compiled_all_the_same(entry, monkeypatch, caplog):
-    def folder():
+    def no_folder(path):
         raise FileNotFoundError("No usable temporary directory found")
 
-    monkeypatch.setattr(cache, "folder", folder)
+    monkeypatch.setattr(cache, "_safe", no_folder)
     assert entry.read() is None
     entry.write(cache.Code(b"x", ("f",)))
     assert "there is no folder for the kernel cache: No usable temporary directory found" in caplog.text
