@@ -313,7 +313,7 @@ def is_open(x: Any) -> bool:
 
 
 def assumed(x: Any) -> Any:
-    """`x` as it is in the example: for what decides about speed and memory alone, never about results."""
+    """The value of `x` in the example, without a guard: only for choices that affect speed or memory, never results."""
     return x.assumed if isinstance(x, Size | Later) else x
 
 

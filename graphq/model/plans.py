@@ -53,7 +53,7 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of all inputs, in their order."""
+"""The shapes of all inputs, in their order."""
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
 """A plan in a file: the sizes of its example, and what reads it, which raises ParseError for what `save` did not
 write."""
@@ -380,7 +380,7 @@ class Plans:
                       for p in self.signature.inputs])
 
     def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """The user's graph with inputs of these shapes, and constants, those of the first call, in place of inputs."""
+        """The user's graph with these input shapes; `constants` (None: the first call's) take the place of inputs."""
         constants = self.constants.kept if constants is None else constants
         if self._is_fixed:
             return self.source.copy()

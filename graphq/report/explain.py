@@ -19,17 +19,17 @@ LONG, SHOWN = 24, 8
 
 UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"
-"""What comes first of a model without scales."""
+"""The first line of a report on a model that is not quantized."""
 
 SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "matmul_integer", "conv_integer")
-"""Operations of quantized models."""
+"""Operations that only quantized models have: without any of them a report starts with UNQUANTIZED."""
 
 ALSO = 8
-"""Of the operations that are outside for one cause, how many a report names."""
+"""For each cause a report names at most this many of the operations that it keeps out of integer partitions."""
 
 
 def as_data(report: Report | ValueRecord) -> dict[str, Any]:
-    """The report, or what it says of one value, of what JSON has alone (docs/explain.md has the schemas)."""
+    """The report, or its record of one value, as dicts, lists, texts and numbers (docs/explain.md has the schemas)."""
     return json.loads(json.dumps(asdict(report), allow_nan=False))
 
 

@@ -49,7 +49,7 @@ def equal(node: Node) -> list[Node]:
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
     """A value, those that are `beside` it, beside these and so on: each once, the nearest first, `most` in all."""
     queue, seen = [start], {start}
-    for at in queue:  # which grows
+    for at in queue:  # the loop appends to `queue`
         yield at
         for v in beside(at):
             if v not in seen and (most is None or len(seen) < most):
@@ -159,7 +159,7 @@ class Given:
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
     """The places of the same elements before and behind reorders, the nearest first."""
     work, seen = [place], {place.value}
-    for at in work:  # which grows
+    for at in work:  # the loop appends to `work`
         yield at
         for v, order in _beside(at.value, origins):
             if v not in seen and len(seen) < NEAR:

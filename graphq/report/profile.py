@@ -36,9 +36,9 @@ class Piece:
 class StepTime:
     """A step: its number in the plan, what it runs, its median time in seconds, and its multiply-accumulates.
 
-    `nbytes` are those of the buffers that it reads and writes, `least` is its least time, `pieces` are those of the run
-    that the profile shows. Where peaks were asked for, `peak` are the most multiply-accumulates a second by the
-    `decisive` instruction on as many threads, or of a step without any the bytes a second by copying.
+    `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time; `pieces` are from the run
+    that the profile shows. If peaks were asked for, `peak` is this machine's maximum on as many threads, in
+    multiply-accumulates a second by the `decisive` instruction or, for a step without any, in bytes a second copied.
     """
 
     number: int
