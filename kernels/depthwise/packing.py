@@ -33,9 +33,10 @@ PAIR, QUAD = 2, 4
 
 
 class Layout(NamedTuple):
-    """How weights of ko x ki taps are packed, for vectors of `lanes` s32: in pairs of taps, or fours of a column.
+    """How weights of ko x ki taps are packed for vectors of `lanes` s32: pairs of taps, or four taps of a column.
 
-    Fours of taps are for tiles of so many output `pixels` of a line, whose windows move by `stride`; 0: pairs.
+    Four taps of a column are packed for tiles of `pixels` output pixels of a line, whose windows are `stride` apart. If
+`pixels` is 0, taps are packed in pairs.
     """
 
     lanes: int
@@ -47,12 +48,12 @@ class Layout(NamedTuple):
 
     @property
     def group(self) -> int:
-        """The taps of a lane."""
+        """How many taps a lane of 32 bits holds: 4 or 2."""
         return QUAD if self.pixels else PAIR
 
     @property
     def size(self) -> int:
-        """The channels of a chunk."""
+        """The number of channels in a chunk."""
         return self.group * self.lanes if self.lanes > 1 else 1
 
     @property
@@ -104,8 +105,8 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
            dilation: int = 1, transposed: bool = False) -> Layout:
     """Choose the layout for `channels` output channels; `weights` are the factors of the products, if they are known.
 
-    `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Fours of taps
-    take the widest vectors of which the channels fill four.
+    `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Taps packed in
+    fours use the widest vectors of which `channels` fill at least four.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)

@@ -54,13 +54,13 @@ class EpilogueBuilder:
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take up the sources of a builder before."""
+        """Make the slots of `sources`, which an earlier builder collected."""
         for n, source in enumerate(self.sources):
             self._slots[source.key] = self._load(n, source)
 
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
-        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`."""
+        """Load numbers from the operation's attributes: a scalar, or one for each index of output dimension `axis`."""
         data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
             np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))

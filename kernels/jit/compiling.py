@@ -208,7 +208,7 @@ class _Worker(threading.Thread):
             try:
                 self.connection.send_bytes(job.message)
                 answer, error = self.connection.recv()
-            except Exception:  # of the connection, or memory
+            except Exception:  # the connection broke, or there is too little memory
                 self.leave()
                 _processes_work = _processes_work or False
             else:
@@ -220,7 +220,7 @@ class _Worker(threading.Thread):
             job.here = True
 
     def leave(self) -> None:
-        """Let the process end."""
+        """Disconnect from the process, which then ends."""
         if self.process is not None and self.connection is not None:
             self.process.leave(self.connection)
         self.process = self.connection = None

@@ -35,12 +35,12 @@ def element(kind: Type) -> Type:
 
 
 def like(kind: Type, lane: Type) -> Type:
-    """The type with `lane` where `kind` has its elements."""
+    """`kind` with its element type replaced by `lane`: a vector stays a vector of as many elements."""
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
 def vector(lane: Type, lanes: int) -> Type:
-    """The type of `lanes` elements; the element's own for one."""
+    """The vector type of `lanes` elements of type `lane`, or `lane` itself if `lanes` is 1."""
     return lane if lanes == 1 else ir.VectorType(lane, lanes)
 
 
@@ -206,7 +206,7 @@ class Value:
         return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
-        """Signed integers as wider ones; this and what follows take the type of a lane, or of the vector."""
+        """Signed integers as wider ones. In this and the next conversions `kind` is a lane's type, or the vector's."""
         return self._to("sext", kind)
 
     def zext(self, kind: Type) -> Value:
@@ -214,7 +214,7 @@ class Value:
         return self._to("zext", kind)
 
     def trunc(self, kind: Type) -> Value:
-        """The low bits of integers."""
+        """Integers cut to the low bits that the narrower type `kind` holds."""
         return self._to("trunc", kind)
 
     def to_float(self, kind: Type) -> Value:

@@ -45,7 +45,7 @@ def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
-    """Count the tiles; a last tile of fewer columns counts by its panels."""
+    """Count the tiles of an m x n result; a narrower last tile counts as the fraction of `panels` that it has."""
     return -(-m // rows) * panel_count(n) / panels
 
 

@@ -66,7 +66,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """Where the elements after the vectors of 8 begin, and where a first four of them ends, if there is one."""
+        """The start of the elements left after the vectors of 8, and the end of a vector of 4 there, if one fits."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 

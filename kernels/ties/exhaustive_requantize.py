@@ -72,7 +72,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
 
 def _as_stated(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.ndarray],
                numbers: Mapping[Expr, np.ndarray]) -> np.ndarray:
-    """The integers q of these cases (an array for each byte), computed operation by operation."""
+    """The integers that `q` gives for these cases (an array for each of `bytes_`), evaluated operation by operation."""
     slots = 1 + max((x.value[0] for x in numbers), default=-1)
     loads = {x.x: load(slots + n, x.dtype, "vector") for n, x in enumerate(bytes_)}
     alone = substitute(elementary.quantized(q, dtype), loads)
