@@ -29,7 +29,7 @@ def top_k(c: Call) -> Outputs:
 
 @imports("CumSum")
 def cum_sum(c: Call) -> Outputs:
-    """Along a constant axis."""
+    """CumSum along a constant axis."""
     return c.graph.cum_sum(c.input(0), axis=c.numbers(1)[0], exclusive=bool(c.attr("exclusive", 0)),
                            reverse=bool(c.attr("reverse", 0)))
 

@@ -103,7 +103,7 @@ MOST_PLACES = 1 << 10
 
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
-    """Its second output are the places of the maxima."""
+    """MaxPool, whose second output are the indices of the maxima."""
     x = c.input(0)
     if c.outputs > 1:
         return _with_places(c)

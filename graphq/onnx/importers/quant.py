@@ -48,7 +48,7 @@ class Parameters(NamedTuple):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """qtype and axis."""
+        """The attributes qtype and axis of a quantize or dequantize."""
         return {"qtype": "per_tensor", "axis": 1} if self.per_tensor else {"qtype": "per_channel", "axis": self.axis}
 
 
@@ -170,7 +170,7 @@ def _units(c: Call, x: Value, p: Parameters) -> Value:
 
 
 def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
-    """Sums times the factor, rounded, plus the zero point at input 7."""
+    """Requantize sums: times the factor, rounded, plus the zero point at input 7."""
     zp = c.optional(7)
     p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
     return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)
@@ -184,7 +184,7 @@ def result(c: Call, y: Value, k: int, default: DType) -> Value:
 
 def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
               precision: DType = t.f32) -> Value:
-    """`x` quantized."""
+    """`x` quantized to `dtype` with these parameters, by the plainest operation that can express them."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
     if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
         return c.graph.quantize(x, dtype=dtype, scales=_scales(c, p), zps=_zero_points(c, p, dtype), **p.attrs)
@@ -248,7 +248,7 @@ def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
     if data is None:
         return
     wide = data.astype(np.float64)
-    least = wide.min(initial=np.inf)  # NaN where there is one
+    least = wide.min(initial=np.inf)  # NaN if any scale is NaN
     if not (least > 0 if positive else least == least):
         bad = np.isnan(wide) | (wide <= 0 if positive else False)
         c.refuse(f"scales must be {'positive' if positive else 'numbers'}, got {wide[bad].ravel()[0]}")
