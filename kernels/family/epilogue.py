@@ -33,7 +33,7 @@ class Source:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is equal for sources that are one operand."""
+        """Sources with equal keys share one operand."""
         data: Any = self.data
         numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
         return self.origin, self.dtype, self.shape, self.index, numbers, self.role

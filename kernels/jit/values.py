@@ -73,7 +73,7 @@ class Value:
 
     @property
     def type(self) -> Type:
-        """LLVM's type of it."""
+        """The LLVM type of the value."""
         return self.ir.type
 
     @property
@@ -227,7 +227,7 @@ class Value:
         return self._to("fptosi", kind)
 
     def as_type(self, kind: Type) -> Value:
-        """Read the value's bits as another type of as many."""
+        """Bitcast to a type of the same number of bits."""
         return self._emit("bitcast", kind) if self.builder is not None else Value(None, self.ir.bitcast(kind))
 
     def pointer(self, kind: Type) -> Value:
@@ -251,7 +251,7 @@ class Value:
         self._emit("store", address.pointer(self.ir.type)).ir.align = align
 
     def load_where(self, mask: Value, kind: Type) -> Value:
-        """Load the lanes of a vector where a mask is set; 0 in the others, which are not read."""
+        """Load the lanes of a vector where a mask is set; the remaining lanes are 0, and their memory is not read."""
         name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
         return self._b.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
 
@@ -287,7 +287,7 @@ class Value:
         return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
-        """The elements `lanes` of this vector and, with numbers after its own, of another one."""
+        """A shuffle: the elements `lanes` of this vector and the next operand, which is numbered after this one."""
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
@@ -374,7 +374,7 @@ def _dtype(kind: Type) -> np.dtype:
 
 
 def _lanes(x: ir.Constant) -> np.ndarray:
-    """The numbers of a constant."""
+    """The numbers in the lanes of a constant."""
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")

@@ -119,7 +119,7 @@ def element(address: int, table: int, batch: int) -> int:
 
 @njit
 def count_blocks(args: int) -> tuple[int, int]:
-    """How many blocks of a batch element lie below one another, and side by side."""
+    """The number of blocks of a batch element along m and along n."""
     x = view(args)
     panels = (x.n + 15) // 16
     return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels

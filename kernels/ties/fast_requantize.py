@@ -238,7 +238,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         if integers is None:
             return np.full(1, np.inf)
         stated = _as_stated(y, integers, numbers)
-        slow = stated.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
+        slow = stated.error / r.scales + half_unit(most)  # the reference rounds the quotient, or the product
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
