@@ -33,7 +33,7 @@ STAGES = "stages"
 """The key of `meta` under which the graph of a stage has what other stages do with its inputs and outputs."""
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
-"""Operations that run bodies."""
+"""Operations with bodies; a graph that has one of them runs in stages."""
 
 
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
@@ -75,7 +75,7 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """A name for every value: its own, or a free one."""
+    """A name for every value: its own name, or one that is not taken."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name

@@ -74,7 +74,7 @@ def coverage(graph: Graph) -> Coverage:
 
 
 def merged(parts: Iterable[Coverage]) -> Coverage:
-    """The coverage of parts together."""
+    """The coverage of several parts, added up."""
     integer: Counter[str] = Counter()
     total: Counter[str] = Counter()
     uncounted: dict[str, None] = {}

@@ -20,15 +20,15 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.plan.stages import STAGES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
-"""Operations that passes move to the other side of a dequantize, where its scales allow it."""
+"""Operations that passes swap with a dequantize before or after them, where its scales allow it."""
 
 QUANTIZES = ("quantize", "dynamic_quantize")
 
 REORDERS = ("static_transpose", "static_reshape")
-"""Operations that passes add around others for another layout."""
+"""Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""Values that are looked at, before and behind reorders, for the counterpart of one."""
+"""At most this many values before and after reorders are searched for the counterpart of a value."""
 
 
 class Place(NamedTuple):
@@ -168,7 +168,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
-    """Values with the same elements, and for each axis of `value` which of theirs it is."""
+    """Values with the same elements as `value`, and for each axis of `value` the number of the same axis in them."""
     if value in origins:
         old, order = origins[value]
         yield old, range(len(value.shape or ())) if order is None else order
@@ -182,7 +182,7 @@ def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Val
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
-    """For each axis of `here` that of `there`, where a reorder leads from one to the other."""
+    """For each axis of `here` the same axis of `there`, if a reorder leads from one value to the other."""
     if move.op.name == "static_transpose":
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]

@@ -58,12 +58,12 @@ class StepTime:
 
     @property
     def gigabytes(self) -> float:
-        """Gigabytes of its buffers a second."""
+        """The size of its buffers over its time, in gigabytes a second."""
         return 1e-9 * self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float | None:
-        """Which part of the peak it reaches; None where that is not known."""
+        """The share of the peak that the step reaches; None if that is not known."""
         if not self.peak or not self.seconds:
             return None
         return (self.macs or self.nbytes) / self.seconds / self.peak
@@ -94,12 +94,12 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """The sum of all steps."""
+        """The sum of the times of all steps."""
         return sum(s.seconds for s in self.steps)
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the run of the pieces took."""
+        """The seconds from the begin of the run to the end of its last piece."""
         return max((p.begin + p.seconds for s in self.steps for p in s.pieces), default=0.0)
 
     @property
