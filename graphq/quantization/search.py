@@ -139,7 +139,7 @@ class Search:
         return max(map(distance, self.wanted[k], outputs), default=0.0)
 
     def uniform(self, candidate: Candidate) -> Setting:
-        """One candidate for all tensors."""
+        """The setting with this candidate for every tensor."""
         return Setting(tuple((name, candidate) for name in self.calibration.values), scheme=self.scheme)
 
     def local(self) -> Setting:
@@ -264,7 +264,7 @@ class Search:
         return found
 
     def known(self, seen: tuple[int, ...]) -> Known:
-        """The statistics of some batches."""
+        """What is known of the batches of these numbers; it is computed once."""
         if seen not in self._known:
             plain = self.calibration.statistics(Chosen(self.batches, seen))
             factors = smoothing(self.graph, plain)
@@ -283,7 +283,7 @@ class Known:
     shifts: dict[Setting, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
-        """How one product is quantized."""
+        """How a product is quantized with the candidates that `choices` has for its tensors."""
         activations, factors, wide = {}, None, product.name in scheme.wide
         for k in product.activations:
             name = str(product.factors[k].name)
