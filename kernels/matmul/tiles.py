@@ -18,7 +18,7 @@ from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
-"""How the dtype of weights that `pack.pack_sorted` packs is called."""
+"""The name that the kernel table uses for the dtype of weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")

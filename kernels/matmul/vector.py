@@ -61,7 +61,7 @@ def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool)
 
 
 def silent(a_dtype: str) -> int:
-    """The byte that `unsigned` makes 0."""
+    """The byte of an activation that becomes 0 in `unsigned`, for padding."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
@@ -100,7 +100,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply sorted weights."""
+    """The products for sorted weights."""
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
@@ -331,7 +331,7 @@ class _Blocks(_TileSums):
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
-        """Emit nothing."""
+        """The state before the first product; no code is emitted."""
         return [*self.zeros, c64(self.products.block), c64(1)]
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
