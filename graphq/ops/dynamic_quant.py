@@ -119,7 +119,7 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
 
 def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, qtype: str,
                              axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
-    """A quantized dtype in, a float one out: `dtype`, or that of the scales."""
+    """The source has a quantized dtype; the result has the float dtype `dtype`, or that of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
     expect_dtype("scales", scales, FLOATS)
     if dtype is not None and dtype not in FLOATS:
