@@ -15,7 +15,7 @@ from graphq.errors import ParseError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --out, the target."""
+    """Add MODEL, --out and the options of the target."""
     add_model(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="FILE.graphq", 
                         help="the file to write (default: MODEL.graphq)")

@@ -118,7 +118,7 @@ class Op:
         return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as its name."""
+        """Pickle and copy the op by its name."""
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
@@ -328,7 +328,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
                                                     or not _iterable(value)):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         values = tuple(value)
-        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # thousands of scales
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # lists of scales can have thousands of numbers
             return values
         return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)

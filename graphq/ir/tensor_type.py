@@ -19,7 +19,7 @@ MAX_ELEMENTS = 2**48
 
 
 MAX_RANK = 64
-"""NumPy's limit."""
+"""The largest rank of an array, which is NumPy's limit."""
 
 
 @dataclass(frozen=True)

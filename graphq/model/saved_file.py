@@ -34,7 +34,7 @@ MAGIC = b"\x89graphq\n"
 FORMAT = 5
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
-"""Bytes that one hash is of."""
+"""The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
 """Bytes of an index: it grows by 67 for each MiB of the file, and by less than 100 for each array and kernel."""
 ALIGNMENT = 64
@@ -226,7 +226,7 @@ def _mapped(file: FileIO) -> memoryview:
 
 
 def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
-    """A copy of bytes of a file."""
+    """A copy of a range of a file's bytes."""
     expect(nbytes, "the file")
     room = aligned_empty(nbytes).data
     file.seek(begin)

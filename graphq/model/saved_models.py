@@ -91,7 +91,7 @@ def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
 
 
 class Settings(NamedTuple):
-    """What a file says of how its model runs: the options of `compile`; at most so many threads."""
+    """How a file's model runs: the options of `compile`, with `threads` as the most threads."""
 
     level: str
     emulated: bool
