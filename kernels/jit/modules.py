@@ -51,7 +51,7 @@ class Function:
         return f"<function {self.name} of {self.module.name}>"
 
     def want(self) -> None:
-        """Begin to compile its module, where that has been put off."""
+        """Begin to compile the function's module if its compilation was deferred."""
         self.module.want()
 
     @property
