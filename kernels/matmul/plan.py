@@ -66,7 +66,7 @@ SHORT_ROW = 256
 MANY = 1 << 14
 """The fewest outputs for which tiles do so: the code of a tile takes 0.1 to 0.3 s to compile."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""An entry for each vector of a tile, and one more."""
+"""The bytes of the entries: one for each vector of a tile, and one more."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
 function those of tiles that are not whole. Then sums are in memory, too, for a second look."""
