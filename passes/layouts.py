@@ -122,7 +122,7 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """As others along an axis; but along the last one, where its kernels work, it stays in the given layout."""
+    """Softmax moves like other operations along an axis; along the last one, which its kernels need, it stays."""
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 

@@ -185,7 +185,7 @@ def _rule(name: str) -> Callable[[Rule], Rule]:
 
 @_rule("cast")
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """To f32, or from it towards zero, beyond s32 its nearest end, of NaN 0."""
+    """Convert to f32; or from f32 truncated towards zero, saturated to s32, with 0 for NaN."""
     x = args[0]
     if node.attrs["dtype"] == "f32":
         return op("to_f32", x)
@@ -204,7 +204,7 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """Saturate rint(y / s) + zp, as the reference has it; after an anchor y * (1/s), with 1/s rounded once from f64."""
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # what `dequantized` left as it was
+    if args[0].dtype == "s32":  # `dequantized` gave the integers themselves
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)

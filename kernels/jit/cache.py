@@ -35,7 +35,7 @@ from graphq.kernels.jit import isa
 log = logging.getLogger("graphq")
 
 MOST_BYTES = 1 << 30
-"""Of all files. The kernels of 100 models take a quarter of it, their weights what they take."""
+"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it; weights add to that."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
 """Models of larger files are not kept: a few would drive out all others."""
 DAY = 86_400.0

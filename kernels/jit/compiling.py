@@ -303,7 +303,7 @@ def serve(descriptors: list[int]) -> None:
         except EOFError:
             return
         try:
-            function, source = pickle.loads(message)  # which imports the file of the factory
+            function, source = pickle.loads(message)  # unpickling imports the factory's file
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

@@ -87,7 +87,7 @@ class Value:
         return isinstance(element(self.ir.type), FLOATS)
 
     def _of(self, x: Operand) -> Value:
-        """The other operand; a number becomes a constant."""
+        """An operand as a Value; a number becomes a constant of this value's type."""
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:

@@ -343,7 +343,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
-    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits the caller says it
+    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits: set by the caller
     order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
         if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({

@@ -161,7 +161,7 @@ class _Tile:
     def accumulate(self, layout: str) -> list[Value]:
         """Emit the products of all activations; the state of the sums after them."""
         b, f, state = self.b, self.f, self.sums.start(self.b, self.f)
-        tap_bytes = ((f.k + 3) >> 2) << 6  # of a panel
+        tap_bytes = ((f.k + 3) >> 2) << 6  # bytes of a panel's weights at one tap
         if layout == "windows":
             return self.over_taps(Window(b, f), tap_bytes, state)
         itemsize = self.products.itemsize

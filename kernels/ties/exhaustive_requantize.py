@@ -21,7 +21,7 @@ ONE = 2.0**16
 NEAR = 2.0**-8
 """Cases this near to a tie are tried: errors are at most half of it, another constant changes sums by a quarter."""
 NUDGES = 5
-"""By how many last bits factors are changed, at most."""
+"""Factors are varied by at most this many units of their last bit."""
 TRIES = 16
 
 
@@ -57,7 +57,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     limits = ONE * wanted - (np.multiply.outer(factors[0].astype(np.float64), terms[0])[:, None]
                        + np.multiply.outer(factors[1].astype(np.float64), terms[1]))
     unrounded = ONE * (constant - sum(x.shift * x.factor for x in bytes_))
-    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # of the constant
+    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # the least value of the constant
     most = limits[..., wanted < highest].min(-1, initial=unrounded + ONE * NEAR / 4 - ONE) + ONE
     for n in np.argsort(least - most, axis=None)[:TRIES]:
         a, b = divmod(int(n), len(nudges))

@@ -36,7 +36,7 @@ STEP = 2.0**-15
 """The last bit of f32 from 256 to 512."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""From here on saturated values would be near; then all outputs count as near."""
+"""The widest band in which saturated values do not count as near a tie; beyond it all outputs do."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
 """Loads and what they load, one number or one a column."""
@@ -328,7 +328,7 @@ class FastRequantize:
             if t.tie_free is None:
                 half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
         half = np.ceil(half / STEP) * STEP
-        with np.errstate(over="ignore"):  # what is infinite is near
+        with np.errstate(over="ignore"):  # infinite numbers count as near a tie
             return self.quantizes(forms, half, stored)
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
@@ -354,7 +354,7 @@ class FastRequantize:
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
-                saturates = (r.zps == lo).any()  # what is less than the least integer saturates: it is no tie
+                saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are no ties
                 if tie_free is not None:
                     u, limits = self.sum(k, tie_free.factors, tie_free.constant), is_relu and not saturates
                 else:
