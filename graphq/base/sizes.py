@@ -51,7 +51,7 @@ class Trace:
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
-        return cast(int, Size(self, slot, name or place))  # which it is to whoever computes with it
+        return cast(int, Size(self, slot, name or place))  # a Size acts as an int for all who compute with it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
         """The slot of the function's result; the same for the same arguments."""

@@ -177,7 +177,7 @@ class Plans:
         if made is None:
             made = self._at_shapes(shapes, arrays or {})
         else:
-            self.constants.of(arrays or {})  # those of the plan: it is in `_by_shapes` once they are kept
+            self.constants.of(arrays or {})  # raises if they differ from the plan's constants
             self._keep_at(shapes, made)
         self._latest = shapes, made
         return made
@@ -257,7 +257,7 @@ class Plans:
         if sizes and of not in self._by_class:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # which the sizes themselves may not raise
+            except GraphqError:  # the actual sizes may work even so
                 made = None
             if made is not None:
                 return made

@@ -179,12 +179,12 @@ def avg_pool(c: Call) -> Outputs:
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # what rounding up adds does not count, so it is no padding
+    if set(attrs.pop("dilations")) - {1}:  # ONNX leaves the padding added by ceil_mode out of the mean
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
-    if not exclude and ends != counted:  # what rounding up adds does not count: zeros are what does
+    if not exclude and ends != counted:  # ceil_mode's padding does not count, pads_end would count it
         x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
         beyond = [a - b for a, b in zip(ends, counted, strict=True)]
         attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True

@@ -34,7 +34,7 @@ def log_of_sum(c: Call) -> Outputs:
 
 @imports("ReduceLogSumExp")
 def log_of_sum_of_powers(c: Call) -> Outputs:
-    """By ONNX's function, or before it had one by its reference."""
+    """ReduceLogSumExp by ONNX's function; versions without a function by ONNX's reference."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     return by_body(c)

@@ -27,7 +27,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
                 min(dependent), node.SerializeToString(), types))
-        except Exception as e:  # what pybind makes of C++'s, for operands without a body
+        except Exception as e:  # pybind raises C++ exceptions as these, if no body fits the operands
             raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
     if not function.node:
         return None

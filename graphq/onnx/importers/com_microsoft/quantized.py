@@ -87,7 +87,7 @@ def qlinear_unary(c: Call) -> Outputs:
 
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
-    """Along `axis`, or for `opset` below 13 over all dimensions from it on."""
+    """Softmax in f32 along `axis`, or for `opset` below 13 over all dimensions from `axis` on."""
     opset, axis = c.attr("opset"), c.attr("axis", -1)
     y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
     return result(c, y, 3, c.input(0).dtype)
