@@ -103,7 +103,7 @@ class Row(NamedTuple):
     """A row of a block of outputs: the values that are the same in the whole row, and addresses."""
 
     values: Emitted
-    operands: Mapping[int, Value]  # by the slots of the operands
+    operands: Mapping[int, Value]  # keys are the slots of the operands
     out: Value | None  # where the outputs go: to the accumulators, if no slot says where
     acc: Value | None  # None: the accumulators are in registers
 
@@ -353,7 +353,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """Memory that holds a 64-bit zero: the offset where there is no table."""
+    """The address of a 64-bit zero, which is the only offset of operands without a table."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out

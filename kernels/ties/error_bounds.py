@@ -49,15 +49,15 @@ class ErrorBounds(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether both values are the same."""
+        """Whether the bounds say that v equals v'."""
         return self.relative == 0 and not self.proved.any()
 
     def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Both bounds times a factor, and another relative one."""
+        """Both absolute bounds times a factor, with a new relative bound."""
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Both bounds and a number, and another relative one. What is not bounded counts as 0 where one estimates."""
+        """Both absolute bounds plus `more`, and a new relative bound; the estimate leaves out an infinite `more`."""
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 

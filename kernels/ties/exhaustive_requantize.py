@@ -17,7 +17,7 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, fused, load, substitu
 from graphq.kernels.lanes.stores import evaluate
 
 ONE = 2.0**16
-"""What stands for 1 where results are s32, of which the upper half counts."""
+"""The fixed-point unit: results are s32 whose upper half is the integer."""
 NEAR = 2.0**-8
 """Cases this near to a tie are tried: errors are at most half of it, another constant changes sums by a quarter."""
 NUDGES = 5

@@ -60,14 +60,14 @@ class Rounding(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A value as a sum of integers, each times a factor, and a constant; in f64, one number each or one a column."""
+    """A value as a constant plus a sum of integers times factors; these are f64, one number or one for each column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
 
     @staticmethod
     def integer(x: Expr) -> Affine:
-        """An integer itself."""
+        """The affine form of a single integer: the factor is 1, the constant 0."""
         return Affine({x: np.ones(1)}, np.zeros(1))
 
     @property
@@ -76,11 +76,11 @@ class Affine(NamedTuple):
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
-        """The multiple, with no rounding."""
+        """The form multiplied by a factor, in f64 and so without a rounding to f32."""
         return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
 
     def plus(self, other: Affine) -> Affine:
-        """The sum."""
+        """The sum of two affine forms."""
         factors = dict(self.factors)
         for x, f in other.factors.items():
             factors[x] = factors.get(x, np.zeros(())) + f
@@ -142,16 +142,16 @@ class Spread(NamedTuple):
 
     @property
     def size(self) -> np.ndarray:
-        """The largest absolute value."""
+        """The largest absolute value in the interval."""
         return np.maximum(np.abs(self.least), np.abs(self.most))
 
     def plus(self, other: Spread, sign: int = 1) -> Spread:
-        """The sum or difference."""
+        """The spread of the sum or difference of two values."""
         least, most = (other.least, other.most) if sign > 0 else (-other.most, -other.least)
         return Spread(self.least + least, self.most + most, self.error + other.error)
 
     def times(self, other: Spread) -> Spread:
-        """The product."""
+        """The spread of the product of two values."""
         ends = [a * b for a in (self.least, self.most) for b in (other.least, other.most)]
         error = self.error * other.size + other.error * self.size
         return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
