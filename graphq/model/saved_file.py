@@ -196,14 +196,14 @@ class File:
 
         def check() -> None:
             while pieces:
-                with suppress(IndexError):  # another thread has taken the last one
+                with suppress(IndexError):  # a concurrent thread has taken the last piece
                     k, wanted = pieces.pop()
                     if hashlib.sha256(self._body[k * PIECE:(k + 1) * PIECE]).hexdigest() != wanted:
                         return pieces.clear()
                     right.append(k)
 
         threads = [threading.Thread(target=check) for _ in range(min(len(process_cores()), 4, len(hashes) // 4) - 1)]
-        with suppress(RuntimeError):  # no more threads
+        with suppress(RuntimeError):  # the system grants no more threads
             for thread in threads:
                 thread.start()
         check()

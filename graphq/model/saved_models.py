@@ -183,7 +183,7 @@ class Saved:
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
-        """The plans for so many threads, not more than the settings have: the sizes of the example, and what reads it.
+        """The sizes of each plan's example, and a reader of the plan for `threads` threads, at most as many as it has.
 
         Only if there is no `misfit`.
         """
@@ -217,7 +217,7 @@ class Saved:
         """What `make` makes of data of the file; whatever is wrong with the data is a ParseError."""
         try:
             return make()
-        except CompileError:  # of too little memory
+        except CompileError:  # too little memory says nothing about the file
             raise
         except GraphqError as e:
             self._fail(f"{e!s:.500}")

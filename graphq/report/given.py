@@ -91,7 +91,7 @@ class Given:
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
 
     def value(self, value: Value) -> Value:
-        """The value of the given graph, or the result of what its maker stands for; itself where there is neither."""
+        """The counterpart in the given graph, else the result of its node's counterpart, else the value itself."""
         place = self.place(value)
         if place is not None:
             return place.value

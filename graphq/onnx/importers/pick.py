@@ -43,14 +43,14 @@ def scatter_elements(c: Call) -> Outputs:
 
 @imports("Trilu")
 def trilu(c: Call) -> Outputs:
-    """The diagonal is a constant, 0 when absent."""
+    """Trilu, whose diagonal is a constant, by default 0."""
     k = c.numbers(1)[0] if c.has(1) else 0
     return c.graph.trilu(c.input(0), upper=bool(c.attr("upper", 1)), k=k)
 
 
 @imports("GridSample")
 def grid_sample(c: Call) -> Outputs:
-    """Modes have other names before version 20."""
+    """GridSample, whose modes have other names before version 20."""
     mode = c.attr("mode", "linear")
     return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
                                padding_mode=c.attr("padding_mode", "zeros"),

@@ -172,9 +172,9 @@ def lp_pool(c: Call) -> Outputs:
 
 @imports("AveragePool")
 def avg_pool(c: Call) -> Outputs:
-    """`count_include_pad` 0 leaves the padding out of the mean.
+    """AveragePool; `count_include_pad` 0 leaves the padding out of the mean.
 
-    ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
+    In newer versions, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds the elements in order.
     """
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
@@ -193,7 +193,7 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """A window of all elements; in a mean of an image whose size is not known, a reduction."""
+    """A pool with one window for the whole image; the mean of an image of unknown size is a reduction."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
@@ -295,5 +295,5 @@ def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _crops(c: Call) -> bool:
-    """Whether the input `roi` has a meaning."""
+    """Whether the input `roi` affects the result."""
     return bool(c.attr("coordinate_transformation_mode") == "tf_crop_and_resize")

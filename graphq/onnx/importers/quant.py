@@ -24,7 +24,7 @@ from graphq.ops.quant import QUANTIZED
 
 
 class Parameters(NamedTuple):
-    """Scale and zero point of a tensor, and along which axis."""
+    """The scale and zero point of a tensor, and the axis along which they vary."""
 
     scale: Value
     zero_point: Value | None
@@ -33,7 +33,7 @@ class Parameters(NamedTuple):
 
     @property
     def per_tensor(self) -> bool:
-        """Whether there is one scale, of what has no blocks."""
+        """Whether one scale holds for the whole tensor, which has no blocks."""
         return self.scale.shape in ((), (1,))
 
     @property
@@ -94,7 +94,7 @@ def _microsoft(c: Call, zp: Value | None) -> Parameters:
 
 @imports("DynamicQuantizeLinear")
 def dynamic_quantize_linear(c: Call) -> Outputs:
-    """Version 11: the range, then a quantize by it."""
+    """DynamicQuantizeLinear, version 11: compute the range, then quantize by it."""
     x = c.input(0)
     scale, zp = c.graph.dynamic_range(x)
     return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp

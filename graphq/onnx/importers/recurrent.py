@@ -34,7 +34,7 @@ def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
 
 @imports("LSTM")
 def lstm(c: Call) -> Outputs:
-    """W and R of each direction; their biases add up."""
+    """LSTM, with weights W and R for each direction; the biases of both are added."""
     return _in_f32(c, lambda c: _directions(c, partial(_lstm, c)))
 
 
@@ -174,7 +174,7 @@ def _of(c: Call, k: int, d: int) -> Value:
 
 
 def _state(c: Call, k: int, d: int) -> Value | None:
-    """The first state or cell of direction `d`, if there is one; its rows need not be known."""
+    """The initial state or cell of direction `d`, if given; its number of rows need not be known."""
     if not c.has(k):
         return None
     x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))

@@ -61,7 +61,7 @@ def _source(c: Call) -> Value:
 
 @imports("TreeEnsemble", domain="ai.onnx.ml")
 def tree_ensemble(c: Call) -> Outputs:
-    """Sums, without sets of members and transforms."""
+    """TreeEnsemble, whose leaves are summed, without set membership tests and transforms."""
     a = c.attrs
     modes = np.asarray(a["nodes_modes"], np.uint8)
     _expect_plain(c, c.attr("post_transform", 0), c.attr("aggregate_function", 1) > 1)
@@ -104,7 +104,7 @@ def tree_ensemble_regressor(c: Call) -> Outputs:
 
 @imports("TreeEnsembleClassifier", domain="ai.onnx.ml")
 def tree_ensemble_classifier(c: Call) -> Outputs:
-    """Of integer classes: the class of the greatest score, and the scores."""
+    """TreeEnsembleClassifier of integer classes: the class of the greatest score, and the scores."""
     classes, transform = c.attr("classlabels_int64s"), c.attr("post_transform", "NONE")
     if not classes or transform not in ("NONE", "SOFTMAX", "LOGISTIC"):
         raise GraphError("graphq has trees of classes that are numbers, with the transforms NONE, SOFTMAX, LOGISTIC")

@@ -17,7 +17,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
 
     Its names begin with `prefix`, and its nodes have the attributes that they refer to.
     """
-    schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # whose type stub lacks these methods
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
     if fixed:  # in one operator set or several: any will do, for the body says which one it is written in
