@@ -139,7 +139,7 @@ def _scaled(node: Node) -> Form | None:
 
 
 def _sloped(node: Node) -> Form | None:
-    """Prelu with a slope a channel is as an anchor; any other slope broadcasts."""
+    """A prelu with one slope for each channel moves like an anchor, with any other slope like a lane-wise operation."""
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)
@@ -174,7 +174,7 @@ def _reshaped(node: Node) -> Form | None:
 
 
 def _unordered(node: Node) -> Form | None:
-    """The order of elements does not matter, and results have no layouts."""
+    """The rule of operations for which the order of elements does not matter, and whose results have no layouts."""
     return Form(("moves",), (False,) * len(node.outputs), {}) if has_layouts(next(node.operands)) else None
 
 

@@ -183,7 +183,7 @@ class Saved:
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
-        """The sizes of each plan's example, and a reader of the plan for `threads` threads, at most as many as it has.
+        """The example's sizes of each plan, and a reader of it for `threads` threads (at most those of the settings).
 
         Only if there is no `misfit`.
         """

@@ -1,7 +1,7 @@
 """The operations quantize_linear and dequantize_linear: ONNX's forms that quantize and dequantize do not have.
 
 Scales and zero points are tensors: one for all elements, one for each index of `axis`, or (`block_size` > 0) one for
-each block of so many elements along `axis`, of which the last may be smaller.
+each block of `block_size` elements along `axis`, of which the last may be smaller.
 """
 from __future__ import annotations
 
