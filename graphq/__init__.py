@@ -58,7 +58,7 @@ def _load_onednn(path: Path) -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # so are the rooms of files
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # rooms of files stand above that of graphs, too
 add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
 add_method("_repr_html_", _repr_html_)
 
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     try:
         with _importing.hold:
             module = import_module(f"graphq.{_MODULES[name]}")
-    except OSError as e:  # no more open files
+    except OSError as e:  # the process may have too many open files
         raise CompileError(f"graphq.{name} cannot be imported: {e}") from None
     return module if name == _MODULES[name] else getattr(module, name)
 

@@ -42,10 +42,10 @@ class Parser(argparse.ArgumentParser):
     """A parser that says what is wrong in one line."""
 
     options: Sequence[str] = ()
-    """The options of the command that was named."""
+    """The options of the command, from which messages suggest near names."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Print the message and a hint, and exit with code 2."""
         _, unknown, rest = message.partition("unrecognized arguments: --")
         if unknown:
             message += suggestion("--" + re.split("[= ]", rest)[0], self.options)

@@ -54,7 +54,7 @@ class PassError(VerifyError):
         self.name, self.test = name, test
 
     def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:
-        """Pickled with all three arguments."""
+        """Pickle the error with all three arguments."""
         return PassError, (str(self), self.name, self.test)
 
 

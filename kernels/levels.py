@@ -46,7 +46,7 @@ def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
         raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
     for level in (here[name],) if name is not None else reversed(native()):
         if level not in _checked:
-            with suppress(Exception):  # which `works` will see
+            with suppress(Exception):  # `works` will report it
                 plan_self_test(level, cache)
         yield level
     raise KernelError("not even the scalar level passes its self-test" if name is None else
@@ -90,7 +90,7 @@ def self_test(level: Level, cache: bool = True) -> str | None:
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    w[:k // 2] >>= 1  # so that vpmaddubsw takes some
+    w[:k // 2] >>= 1  # small weights, so that some groups use vpmaddubsw
     for step, flip in zip(plan_self_test(level, cache), cycle((0, 0x80)), strict=False):
         out, packed = np.zeros((m, n), np.int32), pack_sorted(w[None], k)
         step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))

@@ -87,7 +87,7 @@ class _Placement:
         return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
 
     def _values(self) -> Iterator[Value]:
-        """Those that cost something to reorder."""
+        """The values whose reordering has a cost: those that have a layout and are no constants."""
         for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
             if has_layouts(value) and value.data is None:
                 yield value
@@ -103,7 +103,7 @@ class _Placement:
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """Where a value is used, likewise."""
+        """Where a value is used: the side, or the node whose side it is."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]

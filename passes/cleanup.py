@@ -46,7 +46,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):
-        kinds = set(map(type, value))  # of thousands of scales, say
+        kinds = set(map(type, value))  # attributes may be lists of thousands of scales
         if kinds == {float}:
             return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)

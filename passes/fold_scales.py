@@ -136,7 +136,7 @@ REWRITES = (BatchNormAsScale(), ScaleIntoWeights(), MergeBiases())
 
 @rounds(tolerance=1e-5)
 def fold_scales(graph: Graph) -> int:
-    """Apply all of REWRITES, in order; their number."""
+    """Apply all of REWRITES in order; the number of changes."""
     return sum(rewrite(graph) for rewrite in REWRITES)
 
 

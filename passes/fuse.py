@@ -71,7 +71,7 @@ class Fuse(Fusion):
         return node.op.name in DEQUANTIZES and (not feeds_anchor or not self.floats and taken(node))
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
-        """Kernels must be able to compute it, each sum once."""
+        """Kernels must be able to compute the partition, with each sum computed once."""
         # Longer and longer epilogues are tried: of those that end here no body is made.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)

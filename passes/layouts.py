@@ -122,7 +122,7 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """As others along an axis; but along the last one, where its kernels work, it stays in the given layout."""
+    """Softmax moves like other operations along an axis; along the last one, which its kernels need, it stays."""
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 
@@ -139,7 +139,7 @@ def _scaled(node: Node) -> Form | None:
 
 
 def _sloped(node: Node) -> Form | None:
-    """Prelu with a slope a channel is as an anchor; any other slope broadcasts."""
+    """A prelu with one slope for each channel moves like an anchor, with any other slope like a lane-wise operation."""
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)
@@ -174,7 +174,7 @@ def _reshaped(node: Node) -> Form | None:
 
 
 def _unordered(node: Node) -> Form | None:
-    """The order of elements does not matter, and results have no layouts."""
+    """The rule of operations for which the order of elements does not matter, and whose results have no layouts."""
     return Form(("moves",), (False,) * len(node.outputs), {}) if has_layouts(next(node.operands)) else None
 
 

@@ -151,7 +151,7 @@ class PadBeforeDequantize(Rewrite):
         return g.pad(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """8-bit integers, one scale, a value that they have."""
+        """The integers must have 8 bits and one scale, and one of them must stand for the value of a constant pad."""
         if x.dtype not in (s8, u8):
             return f"{x.dtype} is no 8-bit integer"
         node, pad = match.node("dequantize"), match.root.attrs
@@ -180,7 +180,7 @@ class QuantizeBeforePad(Rewrite):
         return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """One scale, and integers."""
+        """There must be one scale, and an integer dtype."""
         attrs = match.root.attrs
         if attrs["qtype"] != "per_tensor":
             return "quantize has a scale for each channel"

@@ -25,7 +25,7 @@ class NormaliseChannelsAsPool(Rewrite):
         return g.lrn(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """A reason to leave it as it is."""
+        """A reason to leave the lrn as it is, or None."""
         a, source = match.root.attrs, next(match.root.operands)
         if not source.type.known or 0 in source.type.dims:
             return f"{source.type} has no channels that are known"

@@ -41,7 +41,7 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalise = Fixpoint(
     "canonicalise",
-    static_quantization.DequantizeByGroups(),  # first: what follows knows no group_axis
+    static_quantization.DequantizeByGroups(),  # first, as the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
     simplify_moves.MergeTransposes(),
@@ -132,7 +132,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
 
 
 def _constant_bytes(graph: Graph) -> int:
-    """What the graph's constants take."""
+    """The bytes that the graph's constants take."""
     return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
 
 

@@ -37,7 +37,7 @@ class DequantizeByGroups(Rewrite):
         groups = len(attrs["scales"]) // dims[axis]
         counts = [1] * len(dims)
         counts[axis], counts[split] = dims[axis], groups
-        order = sorted((split, axis))  # numbers lie group by group
+        order = sorted((split, axis))  # scales and zps list all channels of a group before the next group
 
         def blocks(numbers, dtype):
             by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])

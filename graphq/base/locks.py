@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 PATIENCE_SECONDS = 10.0
-"""After so long a fork does not wait any more: another library's hook may hold what the thread in there waits for."""
+"""A fork waits at most this long: the thread inside may be waiting for what another library's fork hook holds."""
 _waited_for: list[Lock] = []
 _taken: list[Lock] = []
 _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()

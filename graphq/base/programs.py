@@ -48,13 +48,13 @@ class Program:
                 value = values[slot] = function(*[values[k] for k in arguments])
                 if guarded and value != answer:
                     return values, slot
-        except (ArithmeticError, LookupError, ValueError, GraphqError):  # as of a division by a size of 0
+        except (ArithmeticError, LookupError, ValueError, GraphqError):  # such as a division by a size of 0
             return values, slot
         return values, None
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """The slots that these follow from, and themselves."""
+    """`slots`, and all slots that they are computed from."""
     out = set(slots)
     for call in reversed(trace.calls):
         if call.slot in out:
@@ -63,7 +63,7 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
 
 
 class TraceRecord(NamedTuple):
-    """What a program of a trace needs, as data: `values` are those of slots by number, in the example."""
+    """What a `Program` needs of a trace, as plain data; `values` maps slot numbers to the example's values."""
 
     values: Mapping[int, Any]
     calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
@@ -73,7 +73,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace, for these results. Of what follows from sizes it has the numbers of the example alone."""
+    """The record of a trace that computes `results`. Values computed from sizes are kept only if of a PLAIN type."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
@@ -82,7 +82,7 @@ def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
 
 
 def restored(record: TraceRecord) -> Trace:
-    """The trace of a record, sealed."""
+    """The trace rebuilt from a record; it is sealed."""
     trace = Trace()
     last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
     trace.values = [record.values.get(k) for k in range(last + 1)]

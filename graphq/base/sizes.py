@@ -51,7 +51,7 @@ class Trace:
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
-        return cast(int, Size(self, slot, name or place))  # which it is to whoever computes with it
+        return cast(int, Size(self, slot, name or place))  # a Size acts as an int for all who compute with it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
         """The slot of the function's result; the same for the same arguments."""
@@ -93,7 +93,7 @@ def _key(x: Any) -> tuple[Any, ...]:
     """What tells arguments apart: contents of plain values, small arrays and what holds such; else identity."""
     kind = type(x)
     if kind in PLAIN:
-        return kind, x.hex() if kind is float else x  # -0.0 and NaN
+        return kind, x.hex() if kind is float else x  # hex tells -0.0 from 0.0, and makes NaN equal to itself
     if kind is np.ndarray and x.nbytes <= 64:
         return kind, x.dtype.str, x.shape, x.tobytes()
     if kind is dict:
@@ -141,7 +141,7 @@ def _changes(function: Callable[..., Any]) -> Any:
 
 
 def _decides(function: Callable[..., Any]) -> Any:
-    """The method of Size that compares it with another number."""
+    """The method of Size that compares it with a number; a guard keeps the answer."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other) or isinstance(other, Size) and other.trace is not self.trace:
             return NotImplemented
@@ -179,7 +179,7 @@ class Size:
 
     @property
     def assumed(self) -> Any:
-        """The value in the example."""
+        """The size's value in the example."""
         return self.trace.values[self.slot]
 
     __add__, __radd__ = _computes(operator.add, neutral=0), _computes(operator.add, swapped=True, neutral=0)
@@ -208,7 +208,7 @@ class Size:
         return other // self, other % self
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """For NumPy a plain number."""
+        """The size as a NumPy array of a plain number; a guard keeps that number."""
         return np.asarray(self.trace.decide(_same, self), dtype)
 
     def __hash__(self) -> int:
@@ -235,7 +235,7 @@ class Later:
 
     @property
     def assumed(self) -> Any:
-        """The object in the example."""
+        """The object's value in the example."""
         return self.trace.values[self.slot]
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any) -> Any:
@@ -261,7 +261,7 @@ class Later:
         return later(np.any, self)
 
     def astype(self, dtype: Any) -> Any:
-        """The elements as numbers of another type."""
+        """The elements converted to `dtype`."""
         return later(np.asarray, self, dtype)
 
     @property
@@ -313,7 +313,7 @@ def is_open(x: Any) -> bool:
 
 
 def assumed(x: Any) -> Any:
-    """`x` as it is in the example: for what decides about speed and memory alone, never about results."""
+    """The value of `x` in the example, without a guard: only for choices that affect speed or memory, never results."""
     return x.assumed if isinstance(x, Size | Later) else x
 
 

@@ -15,7 +15,7 @@ from graphq.validation.inputs import small_integers
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """The options --input and --shape."""
+    """Add the options --input and --shape."""
     for option, metavar, text in (("--input", "NAME=FILE.npy", "an input's array (others are random)"),
                                   ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")):
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)

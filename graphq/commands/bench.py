@@ -38,7 +38,7 @@ from graphq.model.files import load_graph
 
 
 class Side(NamedTuple):
-    """What is timed: graphq at an ISA level, or a peer, with so many threads."""
+    """What is timed: graphq at an ISA level, or another engine, with `threads` threads."""
 
     name: str
     threads: int
@@ -47,7 +47,7 @@ class Side(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, the sides, arrays, seconds."""
+    """Add MODEL, and the options for sides, arrays and seconds."""
     add_model(parser)
     parser.add_argument("--threads", metavar="N,...", help="thread counts (default: 1, and all cores)")
     parser.add_argument("--isa", type=comma_separated, metavar="LEVEL,...",
@@ -120,7 +120,7 @@ def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int) -> Si
 
 
 def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
-    """The model as an ONNX file."""
+    """The path of the model as an ONNX file, which is written if MODEL is none."""
     if path.suffix == ".onnx":
         return str(path)
     save_graph(graph, folder / "model.onnx")
@@ -128,7 +128,7 @@ def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
 
 
 def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
-    """Whether all bits are the same."""
+    """Whether both lists of arrays are equal bit for bit."""
     return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
                for x, y in zip(left, right, strict=True))
 

@@ -10,7 +10,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Two models, --data, --page."""
+    """Add the two models, --data and --page."""
     add_model(parser)
     parser.add_argument("against", type=Path, metavar="F32_MODEL", help="the f32 model")
     parser.add_argument("--data", required=True, metavar="DATA",

@@ -15,7 +15,7 @@ from graphq.errors import ParseError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --out, the target."""
+    """Add MODEL, --out and the options of the target."""
     add_model(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="FILE.graphq", 
                         help="the file to write (default: MODEL.graphq)")
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compile it, and write the file."""
+    """Compile the model, and write the .graphq file."""
     out = options.out or options.file.with_suffix(".graphq")
     if out.suffix != ".graphq":
         raise ParseError(f"-o takes a name that ends in .graphq, by which commands know a saved model, got {out}")

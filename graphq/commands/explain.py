@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compile it, and print the report."""
+    """Compile the model, and print the report."""
     graph = load_graph(options.file)
     model = compiled(options.file, graph, options.isa, options.threads)
     profile = model.profile(input_arrays(graph, options)) if options.profile else None

@@ -11,7 +11,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL."""
+    """Add MODEL and --json."""
     add_model(parser)
 
 

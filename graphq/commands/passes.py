@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     verdicts = _Verdicts(steps, sys.stderr if options.json else sys.stdout)
     try:
         if options.verify == "numeric":
-            with bars(False):  # the lines say how far it is
+            with bars(False):  # the lines of `verdicts` show the progress
                 validate(source, steps, verdicts)
     except PassError as error:
         verdicts.wrong(error.name)
@@ -93,7 +93,7 @@ class _Watch:
 
 
 WIDTH = 12
-"""Characters of a bar."""
+"""The length of a progress bar in characters."""
 
 
 class _Verdicts:
@@ -121,11 +121,11 @@ class _Verdicts:
             self._line(pass_name(step), f"{counted(count, 'change')}, numbers are right" if count else "no change")
 
     def wrong(self, name: str) -> None:
-        """The line of a pass that changes numbers."""
+        """Print the line of a pass that changes numbers."""
         self._line(name, "WRONG")
 
     def end(self) -> str:
-        """The last line."""
+        """The last line, which says after how many changes the numbers were right."""
         return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
 
     def _within(self, step: Pass) -> bool:

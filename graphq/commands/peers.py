@@ -45,7 +45,7 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
         run = _openvino(name, path, threads) if PACKAGES[name] == "openvino" else \
             _onnxruntime(path, threads, literal=literal, exact=name == EXACT)
         run(feeds)
-    except Exception as error:  # of classes that the packages do not document
+    except Exception as error:  # the packages do not document which classes they raise
         raise GraphqError(f"{name} refuses {path}: {error}") from error
     return run
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run it, and print a table."""
+    """Profile the model, and print the table of its steps."""
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
     model = compiled(options.file, graph, options.isa, options.threads)

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Shrink it; 1 when it is not interesting to begin with."""
+    """Shrink the graph; returns 1 if the graph is not interesting to begin with."""
     if options.trials < 0:
         raise ParseError(f"--trials must not be negative, got {options.trials}")
     graph, tried = load_graph(options.file), 0

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compile it, run it if that is asked for, and write the page."""
+    """Compile the model, profile it if that is asked for, and write the page."""
     graph = load_graph(options.file)
     out = options.out or options.file.with_suffix(".html")
     model = compiled(options.file, graph, options.isa, options.threads)

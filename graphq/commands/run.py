@@ -21,11 +21,11 @@ from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 
 SECONDS, RUNS = 1.0, 20
-"""A model is timed until its runs have taken that long, or for that many runs."""
+"""A model is timed until its runs have taken SECONDS together, but for at most RUNS runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, arrays and the target."""
+    """Add MODEL, and the options for arrays and the target."""
     parser.add_argument("file", type=Path, metavar="MODEL", help=MODEL)
     add_json(parser)
     add_inputs(parser)
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _times(run: Callable[[], Any]) -> list[float]:
-    """Seconds of runs."""
+    """The seconds of each of several runs."""
     times: list[float] = []
     while sum(times) < SECONDS and len(times) < RUNS:
         begin = time.perf_counter()

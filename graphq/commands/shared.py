@@ -34,18 +34,18 @@ def save_graph(graph: Graph, path: Path) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """A MODEL, and --json."""
+    """Add the argument MODEL and the option --json."""
     parser.add_argument("file", type=Path, metavar="MODEL", help=MODEL)
     add_json(parser)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option for scripts."""
+    """Add the option --json."""
     parser.add_argument("--json", action="store_true", help="print JSON (docs/command_line.md has the fields)")
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """The options of `compile`."""
+    """Add the options --isa and --threads of `compile`."""
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
 

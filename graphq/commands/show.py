@@ -13,7 +13,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --elide."""
+    """Add MODEL, --json and --elide."""
     add_model(parser)
     parser.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
 

@@ -14,7 +14,7 @@ from graphq.base.progress import progress
 ROUNDS = 8
 """Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
 PAUSE = 0.05
-"""Seconds between turns. Idle worker threads of a side spin for a while: not in another's turn."""
+"""Seconds between turns, so that a side's idle worker threads stop spinning before the next side's turn."""
 
 
 def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:

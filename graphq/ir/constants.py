@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
 FOLDED = 1 << 16
-"""Results of at most so many elements are computed while a graph is built."""
+"""Results of at most this many elements are folded while a graph is built."""
 
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
@@ -40,7 +40,7 @@ def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> Tensor
 
 
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """The array of the example."""
+    """The array's value in the example."""
     return np.asarray(value.assumed)
 
 

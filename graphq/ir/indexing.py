@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphq.ir.node import Value
 
 _END = 2**63 - 1
-"""The end of every axis, in slices."""
+"""The end in slices that stands for the end of any axis."""
 
 
 def indexed(value: Value, key: Any) -> Value:
@@ -27,7 +27,7 @@ def indexed(value: Value, key: Any) -> Value:
         raise GraphError(f"{where}: the rank must be known")
     keys = _complete(key if isinstance(key, tuple) else (key,), len(value.shape), where)
     limits: dict[int, tuple[int, int, int]] = {}
-    axes: list[int | None] = []  # of the result: of the value, or None for a new one
+    axes: list[int | None] = []  # for each axis of the result: that of the value, or None for a new axis
     axis = 0
     for k in keys:
         if k is None:

@@ -52,7 +52,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
         args = [None if v is None else env[v] for v in node.inputs]
         for value, array in zip(node.outputs, _run(graph, node, args, attributes(node)), strict=True):
             env[value], left[value] = array, len(value.uses)
-        for v in node.operands:  # what nothing needs any more is freed
+        for v in node.operands:  # free the values that no later node needs
             left[v] -= 1
             if left[v] == 0:
                 del env[v]

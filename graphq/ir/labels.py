@@ -113,6 +113,6 @@ def _unnamed(value: Value) -> str:
     """`an add`; of a constant the number that it is."""
     if value.data is not None:
         return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
-    assert value.node is not None  # inputs have names
+    assert value.node is not None  # an unnamed value has a node, since inputs have names
     name = value.node.op.name
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

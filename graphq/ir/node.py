@@ -57,7 +57,7 @@ class Value:
 
     @property
     def dtype(self) -> DType:
-        """Element type."""
+        """The element type."""
         return self.type.dtype
 
     @property
@@ -170,7 +170,7 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """The single output."""
+        """The only output of a node that has one."""
         (out,) = self.outputs
         return out
 
@@ -182,7 +182,7 @@ class Node:
 
     @property
     def operands(self) -> Iterator[Value]:
-        """The operands that are present."""
+        """The operands, without absent optional ones."""
         return (v for v in self.inputs if v is not None)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

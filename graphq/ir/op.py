@@ -118,7 +118,7 @@ class Op:
         return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as its name."""
+        """Pickle and copy the op by its name."""
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
@@ -127,12 +127,12 @@ class Op:
 
     @property
     def variadic(self) -> bool:
-        """Whether it takes any number of operands."""
+        """Whether the op takes any number of operands."""
         return bool(self.operands) and self.operands[-1].variadic
 
     @lazy_property
     def doc(self) -> str:
-        """What the operation does."""
+        """The text of the operation: the docstring of its reference."""
         return inspect.getdoc(self.reference) or ""
 
     @lazy_property
@@ -142,7 +142,7 @@ class Op:
 
     @lazy_property
     def counts(self) -> tuple[int, float]:
-        """How many operands it takes, at least and at most."""
+        """The least and the greatest number of operands."""
         most = math.inf if self.variadic else len(self.operands)
         return sum(not (p.optional or p.variadic) for p in self.operands), most
 
@@ -216,7 +216,7 @@ class Op:
 
 
 def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
-    """How many an image, or the weights beside it, have."""
+    """The number of spatial axes of an image, or of the weights beside it."""
     for t in operands[:2]:
         if t is not None and t.shape is not None:
             return max(len(t.shape) - 2, 0)
@@ -328,7 +328,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
                                                     or not _iterable(value)):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         values = tuple(value)
-        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # thousands of scales
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # lists of scales can have thousands of numbers
             return values
         return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)

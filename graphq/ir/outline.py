@@ -33,7 +33,7 @@ class Box:
     inside: tuple[Box, ...] = ()
 
     def walk(self) -> Iterator[Box]:
-        """The box and all in it."""
+        """Yield the box, and all boxes inside it at any depth."""
         yield self
         for box in self.inside:
             yield from box.walk()

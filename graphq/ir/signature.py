@@ -21,7 +21,7 @@ class Parameter:
 
     @builtins.property
     def dtype(self) -> DType:
-        """Element type."""
+        """The element type."""
         return self.type.dtype
 
 

@@ -92,7 +92,7 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    """By what `infer` says: a value, a tuple of so many, or (Any) as many as the attributes say."""
+    """The return type by that of `infer`: a Value, a pair of Values, or Any where their number is not fixed."""
     result = str(inspect.signature(op.infer).return_annotation)
     return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
 

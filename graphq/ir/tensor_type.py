@@ -19,7 +19,7 @@ MAX_ELEMENTS = 2**48
 
 
 MAX_RANK = 64
-"""NumPy's limit."""
+"""The largest rank of an array, which is NumPy's limit."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TensorType:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.dims)
 
     @property
@@ -126,7 +126,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
         out = array.astype(dtype.numpy)
         if dtype.kind == "float":
             same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
-        else:  # what was cut off is not there on the way back, or (of s64 as u64, and the reverse) has another sign
+        else:  # a lossy conversion does not convert back to the same number, or (between s64 and u64) changes its sign
             same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
     if not same.all():
         raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")

@@ -9,7 +9,7 @@ import numpy as np
 from graphq.ir import Graph
 
 Sizes: TypeAlias = tuple[int, ...]
-"""What the open dimensions of all inputs are, in their order."""
+"""The sizes of the open dimensions of all inputs, in their order."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
 """Sizes that stand for those of a class: few that models have, so that none equals another number by chance. Those of
@@ -25,12 +25,12 @@ def size_class(size: int) -> int:
 
 
 def range_of(of: int) -> str:
-    """The sizes of a class, as text."""
+    """The range of sizes of a class, as text."""
     return str(of) if of < 2 else f"{2 << 3 * (of - 2)} to {(2 << 3 * (of - 1)) - 1}"
 
 
 def examples(sizes: Sequence[int]) -> Sizes:
-    """A size of the same class for each of these; equal ones for equal ones, others for others where there are any."""
+    """For each size an example of its class: the same for equal sizes, different ones for others if there are any."""
     chosen: dict[int, int] = {}
     for size in sizes:
         of = size_class(size)
@@ -57,7 +57,7 @@ def open_dimensions(graph: Graph) -> list[Dimension]:
 
 
 class Shared:
-    """Arrays of plans: one for all that are equal. Those of the first plan are not compared with one another."""
+    """Shares equal arrays between plans. The arrays of the first plan are not compared among themselves."""
 
     def __init__(self) -> None:
         self._first: list[np.ndarray] | None = None
@@ -69,7 +69,7 @@ class Shared:
         return self._first is None
 
     def of(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Equal arrays in place of a plan's, where a plan before had such; it may drop its own."""
+        """A plan's arrays, replaced by equal ones of earlier plans, so that the plan can free its own."""
         if self._first is None:
             self._first = arrays
             return arrays
@@ -78,7 +78,7 @@ class Shared:
         return made
 
     def _one_for(self, array: np.ndarray) -> np.ndarray:
-        """The first array with the same bits, which may be this one."""
+        """The first array that was seen with these bits, or this array itself."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         sample = data[::max(1, data.size // 64)].tobytes()
         alike = self._known.setdefault((array.dtype.str, array.shape, sample), [])

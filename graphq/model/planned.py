@@ -34,13 +34,13 @@ class Options(NamedTuple):
     threads: int
     strict: bool
     passes: tuple[Pass, ...] | None
-    """None: those of PIPELINE, which a saved model need not import."""
+    """The passes; None stands for those of PIPELINE, which a saved model need not import."""
     cache: bool
     memory: int | None
 
     @property
     def pipeline(self) -> Sequence[Pass]:
-        """The passes."""
+        """The passes to run."""
         if self.passes is not None:
             return self.passes
         with importing.hold:
@@ -84,7 +84,7 @@ class Passed(NamedTuple):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """What open dimensions are, or are assumed to be."""
+        """The sizes of open dimensions, at which the plan runs or which it assumes."""
         return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -149,13 +149,13 @@ class ConstantInputs:
 
     @property
     def kept(self) -> Mapping[str, np.ndarray]:
-        """The arrays that are kept; none before the first plan."""
+        """The kept arrays by name; empty before the first plan."""
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The arrays that are kept; copies of these while there are none.
+        """The kept arrays; before any are kept, copies of the given ones.
 
-        Raises InputError where one has other bits than the one that is kept.
+        Raises InputError if one differs in its bits from the kept one.
         """
         kept = self._kept.get("arrays")
         if kept is None:
@@ -168,6 +168,6 @@ class ConstantInputs:
         return kept
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep these, which a plan has. Raises InputError where others are kept: that plan must not be used."""
+        """Keep a plan's arrays. Raises InputError if different ones are kept already: that plan must not be used."""
         self._kept.setdefault("arrays", arrays)  # in one step, for threads and for handlers of signals
         self.of(arrays)

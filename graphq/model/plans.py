@@ -53,19 +53,19 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of all inputs, in their order."""
+"""The shapes of all inputs, in their order."""
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
 """A plan in a file: the sizes of its example, and what reads it, which raises ParseError for what `save` did not
 write."""
 
 MAX_SHAPES = 64
-"""Sets of shapes that are kept ready to run; that of the least recent use goes first."""
+"""The most sets of shapes whose runners are kept; the least recently used one is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
-"""Classes of sizes whose plans are kept, and plans of a class, likewise."""
+"""The most classes of sizes whose plans are kept, and the most plans of a class; dropped in the same order."""
 
 
 class _Anew(Exception):
-    """A graph that no plan with open sizes can hold: each set of shapes is planned by itself."""
+    """Raised for a graph for which no plan with open sizes holds: each set of shapes then gets its own plan."""
 
 
 class Plans:
@@ -92,11 +92,11 @@ class Plans:
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self.grown: Callable[[Plans], None] | None = None
-        """Told of each plan that a call adds."""
+        """Is called with each plan that a call adds."""
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
         self._is_fixed = not self.for_each_shape and not self._places
         self.fixed = self.at(self._shapes_of(())) if self._is_fixed else None
-        """What runs a graph all of whose inputs have known shapes."""
+        """The runner or stages of a graph all of whose inputs have known shapes."""
         if not self._is_fixed and not self.for_each_shape and not unread:
             self._begin()
 
@@ -122,7 +122,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """What can report on what runs at these shapes; a plan of a file is made anew for that."""
+        """The reporter for these shapes; a plan from a file is compiled again for that."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made
@@ -144,7 +144,7 @@ class Plans:
         return passed.formula(arrays)
 
     def all(self) -> list[OpenPlan]:
-        """The plans for classes of sizes; that of a graph of fixed shape."""
+        """All plans for classes of sizes, or the one plan of a graph of fixed shape."""
         for of in list(self._by_class):
             list(self._of_class(of))
         with self._order.hold:
@@ -177,13 +177,13 @@ class Plans:
         if made is None:
             made = self._at_shapes(shapes, arrays or {})
         else:
-            self.constants.of(arrays or {})  # those of the plan: it is in `_by_shapes` once they are kept
+            self.constants.of(arrays or {})  # raises if they differ from the plan's constants
             self._keep_at(shapes, made)
         self._latest = shapes, made
         return made
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """What runs by a new plan for these shapes alone, or by that of a caller who was faster."""
+        """The runner of a new plan for these shapes alone, or the one that a concurrent caller has made."""
         with self._making.setdefault(shapes, Lock()).hold:
             made = self._by_shapes.get(shapes)
             if made is None:
@@ -210,7 +210,7 @@ class Plans:
             return made
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """What runs by a plan for the class of these sizes, which is made where there is none that holds for them."""
+        """The runner at these sizes, of a plan of their class; if no plan there holds for them, a new one is made."""
         of = tuple(map(size_class, sizes))
         made = self._known(of, sizes)
         if made is None:
@@ -226,7 +226,7 @@ class Plans:
         return made
 
     def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
-        """What runs by a plan that there is."""
+        """The runner of an existing plan that holds for these sizes, if there is one."""
         with budget(self.options.memory):
             for plan in self._of_class(of):
                 made = plan.at(sizes, self._arenas, self.options.cache)
@@ -236,7 +236,7 @@ class Plans:
         return None
 
     def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
-        """The plans of a class that there are; those of a file are read one by one."""
+        """The existing plans of a class; those in a file are read one by one."""
         with self._order.hold:
             plans = list(self._by_class.get(of, ()))
         yield from plans
@@ -253,11 +253,11 @@ class Plans:
             yield plan
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
-        """What runs by a new plan for the class of the sizes, or if that does not hold for them, for themselves."""
+        """The runner of a new plan for the class of the sizes or, if that does not hold for them, for just these."""
         if sizes and of not in self._by_class:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # which the sizes themselves may not raise
+            except GraphqError:  # the actual sizes may work even so
                 made = None
             if made is not None:
                 return made
@@ -274,7 +274,7 @@ class Plans:
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        """What does not hold of the plans of a class at these sizes."""
+        """For each plan of the class the first guard that does not hold at these sizes, as text."""
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
@@ -360,7 +360,7 @@ class Plans:
         return tuple(buffers)
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:
-        """A plan with its graph after the passes: one of a file is made anew, once."""
+        """The plan with its graph after the passes; a plan from a file lacks it, and is compiled again, once."""
         if plan.passed is not None:
             return plan
         if plan not in self._anew:
@@ -369,18 +369,18 @@ class Plans:
 
     @lazy_property
     def _without_shapes(self) -> Passed:
-        """What the passes can do before the first call that needs shapes; no run needs it."""
+        """The graph after the passes before any call that needs shapes, for reports alone."""
         with budget(self.options.memory):
             return Passed.of(self.source.copy, self.options)
 
     def _shapes_of(self, sizes: Sizes) -> Shapes:
-        """The inputs' shapes, their open dimensions of these sizes."""
+        """The inputs' shapes, with these sizes in place of open dimensions."""
         left = iter(sizes)
         return tuple([tuple([next(left) if d is None else d for d in p.type.shape or ()])
                       for p in self.signature.inputs])
 
     def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """The user's graph with inputs of these shapes, and constants, those of the first call, in place of inputs."""
+        """The user's graph with these input shapes; `constants` (None: the first call's) take the place of inputs."""
         constants = self.constants.kept if constants is None else constants
         if self._is_fixed:
             return self.source.copy()
@@ -396,13 +396,13 @@ class Plans:
             raise type(e)(f"{e} ({named})") from None
 
     def _keep(self, of: Sizes, plan: OpenPlan) -> None:
-        """Keep a plan of a class, as that of the latest use; the class becomes the latest."""
+        """Keep a plan of a class; plan and class become the most recently used."""
         with self._order.hold:
             others = [v for v in self._by_class.get(of, ()) if v is not plan]
             _put_last(self._by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
 
     def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
-        """Keep what runs at these shapes, as that of the latest use."""
+        """Keep the runner for these shapes, as the most recently used one."""
         with self._order.hold:
             _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
 

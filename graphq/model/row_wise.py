@@ -18,9 +18,9 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
-"""A number of rows that few other dimensions have."""
+"""The assumed number of rows: a size that few other dimensions have."""
 OTHER = 32
-"""What other open dimensions are taken to be."""
+"""The size that is assumed for other open dimensions."""
 
 
 class Place(NamedTuple):
@@ -117,7 +117,7 @@ def _rank(value: Value | None) -> int:
 
 
 def _broadcast(node: Node, axes: Axes) -> int | None:
-    """Elementwise operations, whose operands are aligned at their last axes."""
+    """The rule of elementwise operations, whose operands are aligned at their last axes."""
     if len(node.outputs) != 1:
         return None
     rank = _rank(node.output)
@@ -139,29 +139,29 @@ def _alike(value: Value, axis: int) -> bool:
 
 
 def _first_alone(node: Node, axes: Axes) -> bool:
-    """Whether the first operand alone depends on rows."""
+    """The rule of operations of which only the first operand may have rows."""
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
 def _images(node: Node, axes: Axes) -> int | None:
-    """Operations that treat each image along axis 0 by itself."""
+    """The rule of operations that treat each image along axis 0 by itself."""
     return 0 if _first_alone(node, axes) and axes[0] == 0 else None
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """Operations along one axis, which is not that of the rows."""
+    """The rule of operations along one axis, which must not be that of the rows."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 
 def _picked(node: Node, axes: Axes) -> int | None:
-    """Operations along one axis, which the result lacks unless dimensions are kept."""
+    """The rule of operations along one axis, which the result lacks unless dimensions are kept."""
     axis = node.attrs["axis"] % _rank(node.inputs[0])
     p = _along(node, axes)
     return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
 
 
 def _normed(node: Node, axes: Axes) -> int | None:
-    """Normalisations over the last axes; their statistics have the axes before these."""
+    """The rule of normalisations over the last axes; their statistics have the axes before these."""
     p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
     return p if p is not None and p < begin and _first_alone(node, axes) else None
 

@@ -34,7 +34,7 @@ MAGIC = b"\x89graphq\n"
 FORMAT = 5
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
-"""Bytes that one hash is of."""
+"""The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
 """Bytes of an index: it grows by 67 for each MiB of the file, and by less than 100 for each array and kernel."""
 ALIGNMENT = 64
@@ -196,14 +196,14 @@ class File:
 
         def check() -> None:
             while pieces:
-                with suppress(IndexError):  # another thread has taken the last one
+                with suppress(IndexError):  # a concurrent thread has taken the last piece
                     k, wanted = pieces.pop()
                     if hashlib.sha256(self._body[k * PIECE:(k + 1) * PIECE]).hexdigest() != wanted:
                         return pieces.clear()
                     right.append(k)
 
         threads = [threading.Thread(target=check) for _ in range(min(len(process_cores()), 4, len(hashes) // 4) - 1)]
-        with suppress(RuntimeError):  # no more threads
+        with suppress(RuntimeError):  # the system grants no more threads
             for thread in threads:
                 thread.start()
         check()
@@ -226,7 +226,7 @@ def _mapped(file: FileIO) -> memoryview:
 
 
 def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
-    """A copy of bytes of a file."""
+    """A copy of a range of a file's bytes."""
     expect(nbytes, "the file")
     room = aligned_empty(nbytes).data
     file.seek(begin)

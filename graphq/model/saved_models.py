@@ -91,7 +91,7 @@ def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
 
 
 class Settings(NamedTuple):
-    """What a file says of how its model runs: the options of `compile`; at most so many threads."""
+    """How a file's model runs: the options of `compile`, with `threads` as the most threads."""
 
     level: str
     emulated: bool
@@ -183,7 +183,7 @@ class Saved:
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
-        """The plans for so many threads, not more than the settings have: the sizes of the example, and what reads it.
+        """The example's sizes of each plan, and a reader of it for `threads` threads (at most those of the settings).
 
         Only if there is no `misfit`.
         """
@@ -217,7 +217,7 @@ class Saved:
         """What `make` makes of data of the file; whatever is wrong with the data is a ParseError."""
         try:
             return make()
-        except CompileError:  # of too little memory
+        except CompileError:  # too little memory says nothing about the file
             raise
         except GraphqError as e:
             self._fail(f"{e!s:.500}")

@@ -53,7 +53,7 @@ def open_axes(signature: Signature) -> list[tuple[int, int]]:
 
 
 MOST_SLOTS = 1 << 22
-"""Of a trace: a large model with open sizes has some 10,000."""
+"""The most slots of a trace; a large model with open sizes has some 10,000."""
 
 
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:

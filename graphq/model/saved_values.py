@@ -118,7 +118,7 @@ class Writer:
         memory = x.__array_interface__["data"][0], x.dtype, x.shape, x.strides
         if memory not in self._numbers:
             self._numbers[memory] = len(self.arrays)
-            self.arrays.append(x)  # which keeps its memory
+            self.arrays.append(x)  # keeps the memory alive, so the key stays unique
         return self._numbers[memory]
 
 
@@ -148,7 +148,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # which many places may name
+            "bytes": cache(lambda number: array(number).tobytes()),  # cached, as many places may name one array
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,

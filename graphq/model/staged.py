@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
-"""Runs a compiled part."""
+"""A function that runs a compiled part."""
 
 
 class Body:
@@ -32,7 +32,7 @@ class Body:
         self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
 
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """The results, in their order."""
+        """The results of the body for these inputs, in the order of its outputs."""
         model = self._model()
         return list(named_outputs(model.outputs, self._call(model, feeds)).values())
 

@@ -34,7 +34,7 @@ class LogicalTensor:
 
     @property
     def type(self) -> TensorType:
-        """Element type and shape."""
+        """The element type and shape of the tensor."""
         return TensorType(ONEDNN[self.dtype], self.shape)
 
 
@@ -51,7 +51,7 @@ class FileOp:
 
     @property
     def label(self) -> str:
-        """The op as errors name it."""
+        """The name of the op in errors."""
         return f"op {self.id} {shown(self.name)} ({shown(self.kind)[1:-1]})"
 
 

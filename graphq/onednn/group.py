@@ -61,7 +61,7 @@ class GroupGatedMlp(Group):
 
 
 def uncast(value: Value | None) -> Value | None:
-    """The value before its casts."""
+    """The value before the casts that lead to `value`."""
     while value is not None and value.node is not None and value.node.op.name in CASTS:
         value = value.node.inputs[0]
     return value

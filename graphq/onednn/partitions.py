@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 UNSUPPORTED = frozenset({"wildcard", "end"})
-"""Operations that oneDNN defines as marks: they form partitions that nothing computes."""
+"""Operations that only mark values in oneDNN (End, Wildcard): their partitions compute nothing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
-        except Exception as e:  # what pybind makes of C++'s
+        except Exception as e:  # pybind raises C++ exceptions as these
             _refuse(where, e)
     return model, folder, where
 

@@ -15,14 +15,14 @@ from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
 
 NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))
-"""Integers and f64."""
+"""The dtypes that a function takes unless TAKES has others: integers and f64."""
 
 TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NUMBERS)}
-"""What a function takes other than NUMBERS: modulo, as ONNX Mod, no floats; remainder has no operation of f32."""
+"""Dtypes of functions that do not take NUMBERS: modulo, as ONNX Mod, no floats; remainder also f32."""
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """Of integers without its fraction."""
+    """The quotient; for integers it is truncated towards zero."""
     if a.dtype.kind == "f":
         return a / b
     if not b.all():
@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> TensorType:
-    """One dtype, see TAKES, and NumPy's broadcast."""
+    """Both operands have one dtype, which the function must take (TAKES); shapes broadcast as in NumPy."""
     expect_dtype("src_0", src_0, TAKES.get(function, NUMBERS))
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(src_0.dtype, broadcast(src_0.shape, src_1.shape))
@@ -65,7 +65,7 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
 
 
 def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> TensorType:
-    """Booleans, two sources of one dtype, the broadcast of all three shapes."""
+    """The condition is boolean, both sources have one dtype, and all three shapes broadcast."""
     expect_dtype("cond", cond, (boolean,))
     expect_dtype("src_0", src_0, CASTABLE)
     expect_same_dtype(src_0=src_0, src_1=src_1)

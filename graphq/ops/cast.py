@@ -15,7 +15,7 @@ CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
 
 
 def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
-    """Any of CASTABLE in and out."""
+    """The source and the result may each have any dtype of CASTABLE."""
     expect_dtype("src", src, CASTABLE)
     if dtype not in CASTABLE:
         raise GraphError(f"dtype must be {listing(CASTABLE)}, got {dtype}")

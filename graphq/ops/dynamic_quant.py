@@ -74,7 +74,7 @@ def _check_groups(src: Shape, scales: Shape, group_shape: tuple[int, ...]) -> No
 
 
 def _spread(values: Array, qtype: str, axis: int, shape: tuple[int, ...], group_shape: tuple[int, ...]) -> Array:
-    """Scales or zero points so that they broadcast with a tensor of `shape`, or with its blocks (see `_blocks`)."""
+    """Reshape scales or zero points to broadcast with a tensor of `shape`, or with its blocks (see `_blocks`)."""
     if qtype == "per_tensor":
         return values.reshape(())
     if qtype == "per_channel":
@@ -83,13 +83,13 @@ def _spread(values: Array, qtype: str, axis: int, shape: tuple[int, ...], group_
 
 
 def _blocks(shape: tuple[int, ...], group_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape whose every axis is two: the blocks, and the places in a block."""
+    """The shape with each axis split in two: the number of blocks, and the size of a block."""
     return tuple(n for d, g in zip(shape, group_shape, strict=True) for n in (d // g, g)) if group_shape else shape
 
 
 def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, dtype: DType,
                            qtype: str, axis: int) -> TensorType:
-    """f32 in, s8, u8 or f8 out."""
+    """The source is f32, the result s8, u8 or f8."""
     expect_dtype("src", src, (f32,))
     expect_dtype("scales", scales, (f32,))
     allowed = (s8, u8, f8_e4m3, f8_e5m2)
@@ -119,7 +119,7 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
 
 def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, qtype: str,
                              axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
-    """A quantized dtype in, a float one out: `dtype`, or that of the scales."""
+    """The source has a quantized dtype; the result has the float dtype `dtype`, or that of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
     expect_dtype("scales", scales, FLOATS)
     if dtype is not None and dtype not in FLOATS:

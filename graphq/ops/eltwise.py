@@ -191,7 +191,7 @@ CASTS: dict[DType, tuple[DType, ...]] = {f32: (bf16, f16), bf16: (f32,), f16: (f
 
 
 def infer_type_cast(src: TensorType, *, dtype: DType) -> TensorType:
-    """f32 to bf16 or f16 and back."""
+    """The cast is from f32 to bf16 or f16, or back."""
     return TensorType(output_dtype(infer_unary(src).dtype, dtype, CASTS), src.shape)
 
 

@@ -114,7 +114,7 @@ def combine(auto_broadcast: str, *shapes: Shape) -> Shape:
 
 
 def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
-    """f32, bf16 or f16 in, the same out."""
+    """The source is f32, bf16 or f16, and the result has its type."""
     expect_dtype("src", src, FLOATS)
     return src
 

@@ -20,7 +20,7 @@ def _as_f32(type: TensorType) -> TensorType:
 
 
 def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
-    """8-bit, a zero point of the same dtype."""
+    """Check that the operand has 8 bits, and its zero point the same dtype."""
     expect_dtype(name, src, (s8, u8))
     if zero_point is not None and zero_point.dtype != src.dtype:
         raise GraphError(f"the zero point of '{name}' must be {src.dtype}, got {zero_point}")
@@ -103,7 +103,7 @@ def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None
 
 
 def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
-    """f32 in; a scale and a zero point, one of each."""
+    """The source is f32; the results are one scale and one zero point."""
     expect_dtype("src", src, (f32,))
     return TensorType(f32, ()), TensorType(u8, ())
 

@@ -97,7 +97,7 @@ def _nearest(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
 
 
 def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
-    """Of 2**n taps, in order: the product of n weights, its product with the element, the sum of those."""
+    """The sum over the 2**n taps, in order, of the element times the product of its n weights, in f32."""
     total: Array | None = None
     for tap in product(*[(0, 1)] * len(axes)):
         weight, value = np.ones(1, np.float32), x
@@ -111,9 +111,9 @@ def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
 
 
 def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array, Array, Array]:
-    """For each element of an axis of `new` two elements of one of `old`, and the second one's part of the mean, f32.
+    """For each of `new` elements of an axis: its two neighbours among `old` elements, and the second one's f32 weight.
 
-    Where the two are one, at the end, each has half.
+    Where both neighbours are the last element, the weight is 1/2.
     """
     expect(64 * new, f"the places of {new} elements among {old}")
     if mode == "nearest":

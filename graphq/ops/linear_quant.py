@@ -1,7 +1,7 @@
 """The operations quantize_linear and dequantize_linear: ONNX's forms that quantize and dequantize do not have.
 
 Scales and zero points are tensors: one for all elements, one for each index of `axis`, or (`block_size` > 0) one for
-each block of so many elements along `axis`, of which the last may be smaller.
+each block of `block_size` elements along `axis`, of which the last may be smaller.
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check_zero_point(dtype: DType, scale: TensorType, zero_point: TensorType | 
 
 def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
                           axis: int, block_size: int, saturate: bool, precision: DType) -> TensorType:
-    """A float or s32 in, a quantized dtype out."""
+    """The source is a float or s32, the result has a quantized dtype."""
     expect_dtype("src", src, (*FLOATS, t.s32))
     expect_dtype("scale", scale, (*SCALES, t.s32))
     if dtype not in (*INTEGERS, *NARROW):
@@ -98,7 +98,7 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
 
 def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
                             axis: int, block_size: int) -> TensorType:
-    """A quantized dtype or s32 in, a float one out."""
+    """The source has a quantized dtype or is s32, the result is a float."""
     expect_dtype("src", src, (*INTEGERS, *NARROW, t.s32))
     expect_dtype("scale", scale, SCALES)
     if dtype not in FLOATS:

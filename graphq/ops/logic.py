@@ -20,19 +20,19 @@ def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:
 
 
 def infer_logical(src_0: TensorType, src_1: TensorType) -> TensorType:
-    """Booleans in and out, the broadcast of both shapes."""
+    """Both operands and the result are boolean; the shapes broadcast."""
     expect_dtype("src_0", src_0, (boolean,))
     return infer_comparison(src_0, src_1)
 
 
 def infer_not(src: TensorType) -> TensorType:
-    """Booleans in and out."""
+    """The source and the result are boolean."""
     expect_dtype("src", src, (boolean,))
     return src
 
 
 def infer_test(src: TensorType, **attrs: bool) -> TensorType:
-    """Floats in, booleans out."""
+    """The source is a float, the result boolean."""
     expect_dtype("src", src, FLOATS)
     return TensorType(boolean, src.shape)
 

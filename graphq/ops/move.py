@@ -86,7 +86,7 @@ def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], s
 
 def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[int, ...], mode: str,
               value: float) -> TensorType:
-    """Dimensions grow, or shrink by negative pads. A mode that repeats elements needs one."""
+    """Each dimension grows by its pads, or shrinks by negative ones. Only mode constant can pad an empty axis."""
     rank = len(pads_begin) if src.shape is None else len(src.shape)
     if len(pads_begin) != rank or len(pads_end) != rank:
         raise GraphError(f"pads_begin and pads_end must have one value an axis of {src}, got {list(pads_begin)} and "

@@ -10,7 +10,7 @@ from graphq.ops.infer import expect_dtype
 
 
 def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
-    """f32 in; counts and extremes."""
+    """The source is f32; the results are the counts and the extremes."""
     expect_dtype("src", src, (f32,))
     return TensorType(s32, (float_bins.BINS,)), TensorType(f32, (2,))
 

@@ -28,5 +28,5 @@ def numbers_between(*numbers: np.ndarray) -> np.ndarray:
     start, limit, delta = (x.reshape(()) for x in numbers)
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")
-    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the whole numbers, and two products
+    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the integers, and two products
     return (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype)

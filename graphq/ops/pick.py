@@ -19,7 +19,7 @@ COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 
 def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index: bool) -> TensorType:
-    """s64, the axis 1 or left out."""
+    """The result is s64; the reduced axis has size 1 or is left out."""
     expect_dtype("src", src, CASTABLE)
     if src.shape is None:
         return TensorType(s64, None)
@@ -222,7 +222,7 @@ def scatter_nd(src: Array, indices: Array, updates: Array, *,
 
 
 def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
-    """At least two dimensions."""
+    """The source has at least two dimensions; the result has its type."""
     if src.shape is not None and len(src.shape) < 2:
         raise GraphError(f"needs at least two dimensions, got {src}")
     return src

@@ -64,7 +64,7 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
 def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
                    pads_end: tuple[int, ...], kernel: tuple[int, ...], exclude_pad: bool, in_order: bool,
                    rounding_type: str, auto_pad: str, data_format: str) -> TensorType:
-    """As max_pool, without dilations."""
+    """The type rule of max_pool for windows without dilations."""
     return infer_max_pool(src, strides=strides, pads_begin=pads_begin, pads_end=pads_end, kernel=kernel,
                           rounding_type=rounding_type, auto_pad=auto_pad, dilations=None, data_format=data_format)
 

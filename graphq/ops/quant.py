@@ -27,7 +27,7 @@ QType: TypeAlias = Literal["per_tensor", "per_channel"]
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 """Operations that give reals for quantized integers: with scales that are known, and with tensors."""
 QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
-"""oneDNN's, and ONNX's of 16 bits."""
+"""The dtypes of quantized tensors: oneDNN's, and ONNX's of 16 bits."""
 
 _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
 """Ties of f32 with what is not finite and positive, to which they round."""
@@ -78,7 +78,7 @@ def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: 
 
 def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None, group_axis: int | None) -> TensorType:
-    """A quantized dtype (or s32, a quantized bias) in, f32 out."""
+    """The source has a quantized dtype, or is s32 as a quantized bias; the result is f32."""
     expect_dtype("src", src, (*QUANTIZED, s32))
     shape = src.shape if group_axis is None else _with_groups(src.shape, qtype, axis, group_axis, len(scales))
     check_parameters(shape, src.dtype, qtype, axis, scales, zps)
@@ -129,7 +129,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
 
 def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                    zps: tuple[int, ...] | None) -> TensorType:
-    """f32 in, a quantized dtype out."""
+    """The source is f32, the result has a quantized dtype."""
     expect_dtype("src", src, (f32,))
     if dtype not in QUANTIZED:
         raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")

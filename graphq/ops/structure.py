@@ -53,7 +53,7 @@ def reorder(src: Array) -> Array:
 
 
 def infer_gen_index(src: TensorType, *, axis: int) -> TensorType:
-    """s32 in the source's shape."""
+    """The result is s32 and has the source's shape."""
     expect_dtype("src", src, FLOATS)
     if src.shape is not None:
         normal_axis(axis, src.shape)

@@ -14,10 +14,10 @@ from graphq.ops.infer import expect_dtype, show
 
 COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
-"""By the numbers that ONNX TreeEnsemble gives them."""
+"""The comparisons of tree nodes, in the order of ONNX TreeEnsemble's mode numbers."""
 
 BLOCK = 1 << 18
-"""Rows times trees that walk side by side."""
+"""The most pairs of a row and a tree that are walked at the same time."""
 
 
 def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,

@@ -9,11 +9,11 @@ from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
-"""Of every buffer in the arena the others that are alive at some step together with it."""
+"""For every buffer in the arena, the set of buffers whose lifetimes overlap with its own."""
 
 
 Lives: TypeAlias = Mapping[int, tuple[int, int]]
-"""The first and the last step that touch a buffer, by its number: it is alive from the one to the other."""
+"""For each buffer number, the first and last step that touch the buffer: its lifetime."""
 
 
 class Allocation(NamedTuple):
@@ -96,7 +96,7 @@ class Arenas:
         return arena if arena.array.size >= nbytes else Arena(nbytes)
 
     def give_back(self, arena: Arena) -> None:
-        """Leave an arena to the next run."""
+        """Give an arena back for the next run."""
         arena.last = self._runs = self._runs + 1  # callers at a time may lose a count: it decides about memory alone
         idle = self._idle
         idle.append(arena)

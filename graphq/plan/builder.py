@@ -30,7 +30,7 @@ class PlanBuilder:
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
 
     def add(self, buffer: Buffer) -> int:
-        """The number of a new buffer."""
+        """Add a buffer to the plan; its number."""
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
@@ -42,7 +42,7 @@ class PlanBuilder:
         return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
 
     def temporary(self, nbytes: int) -> int:
-        """A buffer in the arena."""
+        """Add a buffer in the arena for use between steps; its number."""
         expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
@@ -97,7 +97,7 @@ def _nbytes(array: np.ndarray) -> int:
 
 
 def _viewed(value: Value) -> Value:
-    """What `value` is a view of, or itself."""
+    """The value whose buffer `value` is a view of; `value` itself if it is no view."""
     while value.node is not None and value.node.op.name in VIEWS:
         value = next(value.node.operands)
     return value

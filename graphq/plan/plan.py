@@ -19,7 +19,7 @@ from graphq.ir import TensorType
 from graphq.plan.step import Ref, Step
 
 VIEWS = frozenset({"static_reshape"})
-"""Operations whose result is their operand's memory under another shape: they take no step."""
+"""Operations that only reshape: their result is a view of their operand's buffer, and they need no step."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def touched(step: AnyStep) -> list[int]:
 
 
 MakeError: TypeAlias = Callable[[int], Exception]
-"""The error of a number that a step reported."""
+"""Makes the error to raise for a number that a step stored in a report."""
 
 
 class Plan(NamedTuple):
@@ -81,6 +81,6 @@ class Plan(NamedTuple):
 
 
 def open_numbers(plan: Plan) -> list[object]:
-    """All that may follow from open sizes."""
+    """Everything in the plan that may hold an open size."""
     return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers], plan.steps,
             [t.shape for t in plan.output_types], plan.errors]

@@ -14,7 +14,7 @@ from graphq.plan.plan import PythonStep
 
 
 def reference_steps(b: PlanBuilder, node: Node) -> None:
-    """One step in Python."""
+    """Add the one Python step that runs the operation's NumPy reference."""
     inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
     shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
     where = b.graph.describe(node)

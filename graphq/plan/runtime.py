@@ -86,7 +86,7 @@ class OpenPlan:
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Word) -> int:
-        """What stands in word `at` of the template."""
+        """The entry of the template at word `at`."""
         if type(word) is int:
             return word
         if isinstance(word, Function | FunctionTable):
@@ -201,14 +201,14 @@ class Runner:
         numbers = [(at, self._values.of(number)) for at, number in self.open.numbers]
         needed = (*(s.function for s in self.plan.steps if isinstance(s, Step)), *(f for _, f in self.open.functions),
                   *(number for _, number in numbers))
-        for word in needed:  # all at once, before one is waited for
+        for word in needed:  # begin all compilations before waiting for one
             if isinstance(word, Function | FunctionTable):
                 word.want()
         self.open.address_functions()
         return _Instance(self.open, self.plan, self._values, numbers, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
-        """Raise what a step has reported."""
+        """Raise the error that a step has reported."""
         for number, make in zip(instance.reports, self.plan.errors, strict=True):
             if number:
                 raise make(number)

@@ -33,7 +33,7 @@ STAGES = "stages"
 """The key of `meta` under which the graph of a stage has what other stages do with its inputs and outputs."""
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
-"""Operations that run bodies."""
+"""Operations with bodies; a graph that has one of them runs in stages."""
 
 
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
@@ -75,7 +75,7 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """A name for every value: its own, or a free one."""
+    """A name for every value: its own name, or one that is not taken."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name
@@ -86,7 +86,7 @@ def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
 
 
 def _interface(graph: Graph, later: Iterable[Node]) -> dict[Value, None]:
-    """What the later nodes, or the caller, take from before them."""
+    """The operands of the `later` nodes and the outputs of the graph, each once."""
     return dict.fromkeys((*(v for n in later for v in n.operands), *graph.outputs))
 
 

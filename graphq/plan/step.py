@@ -76,13 +76,13 @@ class Step(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Bytes of all rooms."""
+        """The bytes of all rooms, the scratch memory of pieces."""
         words: Mapping[str, Any] = self.words
         return words["room_bytes"] * words["room_count"] if "rooms" in words else 0
 
     @property
     def block(self) -> list[Word]:
-        """The argument block."""
+        """The words of the argument block: the record's, zeros up to HEADER_WORDS, then the slots."""
         return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots)]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:

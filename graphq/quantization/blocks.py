@@ -20,7 +20,7 @@ from graphq.quantization.ranges import SMALLEST
 from graphq.quantization.scheme import Scheme
 
 DAMPING = 0.01
-"""Of the mean diagonal, added to a Hessian so that it can be inverted."""
+"""The share of its mean diagonal that is added to a Hessian's diagonal so that it can be inverted."""
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
@@ -37,7 +37,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
         node, weights = product.node, product.weights
         assert weights is not None
         transposed = node.attrs["transpose_b"]
-        w = weights.T if transposed else weights  # [k, n]
+        w = weights.T if transposed else weights  # weights [k, n]
         block = scheme.block if len(w) % scheme.block == 0 else len(w)
         scales = block_scales(w, block, limit)
         q = gptq(w, scales, block, limit, found[product.name]) if product.name in found else \

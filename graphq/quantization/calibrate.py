@@ -29,7 +29,7 @@ class Reader(Protocol):
     """What gives batches as a CalibrationDataReader of onnxruntime.quantization does: one a call, at last None."""
 
     def get_next(self) -> Batch | None:
-        """The next batch."""
+        """The next batch, or None at the end."""
 
 
 Batches: TypeAlias = Iterable[Batch] | Reader
@@ -92,7 +92,7 @@ class Calibration:
 
 
 def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
-    """The shape in which factors of channels broadcast with a source."""
+    """The shape in which one factor for each channel broadcasts with a source."""
     product = next(p for p in products(graph) if str(p.factors[0].name) == name and p.source_axis() == axis)
     x = product.factors[0]
     assert x.shape is not None
@@ -173,7 +173,7 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
          batch: int) -> None:
     for name, t in statistics.items():
         low, high = (float(x) for x in found[f"extremes/{name}"])
-        if (low, high) == (np.inf, -np.inf):  # no elements
+        if (low, high) == (np.inf, -np.inf):  # the tensor has no elements in this batch
             continue
         if not (np.isfinite(low) and np.isfinite(high)):
             wrong = np.nan if np.isnan([low, high]).any() else low if np.isinf(low) else high

@@ -141,7 +141,7 @@ def _check_outputs(left: Graph, right: Graph) -> None:
 
 
 def _fit(x: Value, y: Value) -> bool:
-    """Whether two values can have one shape."""
+    """Whether the shapes of two values agree in all that is known of both."""
     return x.shape is None or y.shape is None or len(x.shape) == len(y.shape) and all(
         a is None or b is None or a == b for a, b in zip(x.shape, y.shape, strict=True))
 
@@ -158,7 +158,7 @@ def _same(x: Value, y: Value) -> bool:
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
-    """What the integers of a tensor with one scale reach, half a step beyond the last ones included."""
+    """The range that the integers of a tensor with one scale represent, with half a step added at both ends."""
     limits = {}
     for name, x in made.items():
         for node in x.users:
@@ -171,7 +171,7 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
 
 def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
            rank: bool) -> tuple[dict[str, float], float]:
-    """What each quantized product costs, by its name, and the loss of all together."""
+    """The cost of each quantized product by name, and the loss of the whole quantized graph."""
     model = compile(right)
     wanted = [floats(model(batch)) for batch in batches]
     loss = loss_of(compile(left), batches, wanted)

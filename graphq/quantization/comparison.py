@@ -37,7 +37,7 @@ class TensorDifference:
 
 
 SHOWN = 17
-"""Tensors of which a comparison's text has a line."""
+"""The text of a comparison has lines for at most this many tensors."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ class Controlled:
 
     @property
     def drop(self) -> float:
-        """What is lost of the accuracy."""
+        """How much lower the quantized model's accuracy is than that of f32."""
         return self.accuracy_f32 - self.accuracy
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COSTS = {"most": "costs at least half of what the costliest does", "much": "costs at least a tenth of that",
          "little": "costs less", "plain": "has no cost of its own, or one that may be noise"}
-"""The CSS classes of tensors, and what the legend calls them."""
+"""The CSS classes of tensors, with their names in the legend."""
 
 
 def differences_page(found: Comparison) -> str:
@@ -49,7 +49,7 @@ def differences_page(found: Comparison) -> str:
 
 
 def differences_html(found: Comparison) -> str:
-    """The table for notebooks."""
+    """The table of tensors as HTML for notebooks."""
     return (f'<p>{escape(found.summary)}</p><div style="max-height:600px;overflow:auto">'
             f'{_table(found.tensors, {})}</div>')
 

@@ -21,7 +21,7 @@ MAX_BIAS = 2**30
 
 
 PART = 256
-"""How many steps of what is left over are one step of a wide tensor's first part."""
+"""How many steps of a wide tensor's second part, the remainder, make one step of its first part."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def rest_of(p: Parameters) -> Parameters:
 
 
 def _rest_of_weights(graph: Graph, product: Product, weights: np.ndarray, scheme: Scheme) -> Value:
-    """The weights that 8 bits leave over, in 8 bits."""
+    """The rounding errors of the 8-bit weights, themselves quantized to 8 bits."""
     q, p = quantized_weights(product, rest_of_weights(product, weights, scheme), scheme)
     with graph.before(product.node):
         return graph.dequantize(graph.constant(q), **p.attrs)
@@ -173,7 +173,7 @@ def _insert_bias(graph: Graph, product: Product, left: Parameters, right: Parame
 
 
 def replace_operand(graph: Graph, node: Node, number: int, value: Value) -> None:
-    """Let one operand of `node` be `value`; what only it used goes."""
+    """Replace one operand of `node` by `value`, and remove the nodes that only the old operand used."""
     old = node.inputs[number]
     assert old is not None
     uses: list[Any] = [u for u in old.uses if u.node is node and u.number == number]

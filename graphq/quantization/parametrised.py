@@ -28,7 +28,7 @@ from graphq.quantization.weights import dequantized_weights
 
 PREFIX = "quantized/"
 BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}
-"""What leaves an f32 as it is: a quotient so large is an integer."""
+"""Inputs with which fake quantization changes no number: at so small a step every quotient is an integer."""
 
 
 @dataclass
@@ -42,11 +42,11 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """Noise over signal."""
+        """The mean square of the difference over that of the f32 result."""
         return self.noise / max(self.signal, 1e-300)
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
-        """One more batch."""
+        """Take in the measurements of one more batch."""
         self.count += 1
         self.shift = self.shift + (shift - self.shift) / self.count
         self.noise += (noise - self.noise) / self.count
@@ -94,7 +94,7 @@ class Parametrised:
             yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
 
     def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, np.ndarray]:
-        """The inputs that stand for a setting."""
+        """The graph inputs that express a setting."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
         for name, p in self.products.items():
@@ -157,7 +157,7 @@ def takes_bias(p: Product) -> bool:
 
 
 def bias_of(p: Product) -> np.ndarray:
-    """The bias that a product has, or zeros."""
+    """The bias of a product; zeros if it has none."""
     assert p.weights is not None
     if p.bias is not None and p.bias.data is not None:
         return p.bias.data
@@ -165,7 +165,7 @@ def bias_of(p: Product) -> np.ndarray:
 
 
 def _parametrised(g: Graph, p: Product) -> Value:
-    """The product again, what quantization changes as inputs."""
+    """A copy of the product whose scale, range, weights and bias are graph inputs."""
     node, name, operands = p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
 
     def new(part: str, shape: tuple[int, ...] = ()) -> Value:

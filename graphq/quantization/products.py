@@ -22,7 +22,7 @@ from graphq.passes.normal_forms import VectorAsColumn
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
-"""Operations that are products."""
+"""The operations that count as products."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Product:
 
     @property
     def factors(self) -> tuple[Value, Value]:
-        """Both factors."""
+        """The two operands that are multiplied."""
         left, right = self.node.inputs[:2]
         assert left is not None and right is not None
         return left, right
@@ -55,12 +55,12 @@ class Product:
 
     @property
     def bias(self) -> Value | None:
-        """The bias."""
+        """Operand 2, the bias; None without one."""
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     @property
     def groups(self) -> int:
-        """Into how many groups the channels fall."""
+        """The number of groups of a convolution's channels; 1 for a matmul."""
         return int(self.node.attrs.get("groups", 1))
 
     def weight_axes(self) -> tuple[int, int]:

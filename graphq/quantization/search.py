@@ -37,7 +37,7 @@ LITTLE = 0.02
 MOST_WIDE = 0.5
 """The part of the factors that may get 16 bits: each repeats its product's work, and with all f32 is faster."""
 WIDE_HEADROOM = 4.0
-"""By what ranges of 16 bits exceed what was seen: two of these bits, which are more than enough, for unseen data."""
+"""The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
 MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
 """The margins of ranges that are tried for single tensors (`Candidate`); the largest factor that they stand for."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
@@ -102,7 +102,7 @@ class Search:
         self.divided = Calibration(self.graph, divided=True)
         self._known: dict[tuple[int, ...], Known] = {}
         self.losses: dict[Setting, float] = {}
-        self.known(tuple(range(len(self.batches))))  # of all first, so that an error tells the number of a batch
+        self.known(tuple(range(len(self.batches))))  # all batches first, so that an error has the batch's number
 
     @property
     def ranges(self) -> list[Candidate]:
@@ -139,7 +139,7 @@ class Search:
         return max(map(distance, self.wanted[k], outputs), default=0.0)
 
     def uniform(self, candidate: Candidate) -> Setting:
-        """One candidate for all tensors."""
+        """The setting with this candidate for every tensor."""
         return Setting(tuple((name, candidate) for name in self.calibration.values), scheme=self.scheme)
 
     def local(self) -> Setting:
@@ -158,7 +158,7 @@ class Search:
                        scheme=self.scheme)
 
     def noise(self, setting: Setting) -> dict[str, float]:
-        """Of each product, by name, what quantization changes of its result, all else exact: noise over signal."""
+        """For each product, by name, noise over signal of its result if it alone is quantized."""
         sums: dict[str, float] = {}
         for fold in self.folds:
             held_out = Chosen(self.batches, fold.held_out)
@@ -264,7 +264,7 @@ class Search:
         return found
 
     def known(self, seen: tuple[int, ...]) -> Known:
-        """The statistics of some batches."""
+        """What is known of the batches of these numbers; it is computed once."""
         if seen not in self._known:
             plain = self.calibration.statistics(Chosen(self.batches, seen))
             factors = smoothing(self.graph, plain)
@@ -275,7 +275,7 @@ class Search:
 
 @dataclass
 class Known:
-    """Of some batches: statistics, factors for channels, the statistics of what they divide; corrections of biases."""
+    """What is known of some batches: statistics, smoothing factors, statistics after smoothing, bias corrections."""
 
     plain: Statistics
     factors: Mapping[str, np.ndarray]
@@ -283,7 +283,7 @@ class Known:
     shifts: dict[Setting, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
-        """How one product is quantized."""
+        """How a product is quantized with the candidates that `choices` has for its tensors."""
         activations, factors, wide = {}, None, product.name in scheme.wide
         for k in product.activations:
             name = str(product.factors[k].name)

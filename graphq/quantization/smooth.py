@@ -113,7 +113,7 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
 
 
 class _Load(NamedTuple):
-    """Of one product and each input channel: its largest weight for each output, and its sum of squares."""
+    """The weights of a product by input channel: the largest one for each output, and the sum of squares."""
 
     largest: np.ndarray  # [outputs, channels], 0 where a channel is not of the output's group
     squares: np.ndarray  # [channels]
@@ -169,7 +169,7 @@ def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) 
 
 
 def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """With a geometric mean of 1, and within LARGEST; 1 of what is not usable."""
+    """The factors scaled to a geometric mean of 1 and limited by LARGEST; 1 for channels that are not usable."""
     with np.errstate(divide="ignore"):
         logs = np.log(factors)
     logs = np.where(usable, logs - logs[usable].mean(), 0.0)

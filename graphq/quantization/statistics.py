@@ -48,7 +48,7 @@ class Channels:
         return np.maximum(-self.low, self.high)
 
     def add(self, low: np.ndarray, high: np.ndarray, mean: np.ndarray, square: np.ndarray) -> None:
-        """One more batch."""
+        """Take in the extremes, mean and mean square of one more batch."""
         self.count += 1
         new = np.maximum(-low, high)
         self.second = np.maximum(self.second, np.minimum(self.largest, new))

@@ -191,7 +191,7 @@ class Analysis(Fusions):
         blocked = next((n for n in beside if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if blocked is not None:
             return self._product(blocked)._replace(node=last)
-        return why("length", maker, value, middle=beside[-2].outputs[0])  # the last is the quantize
+        return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
         """An operation that is in no partition stands before a chain that ends in quantize."""

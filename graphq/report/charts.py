@@ -15,7 +15,7 @@ MEMORY_HEIGHT = 460
 """The height of the chart of the arena, in pixels."""
 
 Box = Callable[[int], tuple[str, str]]
-"""For the number of a step or buffer, the id of its record and its CSS class."""
+"""A function from the number of a step or buffer to the id of its record and its CSS class."""
 
 
 def timeline(profile: Profile, box: Box) -> str:

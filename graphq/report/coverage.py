@@ -15,15 +15,15 @@ FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "Defor
 
 MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
     | {name: native.macs for name, native in NATIVE.items() if native.macs is not None}
-"""The multiply-accumulates of operations that have any."""
+"""For each operation with multiply-accumulates, the function that counts them."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Multiply-accumulates by the operation that asks for them: those in integer partitions, and all.
+    """The number of multiply-accumulates of each operation, as the user gave it: in integer partitions, and in total.
 
-    Products with padding count too. `uncounted` names ONNX operators that multiply too but run as ONNX nodes, so that
-    the number of their products is not known.
+    Multiplications by padding are included. `uncounted` names the ONNX operators that multiply, but run as ONNX nodes,
+    so that their number of multiply-accumulates is not known.
     """
 
     integer_by_op: Mapping[str, int]
@@ -74,7 +74,7 @@ def coverage(graph: Graph) -> Coverage:
 
 
 def merged(parts: Iterable[Coverage]) -> Coverage:
-    """The coverage of parts together."""
+    """The coverage of several parts, added up."""
     integer: Counter[str] = Counter()
     total: Counter[str] = Counter()
     uncounted: dict[str, None] = {}

@@ -18,7 +18,7 @@ CLASSES: Mapping[str, str] = {
     **{kind: f"partition {text}" for kind, text in KINDS.items()},
     "native": "kernel of its own", "reorder": "layout reorder", "reference": "NumPy reference",
     "plain": "no step of its own", "io": "input, output"}
-"""The CSS classes of boxes, and what the legend calls them."""
+"""The CSS classes of boxes, with their names in the legend."""
 
 
 def css_class(node: GraphNode) -> str:
@@ -46,7 +46,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
     records: dict[str, Record] = {}
     for node in report.nodes:
         if node.role == "constant":
-            continue  # has no box
+            continue  # constants have no box
         own, spent = [report.steps[k] for k in node.steps], [times[k] for k in node.steps if k in times]
         rows = [*_operands(node.operation, types), *_partition(node), *_steps(own), *_time(spent, total),
                 *_why(causes.get(node.id, ()))]

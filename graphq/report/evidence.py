@@ -46,7 +46,7 @@ class Evidence:
 
     @property
     def rate(self) -> float:
-        """Multiply-accumulates, or bytes, a second."""
+        """The speed of the step, in multiply-accumulates or bytes a second."""
         return (self.macs or self.nbytes) / self.seconds
 
 
@@ -90,7 +90,7 @@ def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, flo
 
 
 def threads_of(step: Step) -> int:
-    """How many threads may run a step at a time."""
+    """The number of threads that may run a step concurrently."""
     return max(1, step.pieces)
 
 

@@ -19,17 +19,17 @@ LONG, SHOWN = 24, 8
 
 UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"
-"""What comes first of a model without scales."""
+"""The first line of a report on a model that is not quantized."""
 
 SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "matmul_integer", "conv_integer")
-"""Operations of quantized models."""
+"""Operations that only quantized models have: without any of them a report starts with UNQUANTIZED."""
 
 ALSO = 8
-"""Of the operations that are outside for one cause, how many a report names."""
+"""For each cause a report names at most this many of the operations that it keeps out of integer partitions."""
 
 
 def as_data(report: Report | ValueRecord) -> dict[str, Any]:
-    """The report, or what it says of one value, of what JSON has alone (docs/explain.md has the schemas)."""
+    """The report, or its record of one value, as dicts, lists, texts and numbers (docs/explain.md has the schemas)."""
     return json.loads(json.dumps(asdict(report), allow_nan=False))
 
 
@@ -111,7 +111,7 @@ def _value(report: Report, label: str) -> ValueRecord:
 
 
 def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
-    """The node whose result a view shows, through others; None where that is an input or a constant."""
+    """The node whose result a view shows, also through a chain of views; None for an input or a constant."""
     makers = {t.label: n for n in report.nodes for t in n.operation.outputs}
     node: GraphNode | None = view
     while node is not None and node.role == "view":
@@ -120,7 +120,7 @@ def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
 
 
 def value_text(record: ValueRecord) -> str:
-    """The record as text."""
+    """The text of a value's record."""
     if record.input is not None:
         return "\n".join([f"{record.value} : {record.input.type} is an input of the graph",
                           *(f"  used by {x}" for x in record.users)])
@@ -215,7 +215,7 @@ def _steps(report: Report, full: bool) -> list[str]:
 
 
 def _step_text(step: StepRecord) -> str:
-    """The line of a step, and those of what was measured of it."""
+    """The line of a step, and the lines of its measurements."""
     found = [] if step.evidence is None else evidence_lines(step.evidence)
     return "\n".join([f"  {_step(step)}", *(f"       {x}" for x in found)])
 

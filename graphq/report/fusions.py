@@ -51,7 +51,7 @@ class Fusions:
         return self._kinds[home]
 
     def beside(self, node: Node) -> list[Node]:
-        """What the operation, before the fusions, went together with."""
+        """The nodes of the graph before the fusions that are in the same node after them as this operation."""
         home = self.home.get(node)
         return [] if home is None else self.members[home]
 
@@ -66,7 +66,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
+        """The fusion nearest to taking in both nodes: that of the product or, without one, that of the other anchor."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])

@@ -20,15 +20,15 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.plan.stages import STAGES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
-"""Operations that passes move to the other side of a dequantize, where its scales allow it."""
+"""Operations that passes swap with a dequantize before or after them, where its scales allow it."""
 
 QUANTIZES = ("quantize", "dynamic_quantize")
 
 REORDERS = ("static_transpose", "static_reshape")
-"""Operations that passes add around others for another layout."""
+"""Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""Values that are looked at, before and behind reorders, for the counterpart of one."""
+"""At most this many values before and after reorders are searched for the counterpart of a value."""
 
 
 class Place(NamedTuple):
@@ -49,7 +49,7 @@ def equal(node: Node) -> list[Node]:
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
     """A value, those that are `beside` it, beside these and so on: each once, the nearest first, `most` in all."""
     queue, seen = [start], {start}
-    for at in queue:  # which grows
+    for at in queue:  # the loop appends to `queue`
         yield at
         for v in beside(at):
             if v not in seen and (most is None or len(seen) < most):
@@ -91,7 +91,7 @@ class Given:
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
 
     def value(self, value: Value) -> Value:
-        """The value of the given graph, or the result of what its maker stands for; itself where there is neither."""
+        """The counterpart in the given graph, else the result of its node's counterpart, else the value itself."""
         place = self.place(value)
         if place is not None:
             return place.value
@@ -159,7 +159,7 @@ class Given:
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
     """The places of the same elements before and behind reorders, the nearest first."""
     work, seen = [place], {place.value}
-    for at in work:  # which grows
+    for at in work:  # the loop appends to `work`
         yield at
         for v, order in _beside(at.value, origins):
             if v not in seen and len(seen) < NEAR:
@@ -168,7 +168,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
-    """Values with the same elements, and for each axis of `value` which of theirs it is."""
+    """Values with the same elements as `value`, and for each axis of `value` the number of the same axis in them."""
     if value in origins:
         old, order = origins[value]
         yield old, range(len(value.shape or ())) if order is None else order
@@ -182,7 +182,7 @@ def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Val
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
-    """For each axis of `here` that of `there`, where a reorder leads from one to the other."""
+    """For each axis of `here` the same axis of `there`, if a reorder leads from one value to the other."""
     if move.op.name == "static_transpose":
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]

@@ -10,11 +10,11 @@ from graphq.report.profile import Profile
 from graphq.report.records import Cause, GraphNode, Report
 
 NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\d?, *]*\]')
-"""The labels of results, and types, in a text about a graph."""
+"""Matches the value labels and tensor types in a text about a graph."""
 
 
 def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
-    """Causes whose check, reason and edit are the same but for names and types, together: by their share, if known."""
+    """Group causes whose check, reason and edit differ only in names and types; the largest share comes first."""
     groups: dict[tuple[str, str, str], list[Cause]] = {}
     for cause in causes:
         key = (cause.check, NAMES.sub("%", cause.reason), NAMES.sub("%", cause.edit))
@@ -31,8 +31,8 @@ def shared(causes: Sequence[Cause]) -> float | None:
 def timed(report: Report, profile: Profile) -> Report:
     """The report with each cause's share of the profile's time.
 
-    It is that of the nodes that the operations named in the cause became, but for integer partitions. A node of several
-    causes counts for the first. Raises InputError for a profile of another model.
+    A cause's share is the time of the nodes that its operations became, without integer partitions. A node of several
+    causes counts for the first one. Raises InputError for the profile of a different model.
     """
     if len(profile.steps) != len(report.steps):
         raise InputError(f"the profile has {len(profile.steps)} steps, the plan of graph '{report.graph}' "

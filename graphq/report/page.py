@@ -54,10 +54,10 @@ def document(title: str, views: Views, aside: str) -> str:
 
 
 def text_file(name: str) -> str:
-    """A file of this folder."""
+    """The text of a file in this folder."""
     return files("graphq.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _json(data: object) -> str:
-    """JSON that ends no script element."""
+    """JSON in which `<` is escaped, so that it cannot end the script element that holds it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -22,7 +22,7 @@ class Memory:
 
     @property
     def unshared(self) -> int:
-        """Bytes of all buffers in the arena, if none shared space with another."""
+        """The bytes that the arena would take if its buffers shared no space."""
         return sum(s.nbytes for s in self.allocations)
 
 
@@ -41,12 +41,12 @@ class Part:
     memory: Memory | None = None
 
     def within(self, name: str) -> Part:
-        """The part as one of a part called `name`."""
+        """The part, renamed as a part within the one called `name`."""
         return replace(self, name=f"{name}, {self.name}" if self.name else name)
 
 
 def memory_of(runner: Runner) -> Memory:
-    """The memory that a run takes."""
+    """The memory that a run of the plan takes."""
     plan: Plan = runner.plan
 
     def nbytes(storage: str) -> int:

@@ -26,13 +26,13 @@ PRODUCTS = MACS.keys() - NATIVE.keys()
 """Operations that integer partitions could have."""
 
 FAR = 32
-"""Values that are looked at, above one that is read in floats, for where it comes from."""
+"""At most this many values above one that is read in floats are searched for its origin."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
 """The names of the rewrites in `canonicalise`, those among them that move a dequantize behind MOVES."""
 
 ROLES = ("source", "is"), ("weights", "are")
-"""What texts call the operands of a product, and the verb that follows."""
+"""The names of a product's operands in texts, with the verb form that follows each."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:

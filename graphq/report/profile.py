@@ -36,9 +36,9 @@ class Piece:
 class StepTime:
     """A step: its number in the plan, what it runs, its median time in seconds, and its multiply-accumulates.
 
-    `nbytes` are those of the buffers that it reads and writes, `least` is its least time, `pieces` are those of the run
-    that the profile shows. Where peaks were asked for, `peak` are the most multiply-accumulates a second by the
-    `decisive` instruction on as many threads, or of a step without any the bytes a second by copying.
+    `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time; `pieces` are from the run
+    that the profile shows. If peaks were asked for, `peak` is this machine's maximum on as many threads, in
+    multiply-accumulates a second by the `decisive` instruction or, for a step without any, in bytes a second copied.
     """
 
     number: int
@@ -58,12 +58,12 @@ class StepTime:
 
     @property
     def gigabytes(self) -> float:
-        """Gigabytes of its buffers a second."""
+        """The size of its buffers over its time, in gigabytes a second."""
         return 1e-9 * self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float | None:
-        """Which part of the peak it reaches; None where that is not known."""
+        """The share of the peak that the step reaches; None if that is not known."""
         if not self.peak or not self.seconds:
             return None
         return (self.macs or self.nbytes) / self.seconds / self.peak
@@ -94,12 +94,12 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """The sum of all steps."""
+        """The sum of the times of all steps."""
         return sum(s.seconds for s in self.steps)
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the run of the pieces took."""
+        """The seconds from the begin of the run to the end of its last piece."""
         return max((p.begin + p.seconds for s in self.steps for p in s.pieces), default=0.0)
 
     @property

@@ -17,7 +17,7 @@ from graphq.kernels.family.unsupported import Unsupported
 from graphq.report.given import MOVES, Given
 
 SHOWN = 3
-"""Users that a text names."""
+"""A text names at most this many users of a value."""
 
 
 class Reason(NamedTuple):
@@ -36,7 +36,7 @@ class Reason(NamedTuple):
 
     @property
     def check(self) -> str:
-        """What failed of the fusion."""
+        """The check of the fusion that failed."""
         return REASONS[self.kind].check
 
 
@@ -219,7 +219,7 @@ def say(thing: object, given: Given, how: str = "") -> str:
 
 
 def _said(things: Sequence[object], given: Given, how: str = "") -> list[str]:
-    """The texts of things, each once."""
+    """The texts of these things, without repetitions."""
     return list(dict.fromkeys(filter(None, (say(x, given, how) for x in things))))
 
 

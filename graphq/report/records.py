@@ -179,11 +179,12 @@ class Report:
 class ValueRecord:
     """All that `explain("name")` says of one value.
 
-    `graph` is the graph, or the part of one in stages, in which it is, `value` its label. An `input` of the graph has
-    `users`, lines of the nodes after the passes that read it. Any other value has the `operation` that makes it, as the
-    user gave it, the `cause` for which it is outside of integer partitions, if it is, the `node` after the passes that
-    it is in (None: computed when the model was compiled, or merged with an equal one), and that node's `steps`. Of a
-    view `viewed` is the node that makes what it shows (None: an input, or a constant).
+    `value` is its label, `graph` the name of its graph, or of its part where the model runs in stages. For an input of
+    the graph `input` is set, and `users` has a line for each node of the graph after the passes that reads it. For any
+    other value `operation` is the user's operation that computes it, `cause` the reason if it stays outside of integer
+    partitions, `node` the node after the passes that contains it (None: it was computed at compile time, or merged with
+    an equal one), and `steps` that node's steps. For a view, `viewed` is the node that computes the viewed value (None:
+    an input or a constant).
     """
 
     graph: str

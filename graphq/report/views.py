@@ -131,7 +131,7 @@ def _nodes(report: Report) -> str:
 
 
 def _allocations(part: Part, after: str) -> dict[str, Record]:
-    """The records of the arena's buffers: whose result each is, or whose scratch."""
+    """The records of the arena's buffers: which value each holds, or for which value's step it is scratch memory."""
     report = part.report
     assert part.memory is not None
     records: dict[str, Record] = {}

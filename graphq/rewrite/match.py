@@ -111,7 +111,7 @@ class Matcher:
         if p.operands is None:
             yield here
             return
-        if len(p.operands) != len(node.inputs):  # often another alternative has as many
+        if len(p.operands) != len(node.inputs):  # often a different alternative of the pattern has the right count
             self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
             return
         orders = [node.inputs]

@@ -143,5 +143,5 @@ class Fusion(Rewrite):
         return body, operands
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """The partition's result."""
+        """Add the partition; its result."""
         return _partition(g, *self.extracted(g, match, notes), self.anchor)

@@ -10,7 +10,7 @@ from graphq.ir import Node
 from graphq.ir.op import Op, lookup, normalise
 
 ANY: Any = object()
-"""As an attribute in a pattern: any value."""
+"""Stands for any value of an attribute in a pattern."""
 
 
 @dataclass(frozen=True)

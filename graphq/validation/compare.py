@@ -98,7 +98,7 @@ def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantize
 
 
 def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Where arrays have other bits; all NaN count as equal."""
+    """A mask of the elements whose bits differ; all NaN count as equal."""
     if x.dtype.kind in "iub":
         return np.asarray(x != y)
     a, b = x.astype(np.float64), y.astype(np.float64)
@@ -106,7 +106,7 @@ def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
-    """Where arrays differ by more than the tolerances: for integers a step, for floats relative to the largest."""
+    """A mask of the elements that differ by more than the tolerance: a step, or for floats a part of the largest."""
     a, b = x.astype(np.float64), y.astype(np.float64)
     bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)
     with np.errstate(all="ignore"):

@@ -123,7 +123,7 @@ def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
     dtype = type.dtype
     if dtype.kind == "float":
         x = rng.standard_normal(type.dims).astype(np.float32)
-        return (np.abs(x) if dtype == f8_e8m0 else x).astype(dtype.numpy)  # which has no signs
+        return (np.abs(x) if dtype == f8_e8m0 else x).astype(dtype.numpy)  # f8_e8m0 is unsigned
     if dtype.kind == "bool":
         return rng.integers(0, 2, type.dims).astype(np.bool_)
     lo, hi = (-1000, 1000) if dtype.bits >= 32 else (int(dtype.min), int(dtype.max))
@@ -202,7 +202,7 @@ def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.n
     if dtype.kind == "bool":
         return random_array(type, rng)
     if dtype.kind == "float":
-        pool = np.abs(pool.astype(np.float64)) if dtype == f8_e8m0 else pool.astype(np.float64)  # which has no signs
+        pool = np.abs(pool.astype(np.float64)) if dtype == f8_e8m0 else pool.astype(np.float64)  # f8_e8m0 is unsigned
     fits = pool[(pool >= dtype.min) & (pool <= dtype.max)]
     drawn = np.asarray(fits[rng.integers(0, len(fits), type.dims)])
     with np.errstate(all="ignore"):

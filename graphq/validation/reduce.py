@@ -13,7 +13,7 @@ from graphq.validation.simplifications import KINDS, Candidate
 from graphq.validation.subgraphs import all_nodes, subgraph
 
 TRIALS = 2000
-"""Graphs that are tried at most."""
+"""The most graphs that are tried."""
 
 
 def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:

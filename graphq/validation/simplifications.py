@@ -40,7 +40,7 @@ def _without_unused(graph: Graph) -> Graph:
 
 
 def fewer_nodes(graph: Graph) -> Iterator[Candidate]:
-    """Without one node: an operand of the same type stands for its result, or its results become inputs."""
+    """Remove one node: an operand of the same type takes the place of its result, or its results become inputs."""
     for k, node in enumerate(graph.nodes):
         for operand, v in enumerate(node.inputs):
             if v is not None and len(node.outputs) == 1 and v.type == node.output.type:

@@ -19,17 +19,18 @@ from graphq.validation.inputs import random_array
 from graphq.validation.subgraphs import rebuilt
 
 MOST = 64
-"""Variations of a graph, at most."""
+"""The largest number of variations of a graph."""
 
 Change: TypeAlias = "tuple[str, Callable[[Node], Mapping[str, Any]], Mapping[int, int]]"
-"""What is changed, in words; the attributes of each node; sizes of inputs in place of others."""
+"""A change: its description, a function that gives a node's new attributes, and new sizes of inputs by old ones."""
 
 
 def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
-    """Copies of a graph with one thing changed, with words for it; those that its operations refuse are left out.
+    """Copies of a graph, each with one change and its description; copies that an operation refuses are left out.
 
-    In turns: all constants redrawn, or negated; an attribute with another value that its operation may take; a size of
-    the inputs, wherever the graph has it, one larger, or 1. The same for the same seed and graph.
+    Three kinds of changes take turns: all constants are redrawn or negated; an attribute gets a different value that
+    its operation may accept; a size of the inputs, wherever it occurs in the graph, grows by one or becomes 1. The same
+    seed and graph give the same copies.
     """
     rng = np.random.default_rng(seed)
     kinds = (_constants(rng), _attributes(graph, rng), _sizes(graph))
@@ -47,7 +48,7 @@ def _resized(value: Value, sizes: Mapping[int, int]) -> TensorType:
 
 
 def _constants(rng: np.random.Generator) -> Iterator[Change]:
-    """All constants: random numbers, and these with the other sign."""
+    """Changes of all constants at once: random numbers in their place, and the constants negated."""
     def drawn(node: Node) -> Mapping[str, Any]:
         if node.op.name != "constant":
             return node.attrs
@@ -108,7 +109,7 @@ def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) ->
 
 
 def _sizes(graph: Graph) -> Iterator[Change]:
-    """Each size of an input, in all inputs, constants and shapes that are attributes."""
+    """For each size that an input has: another size in its place, in all inputs, constants and shape attributes."""
     found = dict.fromkeys(d for v in graph.inputs for d in v.shape or () if d)
     for size in found:
         for other in dict.fromkeys((size + 1, 1)):

@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        """Whether the slice is its source as it lies in memory."""
+        """Whether the slice is a plain copy of its source."""
         store = self.lowered.store
         return store.expr.op == "load" and store.expr.value[1] == store.dtype \
             and self.lowered.sources[0].shape == self.lowered.out
@@ -48,7 +48,7 @@ class Concat(Lowered):
     parts: tuple[Part, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
-        """A concatenation of equal numbers whose parts look chains of operations up in tables (`Lowered.tabulated`)."""
+        """The same concatenation, with chains of operations in its parts as table look-ups (`Lowered.tabulated`)."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 

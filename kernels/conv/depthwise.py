@@ -23,7 +23,7 @@ from graphq.plan.step import Ref
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Pack weights that are not constant, multiply."""
+    """Add a step that packs weights unless they are constant, and the step that multiplies."""
     c = lowered.anchor
     assert isinstance(c, Convolution)
     source, value = node.operand(c.a), node.operand(c.b)

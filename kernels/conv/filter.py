@@ -20,12 +20,12 @@ class Filter(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Output channels of a group."""
+        """The number of output channels in a group."""
         return self.dims[self.axes[0]] // (1 if self.transposed else self.groups)
 
     @property
     def channels(self) -> int:
-        """Input channels of a group."""
+        """The number of input channels in a group."""
         return self.dims[self.axes[1]] // (self.groups if self.transposed else 1)
 
     @property
@@ -35,12 +35,12 @@ class Filter(NamedTuple):
 
     @property
     def multiplier(self) -> int:
-        """How many output channels read an input channel that no others read; 0 where output channels read more."""
+        """Output channels for each input channel if every output channel reads a single input channel, else 0."""
         return self.columns if self.groups > 1 and self.channels == 1 else 0
 
     @property
     def outputs(self) -> int:
-        """Output channels."""
+        """The number of output channels."""
         return self.groups * self.columns
 
     def matrix(self, w: np.ndarray) -> np.ndarray:

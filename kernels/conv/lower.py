@@ -47,7 +47,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: input numbers of the partition, types, its windows, its filter and how they came about."""
+    """A convolution: the partition inputs `a` and `b` by number, their types, its windows, and its filter."""
 
     integer: ClassVar[bool]
     a: int
@@ -68,12 +68,12 @@ class Convolution:
 
     @property
     def pad(self) -> int:
-        """The number in the padding, which stands for 0."""
+        """The stored number that stands for 0 in the padding."""
         return 0
 
     @property
     def padding(self) -> np.ndarray:
-        """`pad` as an array; of zero points that differ by input channel, one number for each."""
+        """`pad` as an array; if zero points differ by input channel, one number for each channel."""
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
@@ -162,7 +162,7 @@ class IntegerConvolution(Convolution):
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """As of any convolution, with the zero point that it runs with."""
+        """The sums, as of any convolution, with the zero point from the inputs where it is not a constant."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
@@ -194,7 +194,7 @@ class IntegerConvolution(Convolution):
         return out
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Exact in f64, as they are below 2**31."""
+        """The sums, computed in f64, which is exact as they are below 2**31."""
         groups, pixels, taps, channels = rows.shape
         x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
         return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)

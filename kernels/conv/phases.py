@@ -15,7 +15,7 @@ import numpy as np
 from graphq.kernels.operands.windows import Windows
 
 MOST_PHASES = 4096
-"""Each phase has steps of its own: strides of 64 along two axes make so many."""
+"""The largest number of phases, as with strides of 64 along two axes: each phase needs its own steps."""
 
 
 class Phase(NamedTuple):
@@ -36,12 +36,12 @@ class Phase(NamedTuple):
 
     @property
     def outputs(self) -> tuple[slice, ...]:
-        """Where they lie along each spatial axis."""
+        """The slice of the outputs along each spatial axis that the phase computes."""
         return tuple(slice(o, None, s) for o, s in zip(self.origin, self.step, strict=True))
 
 
 def whole(view: Windows) -> Phase:
-    """All outputs and taps."""
+    """The single phase of a convolution that is not transposed: all outputs and taps."""
     rank = len(view.outputs)
     return Phase(view, np.arange(view.taps), (0,) * rank, (1,) * rank)
 

@@ -50,7 +50,7 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
-    """The step that computes a phase."""
+    """Add the step that computes a phase."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)

@@ -46,9 +46,9 @@ ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
 LONGEST_RUN = 8
 LINE = 8
-"""Addresses of columns are made so many at a time."""
+"""Addresses of columns are computed LINE at a time, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
-"""Bytes for the addresses of a tile's columns: of most windows, and of all."""
+"""Bytes reserved for the addresses of a tile's columns: enough for most windows, and enough for all."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
 """The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
 WINDOWS block with `table`, and weights."""
@@ -56,7 +56,7 @@ view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
-    """Output pixels of a line, vectors of channels, the lanes of a vector; taps of a run; how windows move."""
+    """A tile: output pixels of a line, vectors of channels and their lanes; taps of a run; strides of windows."""
 
     pixels: int
     vectors: int
@@ -67,17 +67,17 @@ class Tile(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """Its channels."""
+        """The number of channels of a tile."""
         return self.vectors * self.width
 
     @property
     def columns(self) -> SharedColumns:
-        """The columns that a run reads."""
+        """The columns that the windows of a tile's pixels read in a run, shared where they overlap."""
         return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property
     def lines(self) -> int:
-        """Vectors of LINE addresses of a run."""
+        """The number of vectors of LINE addresses that a run needs."""
         return -(-len(self.columns) // LINE)
 
 

@@ -28,14 +28,15 @@ from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS, UNROLLED
 
 MULTIPLIERS = (1, 2, 4, 8)
-"""What divides every chunk and vector of channels."""
+"""Channel multipliers that the kernels take: they divide every chunk and vector of channels."""
 PAIR, QUAD = 2, 4
 
 
 class Layout(NamedTuple):
-    """How weights of ko x ki taps are packed, for vectors of `lanes` s32: in pairs of taps, or fours of a column.
+    """How weights of ko x ki taps are packed for vectors of `lanes` s32: pairs of taps, or four taps of a column.
 
-    Fours of taps are for tiles of so many output `pixels` of a line, whose windows move by `stride`; 0: pairs.
+    Four taps of a column are packed for tiles of `pixels` output pixels of a line, whose windows are `stride` apart. If
+    `pixels` is 0, taps are packed in pairs.
     """
 
     lanes: int
@@ -47,22 +48,22 @@ class Layout(NamedTuple):
 
     @property
     def group(self) -> int:
-        """The taps of a lane."""
+        """How many taps a lane of 32 bits holds: 4 or 2."""
         return QUAD if self.pixels else PAIR
 
     @property
     def size(self) -> int:
-        """The channels of a chunk."""
+        """The number of channels in a chunk."""
         return self.group * self.lanes if self.lanes > 1 else 1
 
     @property
     def item(self) -> int:
-        """Bytes of a weight."""
+        """Bytes of a packed weight."""
         return 4 // self.group
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of a chunk that each lane holds, [vector, lane]: of pairs vpunpcklbw's order within 128 bits."""
+        """The channel of a chunk that each [vector, lane] holds; pairs are in vpunpcklbw's order within 128 bits."""
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)
@@ -70,7 +71,7 @@ class Layout(NamedTuple):
 
     @property
     def taps(self) -> np.ndarray:
-        """The numbers of taps, row-major, [groups, taps of a lane]; ko * ki where there is none."""
+        """The tap, in row-major order, at each place [group, tap of a lane]; ko * ki at places that no tap fills."""
         numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
         if not self.pixels:
             return np.append(numbers, np.full(none % PAIR, none)).reshape(-1, PAIR)
@@ -80,7 +81,7 @@ class Layout(NamedTuple):
 
     @property
     def half(self) -> int:
-        """The lanes of a half of a chunk in `order` of pairs; 0 where channels lie one after another."""
+        """Lanes of half a chunk if `order` interleaves the channels of its halves, else 0."""
         return 0 if self.pixels or self.lanes == 1 else self.lanes
 
     @property
@@ -89,7 +90,7 @@ class Layout(NamedTuple):
         return len(self.taps) * 4 * self.size
 
     def offsets(self) -> np.ndarray:
-        """Where in a chunk the weight of each tap lies that its first lane has, in bytes, int64."""
+        """Byte offset in a chunk of each tap's weight for the first lane, int64."""
         out = np.zeros(self.ko * self.ki + 1, np.int64)
         groups, places = np.indices(self.taps.shape)
         out[self.taps] = groups * 4 * self.size + places * self.item
@@ -104,8 +105,8 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
            dilation: int = 1, transposed: bool = False) -> Layout:
     """Choose the layout for `channels` output channels; `weights` are the factors of the products, if they are known.
 
-    `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Fours of taps
-    take the widest vectors of which the channels fill four.
+    `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Taps packed in
+    fours use the widest vectors of which `channels` fill at least four.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
@@ -137,7 +138,7 @@ def packed_bytes(layout: Layout, channels: int) -> int:
 
 
 def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
-    """Pack weights [taps, channels] of at most 16 bits, or 8; u8 [packed_bytes]."""
+    """Pack weights [taps, channels], whose values fit into the layout's 16 or 8 bits; u8 [packed_bytes]."""
     taps, channels = w.shape
     if not w.size:
         return aligned_empty(0)

@@ -33,7 +33,7 @@ class Source:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is equal for sources that are one operand."""
+        """Sources with equal keys share one operand."""
         data: Any = self.data
         numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
         return self.origin, self.dtype, self.shape, self.index, numbers, self.role
@@ -54,13 +54,13 @@ class EpilogueBuilder:
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take up the sources of a builder before."""
+        """Make the slots of `sources`, which an earlier builder collected."""
         for n, source in enumerate(self.sources):
             self._slots[source.key] = self._load(n, source)
 
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
-        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`."""
+        """Load numbers from the operation's attributes: a scalar, or one for each index of output dimension `axis`."""
         data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
             np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
@@ -185,7 +185,7 @@ def _rule(name: str) -> Callable[[Rule], Rule]:
 
 @_rule("cast")
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """To f32, or from it towards zero, beyond s32 its nearest end, of NaN 0."""
+    """Convert to f32; or from f32 truncated towards zero, saturated to s32, with 0 for NaN."""
     x = args[0]
     if node.attrs["dtype"] == "f32":
         return op("to_f32", x)
@@ -204,7 +204,7 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """Saturate rint(y / s) + zp, as the reference has it; after an anchor y * (1/s), with 1/s rounded once from f64."""
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # what `dequantized` left as it was
+    if args[0].dtype == "s32":  # `dequantized` gave the integers themselves
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)

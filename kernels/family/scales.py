@@ -31,11 +31,11 @@ class QuantParameter:
 
     @property
     def absent(self) -> bool:
-        """Whether all are known to be 0."""
+        """Whether all numbers are constants equal to 0."""
         return self.data is not None and not self.data.any()
 
     def shifted(self, by: int) -> QuantParameter:
-        """Integers plus `by`."""
+        """The parameter with `by` added to its integers."""
         if self.data is not None:
             return replace(self, data=self.data + by)
         return replace(self, plus=self.plus + by)
@@ -99,7 +99,7 @@ def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParame
 
 
 def wrapped(x: np.ndarray) -> np.ndarray:
-    """Modulo 2**32, as s32."""
+    """`x` modulo 2**32, as an s32 array of at least one dimension."""
     return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
 
 

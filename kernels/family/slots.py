@@ -36,7 +36,7 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 
 
 def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
-    """The operand of a source along an output of shape `out`: a constant of the lowering, or an input of `node`."""
+    """The buffer of a source (a new constant, or an input of `node`), and its strides broadcast to shape `out`."""
     if source.origin in ("parameter", "table"):
         assert source.data is not None
         buffer = b.constant(source.data)

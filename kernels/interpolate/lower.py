@@ -44,7 +44,7 @@ class Blend(NamedTuple):
     scales: Scales | None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The means."""
+        """The weighted means of the window pixels, in f32."""
         weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]
         weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
         total: Any = None

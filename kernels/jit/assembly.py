@@ -20,7 +20,7 @@ DECISIVE = frozenset((
     "vpmaddwd", "vpmaddubsw", "vpmulld", "vfmadd132ps", "vfmadd213ps", "vfmadd231ps",
     "vmulps", "vaddps", "vdivps", "vsqrtps", "vcvtdq2ps", "vcvtps2dq", "vcvtph2ps", "vcvtps2ph",
     "vpmovusdb", "vpmovsdb", "vpmovdb"))
-"""The mnemonics that tell how a kernel computes, of x86: code for other machines has none of them."""
+"""The x86 arithmetic instructions that are counted; code for other architectures contains none of them."""
 WIDTHS = ("xmm", "ymm", "zmm", "tmm")
 """Register classes, from the narrowest to the widest."""
 
@@ -29,7 +29,7 @@ _INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
 _REGISTER = re.compile(r"%([xyzt]mm)\d")
 
 _counts: dict[str, dict[str, int]] = {}
-"""By the texts of sources."""
+"""The instruction counts of sources, by their text."""
 
 
 def count(text: str) -> dict[str, int]:

@@ -35,7 +35,7 @@ from graphq.kernels.jit import isa
 log = logging.getLogger("graphq")
 
 MOST_BYTES = 1 << 30
-"""Of all files. The kernels of 100 models take a quarter of it, their weights what they take."""
+"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it; weights add to that."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
 """Models of larger files are not kept: a few would drive out all others."""
 DAY = 86_400.0
@@ -158,7 +158,7 @@ def versions() -> str:
     except PackageNotFoundError:
         own = "source"
     digest = hashlib.sha256()
-    add_sources(digest, Path(__file__).parents[1])  # of all kernels
+    add_sources(digest, Path(__file__).parents[1])  # the sources of all kernels
     return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
 
 
@@ -243,7 +243,7 @@ def _unsafe(path: Path) -> str | None:
 
 
 def _others_write(facts: os.stat_result) -> bool:
-    """Whether another user may write: the group counts unless it is the user's own, of that name and nobody else's."""
+    """Whether another user may write. A group that has the user's name and no other members does not count."""
     if facts.st_mode & stat.S_IWOTH:
         return True
     return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
@@ -293,7 +293,7 @@ def tidy(path: Path, now: float | None = None) -> int:
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # of a process that was killed
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # left by a process that was killed
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1

@@ -107,7 +107,7 @@ def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
     builder = llvm.create_pass_builder(
         _machine(source.without), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()
-    unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
+    unused.add_global_dead_code_eliminate_pass()  # drop the code that Numba emits for Python
     unused.run(whole, builder)
     builder.getModulePassManager().run(whole, builder)
     return whole, tuple(functions.named)
@@ -120,7 +120,7 @@ def _machine(without: tuple[str, ...] = ()) -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()  # of inline assembly
+    llvm.initialize_native_asmparser()  # parses inline assembly
     features = ",".join((llvm.get_host_cpu_features().flatten(), *(f"-{x}" for x in without)))
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")

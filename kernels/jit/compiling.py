@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # imported when something is compiled
 log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
-"""Processes: the kernels of a model seldom keep more busy."""
+"""The most processes: the kernels of one model seldom keep more of them busy."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -67,7 +67,7 @@ class Job:
         self.done = False
         self.here = False
         self.process = 0
-        self._ticket = [self]  # that of the worker that takes it
+        self._ticket = [self]  # the worker that takes the job pops it
         if wanted:
             self.want()
         else:
@@ -76,7 +76,7 @@ class Job:
     def want(self) -> None:
         """Begin the compilation, unless it is begun."""
         if self.process != os.getpid():
-            if self.process:  # a fork left the worker behind
+            if self.process:  # after a fork this process has no worker threads
                 self._ticket = [self]
             self.process = os.getpid()
             _queue.put(self)
@@ -131,7 +131,7 @@ class Job:
 
 _queue: SimpleQueue[Job] = SimpleQueue()
 _later: deque[Job] = deque()
-"""Jobs that were not wanted when they were made."""
+"""Jobs that were not wanted when they were created; idle workers do them."""
 _starting = Lock(fork_waits=True)
 """Held while workers or a process are made: a child closes what leads to processes that are in `_workers`."""
 _workers: set[_Worker] = set()
@@ -208,7 +208,7 @@ class _Worker(threading.Thread):
             try:
                 self.connection.send_bytes(job.message)
                 answer, error = self.connection.recv()
-            except Exception:  # of the connection, or memory
+            except Exception:  # the connection broke, or there is too little memory
                 self.leave()
                 _processes_work = _processes_work or False
             else:
@@ -220,7 +220,7 @@ class _Worker(threading.Thread):
             job.here = True
 
     def leave(self) -> None:
-        """Let the process end."""
+        """Disconnect from the process, which then ends."""
         if self.process is not None and self.connection is not None:
             self.process.leave(self.connection)
         self.process = self.connection = None
@@ -284,7 +284,7 @@ def serve(descriptors: list[int]) -> None:
 
     from graphq.kernels.jit import codegen
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended leave no zombies
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
     gc.set_threshold(100_000)  # Numba makes millions of small objects: a twelfth of the time
@@ -303,7 +303,7 @@ def serve(descriptors: list[int]) -> None:
         except EOFError:
             return
         try:
-            function, source = pickle.loads(message)  # which imports the file of the factory
+            function, source = pickle.loads(message)  # unpickling imports the factory's file
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

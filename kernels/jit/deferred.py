@@ -97,7 +97,7 @@ class Emitter(Deferred):
                 raise TypeError(f"{body.__name__} takes {len(wanted)} arguments, got {len(arguments)}")
             literals = [x.literal_value if isinstance(x, types.IntegerLiteral) else None for x in arguments]
             if any(kind == "int" and x is None for kind, x in zip(wanted, literals, strict=True)):
-                return None  # it cannot be called so
+                return None  # tells Numba that no signature fits these arguments
 
             def code(context: Any, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]) -> ir.Value:
                 b = Builder(builder)

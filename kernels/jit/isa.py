@@ -53,7 +53,7 @@ LEVELS = (
     Level("avx512_vnni", 16, (*_AVX512, "avx512vnni")),
     Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),
 )
-"""From the lowest to the highest: the best level of a machine is the last one that it has."""
+"""The levels from the lowest to the highest; the best level of a machine is the last one that it has."""
 _lock = Lock()
 _emulated: list[str] = []
 

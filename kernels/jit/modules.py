@@ -51,7 +51,7 @@ class Function:
         return f"<function {self.name} of {self.module.name}>"
 
     def want(self) -> None:
-        """Begin to compile its module, where that has been put off."""
+        """Begin to compile the function's module if its compilation was deferred."""
         self.module.want()
 
     @property
@@ -123,7 +123,7 @@ class Module:
             self._entry.write(folder.Code(*answer))
 
     def want(self) -> None:
-        """Begin to compile it, where that has been put off."""
+        """Begin to compile the module if its compilation was deferred."""
         if self._addresses is None and self._job is not None:
             self._job.want()
 
@@ -151,7 +151,7 @@ class Module:
         return self._addresses
 
     def _link(self) -> None:
-        """Load the code, which may be damaged where it comes from the folder: then it is compiled."""
+        """Load the code. If the code from the cache folder is damaged, a job to compile it takes its place."""
         found, job = self._found, self._job
         if found is not None:
             try:
@@ -172,7 +172,7 @@ class Module:
 
 
 class SavedModule(Module):
-    """A module of which there is the code alone."""
+    """A module whose source is not at hand, only its object code."""
 
     def __init__(self, kind: str, key: str, code: folder.Code) -> None:
         self.name, self._key, self._code = kind, key, code

@@ -21,7 +21,7 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
     with llvm_lock.hold:
         try:
             import llvmlite.binding as llvm
-        except OSError as error:  # no more open files
+        except OSError as error:  # the process may have too many open files
             raise KernelError(f"LLVM cannot be loaded: {error}") from None
 
         library = llvm.JITLibraryBuilder().add_object_img(bytes(code)).add_current_process()

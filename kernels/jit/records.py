@@ -31,11 +31,11 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all fields."""
+        """The size of the record in bytes."""
         return self.dtype.itemsize
 
     def number(self, name: str) -> int:
-        """How many fields are before one."""
+        """The index of a field."""
         return self.fields.index(name)
 
     @lazy_property

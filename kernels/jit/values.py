@@ -35,12 +35,12 @@ def element(kind: Type) -> Type:
 
 
 def like(kind: Type, lane: Type) -> Type:
-    """The type with `lane` where `kind` has its elements."""
+    """`kind` with its element type replaced by `lane`: a vector stays a vector of as many elements."""
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
 def vector(lane: Type, lanes: int) -> Type:
-    """The type of `lanes` elements; the element's own for one."""
+    """The vector type of `lanes` elements of type `lane`, or `lane` itself if `lanes` is 1."""
     return lane if lanes == 1 else ir.VectorType(lane, lanes)
 
 
@@ -73,7 +73,7 @@ class Value:
 
     @property
     def type(self) -> Type:
-        """LLVM's type of it."""
+        """The LLVM type of the value."""
         return self.ir.type
 
     @property
@@ -87,7 +87,7 @@ class Value:
         return isinstance(element(self.ir.type), FLOATS)
 
     def _of(self, x: Operand) -> Value:
-        """The other operand; a number becomes a constant."""
+        """An operand as a Value; a number becomes a constant of this value's type."""
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
@@ -206,7 +206,7 @@ class Value:
         return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
-        """Signed integers as wider ones; this and what follows take the type of a lane, or of the vector."""
+        """Signed integers as wider ones. In this and the next conversions `kind` is a lane's type, or the vector's."""
         return self._to("sext", kind)
 
     def zext(self, kind: Type) -> Value:
@@ -214,7 +214,7 @@ class Value:
         return self._to("zext", kind)
 
     def trunc(self, kind: Type) -> Value:
-        """The low bits of integers."""
+        """Integers cut to the low bits that the narrower type `kind` holds."""
         return self._to("trunc", kind)
 
     def to_float(self, kind: Type) -> Value:
@@ -227,7 +227,7 @@ class Value:
         return self._to("fptosi", kind)
 
     def as_type(self, kind: Type) -> Value:
-        """Read the value's bits as another type of as many."""
+        """Bitcast to a type of the same number of bits."""
         return self._emit("bitcast", kind) if self.builder is not None else Value(None, self.ir.bitcast(kind))
 
     def pointer(self, kind: Type) -> Value:
@@ -251,7 +251,7 @@ class Value:
         self._emit("store", address.pointer(self.ir.type)).ir.align = align
 
     def load_where(self, mask: Value, kind: Type) -> Value:
-        """Load the lanes of a vector where a mask is set; 0 in the others, which are not read."""
+        """Load the lanes of a vector where a mask is set; the remaining lanes are 0, and their memory is not read."""
         name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
         return self._b.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
 
@@ -287,7 +287,7 @@ class Value:
         return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
-        """The elements `lanes` of this vector and, with numbers after its own, of another one."""
+        """A shuffle: the elements `lanes` of this vector and the next operand, which is numbered after this one."""
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
@@ -374,7 +374,7 @@ def _dtype(kind: Type) -> np.dtype:
 
 
 def _lanes(x: ir.Constant) -> np.ndarray:
-    """The numbers of a constant."""
+    """The numbers in the lanes of a constant."""
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")

@@ -141,7 +141,7 @@ def _row(state: Value, tile: Value, row: Value) -> Value:
 
 
 def _rows(state: Value, tile: Value) -> Value:
-    """How many rows of a tile are configured."""
+    """The number of configured rows of a tile."""
     return (state + 48 + tile).load(I8).zext(I64)
 
 

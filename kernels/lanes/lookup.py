@@ -65,7 +65,7 @@ def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
 
 
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit loads of one byte after the other: vpgatherdd is slower on many CPUs, most with newer microcode."""
+    """Emit one byte load for each lane: vpgatherdd is slower on many CPUs, mostly those with newer microcode."""
     words = index.as_type(ir.VectorType(I64, lanes // 8))
     offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])

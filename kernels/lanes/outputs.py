@@ -53,7 +53,7 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
 
 
 def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
-    """The STORE_FUNCTIONS of a Store for vectors of a level, 0 for those that it has not; `cache`: kept on disk."""
+    """The STORE_FUNCTIONS of a Store for vectors of a level, 0 for a function that it lacks; `cache`: kept on disk."""
     lanes = level.lanes
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level.base,

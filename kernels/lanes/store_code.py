@@ -43,7 +43,7 @@ GROUP = 4
 With 8 ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both at lower levels, as long.
 """
 PACKED = 4
-"""Vectors of 16 columns whose outputs are one of 64 bytes."""
+"""The number of vectors of 16 columns whose outputs fill one vector of 64 bytes."""
 BESIDE, LONG = 4, 16
 """Vectors that are computed side by side where one takes more operations than LONG.
 
@@ -100,10 +100,10 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 
 
 class Row(NamedTuple):
-    """A row of a block of outputs: what is the same in all of it, and addresses."""
+    """A row of a block of outputs: the values that are the same in the whole row, and addresses."""
 
     values: Emitted
-    operands: Mapping[int, Value]  # by the slots of the operands
+    operands: Mapping[int, Value]  # keys are the slots of the operands
     out: Value | None  # where the outputs go: to the accumulators, if no slot says where
     acc: Value | None  # None: the accumulators are in registers
 
@@ -157,7 +157,7 @@ class EpilogueEmitter:
         self.entries = None if entries is None else Entries(builder, entries)
 
     def at(self, rate: str) -> list[Expr]:
-        """The nodes of a rate."""
+        """The nodes that change at this rate."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
@@ -353,7 +353,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """Memory that holds a 64-bit zero: the offset where there is no table."""
+    """The address of a 64-bit zero, which is the only offset of operands without a table."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out

@@ -68,7 +68,7 @@ class Store:
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What the store is pickled as: without recursion, as chains may be long."""
+        """Pickle the store as a flat list of nodes: long chains would exceed the recursion limit."""
         return _of_flat, _flat(self)
 
     @lazy_property
@@ -106,7 +106,7 @@ class Store:
 
     @property
     def slots(self) -> int:
-        """Number of operand slots; the output is the slot of this number."""
+        """The number of operand slots, which is also the number of the output's slot."""
         return max((x[0] + 1 for x in self.loads), default=0)
 
     @property
@@ -172,7 +172,7 @@ def _flat(store: Store) -> Flat:
 
 
 def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
-    """`f` of the leaves of nested tuples."""
+    """Nested tuples with `f` applied to their leaves."""
     return tuple([_mapped(y, f) for y in x]) if isinstance(x, tuple) else f(x)
 
 

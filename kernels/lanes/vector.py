@@ -23,7 +23,7 @@ STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "s16": I16, "u16": I16
 
 
 def _not_equal(b: Builder, lanes: int, x: Value, y: Value) -> Value:
-    """Whether they differ, or one is NaN."""
+    """Whether two numbers differ, or one of them is NaN."""
     differ: Value = b.fcmp_unordered("!=", x, y) if x.is_float else x.ne(y)
     return differ
 
@@ -34,7 +34,7 @@ def _round(b: Builder, lanes: int, x: Value) -> Value:
 
 
 def min_u16(x: Value, y: Value) -> Value:
-    """Emit the lesser of both halves of s32, without signs."""
+    """Emit the unsigned minimum of each 16-bit half of s32 lanes."""
     halves = vector(I16, 2 * (x.type.count if isinstance(x.type, ir.VectorType) else 1))
     x16, y16 = x.as_type(halves), y.as_type(halves)
     return x16.ult(y16).select(x16, y16).as_type(x.type)
@@ -71,9 +71,9 @@ EMIT: dict[str, Callable[..., Value]] = {
 }
 
 Leaf: TypeAlias = Callable[[Expr], Value | LookupTable]
-"""What an expression's accumulator or load is: a Value, or the LookupTable of a lookup."""
+"""What a leaf of an expression is emitted as: a Value, or a LookupTable for the table of a lookup."""
 Emitted: TypeAlias = dict[Expr, Any]
-"""What nodes are that have been emitted: a Value each, but the LookupTable of a table."""
+"""The emitted nodes: a Value for each, but a LookupTable for a table."""
 
 
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:

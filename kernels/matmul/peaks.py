@@ -41,10 +41,10 @@ TILE_CHAINS = 4
 MEMORY = 16_384
 """Bytes of a peak's operands and sums, or of the tiles' configuration."""
 LARGE = 1 << 28
-"""Bytes beyond which copying gets no slower."""
+"""The size in bytes beyond which a larger copy has no lower bandwidth."""
 ROUNDS = 11
 MOST = 200
-"""Times in one run, at most."""
+"""The most repetitions in one run."""
 
 
 def products(name: str) -> int:

@@ -60,13 +60,13 @@ The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
+"""The most operations of a Store that tiles compute themselves, enough for a residual; the code is unrolled."""
 SHORT_ROW = 256
-"""Bytes of k for which they do."""
+"""The most bytes of k for which tiles compute the Store themselves."""
 MANY = 1 << 14
-"""Outputs for which they do: a tile's code takes 0.1 to 0.3 s to compile."""
+"""The fewest outputs for which tiles do so: the code of a tile takes 0.1 to 0.3 s to compile."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""An entry for each vector of a tile, and one more."""
+"""The bytes of the entries: one for each vector of a tile, and one more."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
 function those of tiles that are not whole. Then sums are in memory, too, for a second look."""
@@ -97,7 +97,7 @@ class Product(NamedTuple):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Those of activations and packed weights: s8 for integers, the same for floats, if not given."""
+        """The dtypes of activations and packed weights; by default weights are s8, or floats as the activations."""
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
     @property
@@ -119,7 +119,7 @@ def element(address: int, table: int, batch: int) -> int:
 
 @njit
 def count_blocks(args: int) -> tuple[int, int]:
-    """How many blocks of a batch element lie below one another, and side by side."""
+    """The number of blocks of a batch element along m and along n."""
     x = view(args)
     panels = (x.n + 15) // 16
     return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
@@ -303,7 +303,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
     if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
-        # the copies of a single tile would not be in L2
+        # not even the copies of a single tile fit into L2
         level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
@@ -343,7 +343,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
-    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits the caller says it
+    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits: set by the caller
     order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
         if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({

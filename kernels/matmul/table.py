@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
 
     @property
     def isa(self) -> Level:
-        """Its level."""
+        """The ISA level that the kernel needs, by name."""
         return level_named(self.level)
 
     @property

@@ -18,7 +18,7 @@ from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
-"""How the dtype of weights that `pack.pack_sorted` packs is called."""
+"""The name that the kernel table uses for the dtype of weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
@@ -45,7 +45,7 @@ def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
-    """Count the tiles; a last tile of fewer columns counts by its panels."""
+    """Count the tiles of an m x n result; a narrower last tile counts as the fraction of `panels` that it has."""
     return -(-m // rows) * panel_count(n) / panels
 
 
@@ -59,7 +59,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
 
 
 def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate cycles from those of a `group` of four k in tiles of so many panels.
+    """Estimate cycles; `group(panels)` gives those of four k in a tile of `panels` panels.
 
     Fitted on Zen 4: 30 for a tile's start, 9 for a row of it and 3 for a vector of output.
     """

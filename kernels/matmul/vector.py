@@ -61,7 +61,7 @@ def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool)
 
 
 def silent(a_dtype: str) -> int:
-    """The byte that `unsigned` makes 0."""
+    """The byte of an activation that becomes 0 in `unsigned`, for padding."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
@@ -100,7 +100,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply sorted weights."""
+    """The products for sorted weights."""
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
@@ -161,7 +161,7 @@ class _Tile:
     def accumulate(self, layout: str) -> list[Value]:
         """Emit the products of all activations; the state of the sums after them."""
         b, f, state = self.b, self.f, self.sums.start(self.b, self.f)
-        tap_bytes = ((f.k + 3) >> 2) << 6  # of a panel
+        tap_bytes = ((f.k + 3) >> 2) << 6  # bytes of a panel's weights at one tap
         if layout == "windows":
             return self.over_taps(Window(b, f), tap_bytes, state)
         itemsize = self.products.itemsize
@@ -331,7 +331,7 @@ class _Blocks(_TileSums):
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
-        """Emit nothing."""
+        """The state before the first product; no code is emitted."""
         return [*self.zeros, c64(self.products.block), c64(1)]
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],

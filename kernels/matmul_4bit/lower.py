@@ -69,7 +69,7 @@ class GroupedMatmul:
         return pack_4bit(self.u, self.z, self.scales, wrapped(-shift * sums))
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """y of the formula."""
+        """The sums y of the formula, in f32."""
         x, w = inputs[self.a].astype(np.float64) - self.a_zp, self.centred.astype(np.float64)
         total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
         size = w.shape[1]

@@ -14,7 +14,7 @@ from graphq.plan.step import Ref
 
 
 def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """One step; the weights are packed here."""
+    """Add the one step of the matmul; the constant weights are packed at compile time."""
     p = lowered.anchor
     assert isinstance(p, GroupedMatmul)
     k = p.a_shape[-1]

@@ -22,13 +22,13 @@ TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
 def fits(source: DType, target: DType) -> bool:
-    """Whether a kernel converts one to the other."""
+    """Whether the kernel converts the first dtype to the second."""
     wide = all(d.bits == 8 * d.itemsize or d == boolean for d in (source, target))
     return wide and source.kind != "float" and (target.kind != "float" or target == f32)
 
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function from integers of so many bits to what `how` says, of so many."""
+    """Make the block function that converts integers of `source_bits` to `target_bits`, or to what `how` says."""
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 

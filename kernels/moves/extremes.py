@@ -80,7 +80,7 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
     zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
-        nan = b.fcmp_unordered("uno", so_far, so_far)  # it stays; for a NaN in x the comparison is false
+        nan = b.fcmp_unordered("uno", so_far, so_far)  # a NaN in so_far stays; for a NaN in x the comparison is false
         return (nan | b.fcmp_ordered(sign, so_far, x)).select(so_far, x)
 
     with Loop(b, count, [zero, zero]) as loop:

@@ -26,7 +26,7 @@ TABLES = 2
 PART = 4 * TABLES * BINS + 8
 """Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
 CYCLES = 4
-"""That an element takes."""
+"""Cycles that an element takes."""
 PIECE = 4096
 """Elements that a block's share is a multiple of."""
 COUNT = Record("source", "parts", "size", "each")
@@ -35,7 +35,7 @@ SUM = Record("parts", "blocks", "counts", "extremes")
 """One histogram, `counts` and `extremes`, from those of `blocks` blocks in `parts`."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
-"""In totalOrder as s32."""
+"""+inf and -inf as s32 in totalOrder."""
 
 
 LANES = 64

@@ -17,7 +17,7 @@ from graphq.plan.step import Ref
 
 
 def expand_steps(b: PlanBuilder, node: Node) -> None:
-    """One copy, which stays in place along the axes that are repeated."""
+    """Add one strided copy, whose source stride is 0 along the axes that are repeated."""
     (source,) = node.operands
     out, itemsize = node.output.type.dims, source.dtype.itemsize
     dims = (1,) * (len(out) - len(source.type.dims)) + source.type.dims

@@ -22,7 +22,7 @@ SHORT, MANY = 16, 1000
 
 
 def slice_steps(b: PlanBuilder, node: Node) -> None:
-    """One copy."""
+    """Add one step, a strided copy."""
     (source,) = node.operands
     dims, itemsize, a = source.type.dims, source.dtype.itemsize, node.attrs
     strides, offset = dense(dims, itemsize), 0
@@ -72,7 +72,7 @@ def is_tiny(nbytes: int, row: int) -> bool:
 
 
 def transpose_steps(b: PlanBuilder, node: Node) -> None:
-    """One step."""
+    """Add one step, the transpose."""
     (source,) = node.operands
     order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
     step = plan_transpose(source.type.dims, order, source.dtype.itemsize, b.target)

@@ -77,7 +77,7 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Interleave `ways` streams, or take them `apart`: a vector of each, or its first `count` lanes."""
+    """Interleave one vector (`partial`: its first `count` lanes) of each of `ways` streams; `apart`: deinterleave."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
     order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place

@@ -21,7 +21,7 @@ import numpy as np
 
 Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
 T = TypeVar("T")
-"""What is summed: arrays, or values that code is emitted of."""
+"""The type of what is summed: arrays, or values for which code is emitted."""
 
 QUAD = 4
 MOST_WIDE = 2045
@@ -44,7 +44,7 @@ def start_of(order: Order) -> float:
 
 
 def lanes_of(order: Order) -> int:
-    """How many sums run side by side."""
+    """The number of partial sums that are accumulated independently."""
     return {"taps": 1, "columns": 1, "fours": QUAD, "eights": 2 * QUAD}[order]
 
 
@@ -74,7 +74,7 @@ def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, ad
 
 
 def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
-    """The first half of the sums plus the second."""
+    """The first half of the partial sums plus the second half."""
     half = len(sums) // 2
     return [add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
 

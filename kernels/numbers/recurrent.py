@@ -27,17 +27,17 @@ def _given(k: int) -> Expr:
 
 CELL = (sigmoid(_given(0) + _given(1)) * _given(6)
         + sigmoid(_given(2) + _given(3)) * tanh(_given(4) + _given(5)))
-"""c' of x and s of f, of i and of c, and c."""
+"""The new cell c', from x and s of the gates f, i and c, and the old cell c."""
 OUTPUT = sigmoid(_given(0) + _given(1)) * tanh(_given(2))
-"""h' of x and s of o, and c'."""
+"""The new state h', from x and s of the gate o, and the new cell c'."""
 UPDATE = sigmoid(_given(0) + _given(1))
-"""A gate of x and s."""
+"""A gate, from x and s."""
 PLAIN = tanh(_given(0) + _given(1))
-"""h' of x and s."""
+"""The new state h' of an RNN, from x and s."""
 CANDIDATE = tanh(_given(0) + _given(1) * (_given(2) + _given(3)))
-"""n of x, r, s and the bias."""
+"""The candidate state n of a GRU, from x, r, s and the bias."""
 BLEND = (1.0 - _given(0)) * _given(1) + _given(0) * _given(2)
-"""h' of z, n and h."""
+"""The new state h' of a GRU, from z, n and the old state h."""
 
 
 def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
@@ -95,7 +95,7 @@ def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarra
 
 def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.ndarray | None,
         reverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """All states and the last one."""
+    """The states of all steps, and the last state."""
     states = np.zeros((len(gates), *h.shape), np.float32)
     for t, active in _order(states, lengths, reverse):
         states[t] = np.where(active, evaluate(PLAIN, None, (gates[t], state_sums(h, recurrent))), 0)
@@ -104,7 +104,7 @@ def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.nda
 
 
 def _order(states: np.ndarray, lengths: np.ndarray | None, reverse: bool) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps in their order, and which rows, [B, 1], have them."""
+    """The steps in the order of computation, each with a mask [B, 1] of the rows whose sequence includes it."""
     steps, rows = states.shape[:2]
     whole = np.full(rows, steps) if lengths is None else lengths
     for t in range(steps - 1, -1, -1) if reverse else range(steps):

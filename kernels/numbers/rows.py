@@ -30,7 +30,7 @@ from graphq.kernels.numbers.mean_sums import row_totals
 Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
-"""e, of x and the row's maximum."""
+"""The power e, from x and the row's maximum."""
 LOGARITHM = elementary.log(X)
 LANES = 16
 """Lanes of maxima and of softmax's sums, and of means in f64."""
@@ -39,7 +39,7 @@ GROUP = 8
 
 
 def _either(chosen: Expr) -> Expr:
-    """`chosen` from X and Y, but NaN where X is."""
+    """`chosen` from X and Y, but NaN where X is NaN."""
     return select(op("ne", X, X), X, chosen)
 
 
@@ -66,7 +66,7 @@ def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], 
 
 
 def extreme(how: str, x: Array) -> Array:
-    """The row's maximum or minimum, NaN where there is one."""
+    """The row's maximum or minimum; NaN if the row has a NaN."""
     def take(have: Array, new: Array) -> Array:
         return evaluate(EXTREMES[how], None, [new, have])
 
@@ -136,7 +136,7 @@ def rms_norm(x: Array, epsilon: float) -> Array:
 
 
 def reduced(how: str, x: Array) -> Array:
-    """One number a row: sum, mean, l1, l2, max or min."""
+    """The reduction of each row to one number: sum, mean, l1, l2, max or min."""
     if how in EXTREMES:
         return extreme(how, x)
     total = row_totals(evaluate(TERMS[how], None, [x]))

@@ -76,7 +76,7 @@ class DequantizedSum(NamedTuple):
 
 
 def _of(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The values of columns [p, 1], of one for all or one a column."""
+    """The values [p, 1] for these columns, from one number for all columns or one for each."""
     return np.asarray(values.reshape(-1, 1) if values.size == 1 else values[columns][:, None])
 
 

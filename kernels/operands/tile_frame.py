@@ -21,7 +21,7 @@ from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
 LAYOUTS = ("rows", "columns", "windows", "pixels")
-"""These layouts; and that of kernels without a frame, which find activations tap by tap for each pixel."""
+"""The three layouts, and that of kernels without a frame, which find activations tap by tap for each pixel."""
 IN_ROWS, IN_COLUMNS, IN_WINDOWS, OF_PIXELS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 
     @staticmethod
     def read(address: Value) -> Frame:
-        """Emit the loads."""
+        """Emit the loads of the fields."""
         return Frame(address, *(FRAME.load(address, name) for name in Frame._fields[1:]))
 
 

@@ -69,12 +69,12 @@ class Windows:
 
     @property
     def pixels(self) -> int:
-        """Output pixels of an image."""
+        """The number of output pixels of an image."""
         return prod(self.outputs)
 
     @property
     def taps(self) -> int:
-        """Pixels of a window."""
+        """The number of pixels, or taps, of a window."""
         return prod(self.kernel)
 
     def offsets(self) -> np.ndarray:
@@ -88,7 +88,7 @@ class Windows:
 
     @property
     def fewest_inside(self) -> int:
-        """The least of `inside`; 1 where there are no windows."""
+        """The minimum of `inside`; 1 if there are no windows."""
         return number(_fewest_inside, self.outer, self.inner)
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
@@ -105,7 +105,7 @@ class Windows:
         return lambda tap: np.asarray(padded[:, np.where(at[:, tap] < 0, pixels.shape[1], at[:, tap])])
 
     def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
-        """All of `tap_of` at once: [n, outputs, taps, channels]."""
+        """The pixels of all taps, as `tap_of` gives them: [n, outputs, taps, channels]."""
         tap = self.tap_of(images, pad, outputs)
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
@@ -119,7 +119,7 @@ class Windows:
         return replace(self, outputs=sizes, kernel=tuple(map(len, taps)), outer=outer, inner=inner)
 
     def repeated(self, times: int) -> Windows:
-        """These windows with all their taps `times` times, one time after the other."""
+        """These windows with their list of taps repeated `times` times."""
         kernel = (self.kernel[0] * times, *self.kernel[1:])
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
@@ -252,7 +252,7 @@ def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
 
 
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
-    """The tables [outputs, taps] of neighbouring axes as one."""
+    """The tables [outputs, taps] of neighbouring axes, merged into one."""
     outer = np.zeros((1, 1), np.int64)
     for axis in axes:
         sums = outer[:, None, :, None] + axis[None, :, None, :]

@@ -38,20 +38,20 @@ Row after row goes to the target, `stride` bytes apart."""
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
-"""Bytes of accumulators that are written at a time."""
+"""The most bytes of accumulators that are written at a time."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
 """Bytes after the accumulators that a tile may write, too."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
-"""Rows that are written at a time."""
+"""The most rows that are written at a time."""
 UNROLLED = 32
-"""The most taps of windows for which code of their own is made."""
+"""Windows of at most this many taps get specialised code, without loops over taps."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""An entry for each vector of a tile, and one more."""
+"""The bytes of the entries: one for each vector of a tile, and one more."""
 
 
 def tap_locator(ko: int, ki: int) -> Intrinsic:

@@ -31,7 +31,7 @@ class Pixels(NamedTuple):
 
     @property
     def products(self) -> int:
-        """An input for each tap of each output."""
+        """The number of products: one for each tap of each output."""
         return self.batch * self.m * self.channels * self.windows.taps
 
 

@@ -126,7 +126,7 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
 
 
 def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
-    """What dequantizes the channels, if anything does."""
+    """The scales and zero points with which the channels are dequantized; None without a dequantize."""
     if dequantize is None:
         return None
     a = dequantize.attrs
@@ -151,7 +151,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """What a padding pixel holds: nothing that wins, or zero."""
+    """The number in a padding pixel: the least one for maxima, which never wins, or the zero of means."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0

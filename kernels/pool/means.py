@@ -75,7 +75,7 @@ class Taps:
             self.parameters = [x.load(vector(F32, width)) for x in (zps, zps + each)]
 
     def load(self, address: Value) -> Value:
-        """The elements at `address`."""
+        """Emit the load of d of the elements at `address`."""
         b, width = self.b, self.width
         raw = address.load(vector(STORAGE_IR[self.dtype], width))
         values = [widen(b, raw, self.dtype, width), *self.parameters]

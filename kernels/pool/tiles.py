@@ -41,7 +41,7 @@ from graphq.plan.step import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
-"""What is reduced so far, and the address of one tap more."""
+"""A function of the values reduced so far and the address of one more tap."""
 
 SUMS = 16
 """Registers that hold sums. With half as many the addresses of taps take longer than the sums of lanes."""
@@ -58,7 +58,7 @@ GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
 
 
 def least(dtype: str) -> float:
-    """The maximum of no tap."""
+    """The start of a maximum, which any tap replaces."""
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
@@ -101,7 +101,7 @@ class _WindowSums:
         self.zero = constant(vector(F32, width), start_of(order))
 
     def take(self, have: Value, address: Value) -> Value:
-        """One element more."""
+        """Take in one more element of the window."""
         return have + self.load(address)
 
 
@@ -122,7 +122,7 @@ class _Listed:
         self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
 
     def address(self, tap: int) -> Value:
-        """Where the pixel of a tap is."""
+        """The address of the pixel at a tap."""
         return (self.places + 8 * tap).load(I64, 8)
 
     def reduce(self, have: Value, take: Take) -> Value:
@@ -144,7 +144,7 @@ class _Walked:
         self.n = self.ko * self.ki
 
     def address(self, row: Value, column: Value) -> Value:
-        """Where the pixel of a tap is."""
+        """The address of the pixel at a tap."""
         down, across = ((table + k * 8).load(I64, 8)
                         for table, k in ((self.outers, row), (self.inners, column)))
         offset = down + across

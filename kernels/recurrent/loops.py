@@ -29,7 +29,7 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths")
-"""A layer of so many `steps`, `rows`, `each` a block, and `units`; whether it goes backwards. The
+"""A layer's numbers of `steps`, `rows` (`each` in a block) and `units`; `reverse`: steps run backwards. The
 caller fills in the addresses of
 
     gates    of the input                       panels       of the weights
@@ -42,7 +42,7 @@ caller fills in the addresses of
 view = LAYER.view
 UNITS = 16
 ROWS = 4
-"""Rows at a time: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
+"""Rows computed at a time: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
 
 Vectors = list[Value]
 

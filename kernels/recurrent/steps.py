@@ -11,7 +11,7 @@ from graphq.plan.step import Ref, Word
 
 
 def lstm_steps(b: PlanBuilder, node: Node) -> None:
-    """One step; weights that are not constants, and peepholes, are left to the reference."""
+    """Add one step; weights that are not constants, and peepholes, are left to the reference."""
     h, c, scales, lengths, peepholes = _optional(node, 5)
     recurrent = node.operand(1)
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
@@ -25,7 +25,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """One step; where the state is reset before its products, or weights are not constants, the reference."""
+    """Add one step; a state that is reset before its products, or weights that vary, are left to the reference."""
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
@@ -35,7 +35,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
-    """One step; weights that are not constants are left to the reference."""
+    """Add one step; weights that are not constants are left to the reference."""
     h, lengths = _optional(node, 2)
     recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:
@@ -49,7 +49,7 @@ def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
 
 
 def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
-    """A first state or cell, zeros when absent."""
+    """The operand of an initial state or cell; zeros if it is absent."""
     t = node.outputs[1].type
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 

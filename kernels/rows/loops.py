@@ -23,7 +23,7 @@ INFINITY = float("inf")
 
 
 Turn = Callable[[list[Columns], list[Value]], list[Value]]
-"""What is carried on after some vectors of columns."""
+"""A function that gives the carried values after some vectors of columns."""
 
 
 class RowEmitter:
@@ -66,7 +66,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """Where the elements after the vectors of 8 begin, and where a first four of them ends, if there is one."""
+        """The start of the elements left after the vectors of 8, and the end of a vector of 4 there, if one fits."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 
@@ -96,7 +96,7 @@ def _picked(new: Value, have: Value) -> Value:
 
 
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
-    """The row's maximum, NaN passed over."""
+    """The row's maximum, in which NaN is ignored."""
     low = constant(vector(F32, LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -191,12 +191,12 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """1 / the sum; the powers are in the room."""
+    """The reciprocal of the sum; the powers are left in the room."""
     return _normalised(b, row, room, inf_as_zero=False)
 
 
 def _softmax_inf_as_zero(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """1 / the sum; of a row of -inf alone 1, and its powers are zeros."""
+    """The reciprocal of the sum, or 1 for a row of only -inf, whose powers are zeros."""
     return _normalised(b, row, room, inf_as_zero=True)
 
 
@@ -214,13 +214,13 @@ def _log_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> li
 
 
 def _layer_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The mean, and 1 / the deviation."""
+    """The mean, and the reciprocal of the standard deviation."""
     mean = _mean(b, row)
     return [mean, _inverse(b, row, _squares(b, row, mean), epsilon)]
 
 
 def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """1 / the root of the mean square."""
+    """The reciprocal of the root mean square."""
     return [_inverse(b, row, _squares(b, row), epsilon)]
 
 
@@ -240,7 +240,7 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
     "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
 }
-"""What emits the numbers of a row, by the row's operation."""
+"""The function that emits the numbers of a row, for each operation along rows."""
 
 
 def numbers_of(how: str) -> Intrinsic:

@@ -41,12 +41,12 @@ class RowLowering(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the prologue is the source as it lies in memory."""
+        """Whether the prologue is the unchanged source, so that it is read from memory directly."""
         return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
 
     @property
     def reduces(self) -> bool:
-        """Whether there is one result a row."""
+        """Whether the operation reduces each row to one result."""
         return self.how in REDUCTIONS
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -127,7 +127,7 @@ def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
 
 
 def _check(node: Node) -> None:
-    """Refuse what rows do not have."""
+    """Refuse forms of the operation that row kernels do not compute."""
     a, source = node.attrs, next(node.operands)
     dims, rank = source.type.dims, len(source.type.dims)
     if a.get("keep_stats"):

@@ -47,13 +47,13 @@ SLOTS = 7 * LINE
 BUSY, TICKET, ENDED, WORK_AT, FINISHED = (k * LINE for k in range(5))
 SLOT = 5 * LINE
 STEP = Record("function", "args", "blocks", "pieces")
-"""A row of a table: a block function, its argument block, how many blocks, and in how many pieces; 0: serially."""
+"""A row of a table: a block function, its argument block, the numbers of blocks and pieces (0: run serially)."""
 WORK = Record("step", "next", "end", "team", "core")
 HELPER = Record("thread", "kept_off")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
-"""Callers at a time that get help; others run all pieces themselves."""
+"""The most concurrent callers that get help; any more run all pieces themselves."""
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))

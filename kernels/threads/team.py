@@ -73,7 +73,7 @@ class StepTable:
         self.span = begin, begin + self._words.nbytes
         self.run_alone = partial(_native(code.run_serial, 2), *self.span)
         self._helpers = max([1, *(pieces for *_, pieces in rows)]) - 1
-        self._seconds, self._ended = float("inf"), 0.0  # of the last run, as one thread would take; when it ended
+        self._seconds, self._ended = float("inf"), 0.0  # the last run's time on one thread, and its end
 
     def run(self) -> None:
         """Run the steps in order."""
@@ -231,14 +231,14 @@ def the_team(cache: bool = True) -> Team:
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
-    """Call `run` once, and for at most so long until helpers take part, if it wants any: before it is measured."""
+    """Call `run` once, then for at most `seconds` until helpers take part if it uses any, before it is measured."""
     end = perf_counter() + seconds
     run()
     while _team is not None and not _team.settled and perf_counter() < end:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # it asks for no helpers
+        if could_ask and _team.layer is None:  # `run` asks for no helpers
             return
 
 
@@ -248,7 +248,7 @@ def _in_child() -> None:
     numba = sys.modules.get("numba")
     try:
         _numba_has_threads_of_another_process |= numba is not None and bool(numba.threading_layer())
-    except (ValueError, AttributeError):  # it has not started any
+    except (ValueError, AttributeError):  # Numba has not started any threads
         pass
     if _team is not None:
         atexit.unregister(_team.end)

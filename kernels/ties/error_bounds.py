@@ -25,9 +25,9 @@ from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
-"""Of a step: however large the difference may be, no more than a 32nd of the outputs is near a tie."""
+"""The largest half-width of the band around ties, in steps: then a 32nd of the outputs lies in the band."""
 CHEAP = 2.0**-12
-"""Of a step: a proved bound up to here is taken, as so few outputs are near a tie then."""
+"""A proved bound of at most this many steps is used as it is, since few outputs are so near a tie."""
 ROUNDINGS = 6
 """How often an anchor's result is rounded after its sum: the sum to f32, the product of scales, the product of these,
 both sums with a bias; and one to spare, for products of two differences, which all rules leave out."""
@@ -49,15 +49,15 @@ class ErrorBounds(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether both values are the same."""
+        """Whether the bounds say that v equals v'."""
         return self.relative == 0 and not self.proved.any()
 
     def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Both bounds times a factor, and another relative one."""
+        """Both absolute bounds times a factor, with a new relative bound."""
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Both bounds and a number, and another relative one. What is not bounded counts as 0 where one estimates."""
+        """Both absolute bounds plus `more`, and a new relative bound; the estimate leaves out an infinite `more`."""
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 

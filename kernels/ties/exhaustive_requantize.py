@@ -17,11 +17,11 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, fused, load, substitu
 from graphq.kernels.lanes.stores import evaluate
 
 ONE = 2.0**16
-"""What stands for 1 where results are s32, of which the upper half counts."""
+"""The fixed-point unit: results are s32 whose upper half is the integer."""
 NEAR = 2.0**-8
 """Cases this near to a tie are tried: errors are at most half of it, another constant changes sums by a quarter."""
 NUDGES = 5
-"""By how many last bits factors are changed, at most."""
+"""Factors are varied by at most this many units of their last bit."""
 TRIES = 16
 
 
@@ -57,7 +57,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     limits = ONE * wanted - (np.multiply.outer(factors[0].astype(np.float64), terms[0])[:, None]
                        + np.multiply.outer(factors[1].astype(np.float64), terms[1]))
     unrounded = ONE * (constant - sum(x.shift * x.factor for x in bytes_))
-    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # of the constant
+    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # the least value of the constant
     most = limits[..., wanted < highest].min(-1, initial=unrounded + ONE * NEAR / 4 - ONE) + ONE
     for n in np.argsort(least - most, axis=None)[:TRIES]:
         a, b = divmod(int(n), len(nudges))
@@ -72,7 +72,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
 
 def _as_stated(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.ndarray],
                numbers: Mapping[Expr, np.ndarray]) -> np.ndarray:
-    """The integers q of these cases (an array for each byte), computed operation by operation."""
+    """The integers that `q` gives for these cases (an array for each of `bytes_`), evaluated operation by operation."""
     slots = 1 + max((x.value[0] for x in numbers), default=-1)
     loads = {x.x: load(slots + n, x.dtype, "vector") for n, x in enumerate(bytes_)}
     alone = substitute(elementary.quantized(q, dtype), loads)

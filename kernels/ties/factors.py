@@ -23,7 +23,7 @@ view_terms = TERMS.view
 PIECE = 4 * MOST_TAPS
 """Products of a piece at the most, four channels at the least."""
 PIECE_BYTES = 4 * (PIECE + 16)
-"""Of a piece's factors of activations, after which those of weights lie; whole vectors have some more."""
+"""Bytes of a piece's f32 activations, with slack for whole vectors; those of its weights follow."""
 FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 

@@ -36,7 +36,7 @@ STEP = 2.0**-15
 """The last bit of f32 from 256 to 512."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""From here on saturated values would be near; then all outputs count as near."""
+"""The widest band in which saturated values do not count as near a tie; beyond it all outputs do."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
 """Loads and what they load, one number or one a column."""
@@ -60,14 +60,14 @@ class Rounding(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A value as a sum of integers, each times a factor, and a constant; in f64, one number each or one a column."""
+    """A value as a constant plus a sum of integers times factors; these are f64, one number or one for each column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
 
     @staticmethod
     def integer(x: Expr) -> Affine:
-        """An integer itself."""
+        """The affine form of a single integer: the factor is 1, the constant 0."""
         return Affine({x: np.ones(1)}, np.zeros(1))
 
     @property
@@ -76,11 +76,11 @@ class Affine(NamedTuple):
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
-        """The multiple, with no rounding."""
+        """The form multiplied by a factor, in f64 and so without a rounding to f32."""
         return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
 
     def plus(self, other: Affine) -> Affine:
-        """The sum."""
+        """The sum of two affine forms."""
         factors = dict(self.factors)
         for x, f in other.factors.items():
             factors[x] = factors.get(x, np.zeros(())) + f
@@ -142,16 +142,16 @@ class Spread(NamedTuple):
 
     @property
     def size(self) -> np.ndarray:
-        """The largest absolute value."""
+        """The largest absolute value in the interval."""
         return np.maximum(np.abs(self.least), np.abs(self.most))
 
     def plus(self, other: Spread, sign: int = 1) -> Spread:
-        """The sum or difference."""
+        """The spread of the sum or difference of two values."""
         least, most = (other.least, other.most) if sign > 0 else (-other.most, -other.least)
         return Spread(self.least + least, self.most + most, self.error + other.error)
 
     def times(self, other: Spread) -> Spread:
-        """The product."""
+        """The spread of the product of two values."""
         ends = [a * b for a in (self.least, self.most) for b in (other.least, other.most)]
         error = self.error * other.size + other.error * self.size
         return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
@@ -238,7 +238,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         if integers is None:
             return np.full(1, np.inf)
         stated = _as_stated(y, integers, numbers)
-        slow = stated.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
+        slow = stated.error / r.scales + half_unit(most)  # the reference rounds the quotient, or the product
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
@@ -328,7 +328,7 @@ class FastRequantize:
             if t.tie_free is None:
                 half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
         half = np.ceil(half / STEP) * STEP
-        with np.errstate(over="ignore"):  # what is infinite is near
+        with np.errstate(over="ignore"):  # infinite numbers count as near a tie
             return self.quantizes(forms, half, stored)
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
@@ -354,7 +354,7 @@ class FastRequantize:
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
-                saturates = (r.zps == lo).any()  # what is less than the least integer saturates: it is no tie
+                saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are no ties
                 if tie_free is not None:
                     u, limits = self.sum(k, tie_free.factors, tie_free.constant), is_relu and not saturates
                 else:

@@ -79,7 +79,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
     while k < count:
         if left == block and k + block <= count:
             full = min(8, (count - k) // block)
-            rest = count - k - full * block & -4 if full < 8 else 0  # of a shorter chain beside them
+            rest = count - k - full * block & -4 if full < 8 else 0  # of a shorter chain beside the full ones
             clear(lanes)
             eight_chains(rest, block, full + 1, xs + 4 * k, ws + 4 * k, lanes)
             chain = load_f32(lanes + 4 * full) if rest else np.float32(0)

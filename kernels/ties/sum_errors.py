@@ -22,7 +22,7 @@ ROUNDING = 0.41 * UNIT
 SIGMAS = 3
 """How many standard deviations of the difference `estimated` is."""
 PIECE = 16
-"""A partial sum is bounded at the end of every so many products of a chain, and in between as at the next end."""
+"""Partial sums of a chain are bounded after every PIECE products, and in between by the bound of the next end."""
 PART = 2**17
 """Weights that are taken at a time, so that they stay in the cache."""
 
@@ -155,7 +155,7 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
     low, high = activations
     smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
     count = chains.lengths(k)
-    totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # of additions to the total, for each chain at most
+    totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total per chain, at most
     factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
     within = w.each(lambda x: x.cumsum(axis=2, dtype=np.float64))
     after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
@@ -165,7 +165,7 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
         return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
 
     def mean_square(s: Sums) -> np.ndarray:
-        """Of partial sums, if the mean of the activations is at the far end."""
+        """The mean square of partial sums, if the mean of the activations is at the far end of their range."""
         return np.asarray(larger**2 * s.signed**2 + variance * s.squares)
 
     absolute, squares = (x.sum(axis=(1, 2), dtype=np.float64) for x in (w.absolute, w.squares))

@@ -15,14 +15,14 @@ FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 @exports("square", "squared_difference")
 def square(w: Writer, node: Node) -> None:
-    """A product with itself."""
+    """Write `x * x` as a Mul, after a Sub for squared_difference."""
     x = w.name(node.inputs[0]) if node.op.name == "square" else w.add("Sub", [w.name(v) for v in node.inputs])
     w.add("Mul", [x, x], [w.name(node.output)])
 
 
 @exports("pow", "clamp")
 def with_scalars(w: Writer, node: Node) -> None:
-    """Attributes as constants."""
+    """Write Pow or Clip, whose exponent or limits become initializers."""
     names = ("beta",) if node.op.name == "pow" else ("min", "max")
     w.node(node, "Pow" if node.op.name == "pow" else "Clip",
            *(w.typed(node.inputs[0].dtype, node.attrs[n]) for n in names if node.inputs[0] is not None))
@@ -30,19 +30,19 @@ def with_scalars(w: Writer, node: Node) -> None:
 
 @exports("gelu")
 def gelu(w: Writer, node: Node) -> None:
-    """The two modes."""
+    """Write Gelu; the mode becomes its `approximate`."""
     w.node(node, "Gelu", approximate="none" if node.attrs["mode"] == "gelu_erf" else "tanh")
 
 
 @exports("type_cast", "cast")
 def cast(w: Writer, node: Node) -> None:
-    """To the dtype."""
+    """Write Cast to the attribute's dtype."""
     w.node(node, "Cast", to=element_of(node.attrs["dtype"]))
 
 
 @exports("prelu", "bias_add")
 def along_channels(w: Writer, node: Node) -> None:
-    """A vector along the channels first is given dimensions of 1."""
+    """Write PRelu or Add; a vector for channels-first data is reshaped to [channels, 1, ...] so that it broadcasts."""
     x, vector = node.operands
     name, first = w.name(vector), node.attrs["data_format"] == "NCX"
     if first and rank(vector) == 1 and node.attrs.get("per_channel_broadcast", True):
@@ -52,7 +52,7 @@ def along_channels(w: Writer, node: Node) -> None:
 
 @exports("softmax", "log_softmax")
 def softmax(w: Writer, node: Node) -> None:
-    """Without statistics and another dtype."""
+    """Write Softmax or LogSoftmax, which give no statistics and keep the dtype."""
     if node.attrs.get("keep_stats") or node.attrs.get("mode", "none") != "none":
         raise GraphError("Softmax has no statistics and no mode inf_as_zero")
     _same_dtype(node)
@@ -66,7 +66,7 @@ def _same_dtype(node: Node) -> None:
 
 @exports("matmul")
 def matmul(w: Writer, node: Node) -> None:
-    """Transposed operands by Transpose, the bias by Add."""
+    """Write MatMul, with a Transpose before transposed operands and an Add for the bias."""
     _same_dtype(node)
     a, b = (_swapped(w, node.inputs[k], node.attrs[name]) for k, name in enumerate(("transpose_a", "transpose_b")))
     if len(node.inputs) < 3:
@@ -83,7 +83,7 @@ def _swapped(w: Writer, x: Value | None, transposed: bool) -> str:
 
 
 def _channels(w: Writer, node: Node, op_type: str, weights: list[str], attrs: dict[str, Any]) -> None:
-    """A node on channels first; transposes around it where the operation has them last."""
+    """Write a channels-first node, between two Transposes if the operation's channels are last."""
     x = next(node.operands)
     r = rank(x)
     if node.attrs["data_format"] == "NCX":
@@ -106,7 +106,7 @@ def _windows(node: Node) -> dict[str, Any]:
 
 @exports("convolution", "conv_transpose")
 def convolution(w: Writer, node: Node) -> None:
-    """Weights as OIX, or IOX of the transposed one."""
+    """Write Conv with its weights as OIX, or ConvTranspose with them as IOX."""
     transposed = node.op.name == "conv_transpose"
     weights, form = node.inputs[1], node.attrs["weights_format"]
     assert weights is not None
@@ -151,13 +151,13 @@ def pool(w: Writer, node: Node) -> None:
 
 @exports("batch_norm_inference")
 def batch_norm(w: Writer, node: Node) -> None:
-    """In inference."""
+    """Write BatchNormalization in its inference form."""
     _channels(w, node, "BatchNormalization", [w.name(v) for v in node.inputs[1:]], {"epsilon": node.attrs["epsilon"]})
 
 
 @exports("group_norm")
 def group_norm(w: Writer, node: Node) -> None:
-    """With scale and bias, without statistics."""
+    """Write GroupNormalization, which needs a scale and a bias, and gives no statistics."""
     if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
     _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
@@ -166,13 +166,13 @@ def group_norm(w: Writer, node: Node) -> None:
 
 @exports("lrn")
 def lrn(w: Writer, node: Node) -> None:
-    """The attributes have their names in ONNX, too, where channels always come first."""
+    """Write LRN, whose attributes have the same names; its channels come first."""
     _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
 
 
 @exports("layer_norm")
 def layer_norm(w: Writer, node: Node) -> None:
-    """With a scale, without statistics."""
+    """Write LayerNormalization, which needs a scale; its statistics are not graphq's."""
     if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
         raise GraphError("LayerNormalization has other statistics and needs a scale")
     w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
@@ -180,7 +180,7 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 @exports(*REDUCTIONS.values())
 def reduction(w: Writer, node: Node) -> None:
-    """Over the attribute's axes."""
+    """Write the reduction, with its axes as an initializer."""
     if len(node.inputs) > 1:
         raise GraphError("axes that are a tensor are s32 here and s64 in ONNX")
     name = next(theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name)
@@ -189,13 +189,13 @@ def reduction(w: Writer, node: Node) -> None:
 
 @exports("conv_integer")
 def conv_integer(w: Writer, node: Node) -> None:
-    """Channels first."""
+    """Write ConvInteger; both operators have channels first."""
     w.node(node, "ConvInteger", group=node.attrs["groups"], **_windows(node))
 
 
 @exports("interpolate")
 def interpolate(w: Writer, node: Node) -> None:
-    """To the sizes of the result."""
+    """Write Resize, with the sizes of the result as an initializer."""
     linear = node.attrs["mode"] != "nearest"
     dims = node.output.type.dims
     if node.attrs["data_format"] == "NXC":
@@ -207,5 +207,5 @@ def interpolate(w: Writer, node: Node) -> None:
 
 @exports("dynamic_range")
 def dynamic_range(w: Writer, node: Node) -> None:
-    """The second and third result of DynamicQuantizeLinear."""
+    """Write DynamicQuantizeLinear, of which only the second and third result, scale and zero point, are used."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])

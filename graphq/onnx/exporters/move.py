@@ -12,7 +12,7 @@ from graphq.onnx.protos.tensors import array_of
 
 @exports("static_reshape")
 def static_reshape(w: Writer, node: Node) -> None:
-    """The resolved dimensions where they are known."""
+    """Write Reshape; dimensions that are known replace -1 and 0."""
     if node.output.type.known:
         w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
     else:
@@ -21,32 +21,32 @@ def static_reshape(w: Writer, node: Node) -> None:
 
 @exports("static_transpose")
 def static_transpose(w: Writer, node: Node) -> None:
-    """Axes from the front."""
+    """Write Transpose, with axes counted from the front."""
     order = node.attrs["order"]
     w.node(node, "Transpose", perm=[k % len(order) for k in order])
 
 
 @exports("concat", "gather")
 def with_axis(w: Writer, node: Node) -> None:
-    """The attribute `axis` has its name in ONNX, too."""
+    """Write Concat or Gather, whose attribute `axis` has the same name."""
     w.node(node, "Concat" if node.op.name == "concat" else "Gather", axis=node.attrs["axis"])
 
 
 @exports("slice")
 def slice_(w: Writer, node: Node) -> None:
-    """Attributes as constants."""
+    """Write Slice, with the attributes as initializers."""
     w.node(node, "Slice", *(w.integers(*node.attrs[name]) for name in ("starts", "ends", "axes", "steps")))
 
 
 @exports("expand")
 def expand(w: Writer, node: Node) -> None:
-    """To the shape."""
+    """Write Expand, with the shape as an initializer."""
     w.node(node, "Expand", w.integers(*node.attrs["shape"]))
 
 
 @exports("pad")
 def pad(w: Writer, node: Node) -> None:
-    """Pads and value as constants."""
+    """Write Pad, with the pads and the value as initializers."""
     (x,) = node.operands
     value = w.typed(x.dtype, node.attrs["value"]) if node.attrs["mode"] == "constant" else ""
     w.node(node, "Pad", w.integers(*node.attrs["pads_begin"], *node.attrs["pads_end"]), value, mode=node.attrs["mode"])
@@ -54,7 +54,7 @@ def pad(w: Writer, node: Node) -> None:
 
 @exports("onnx_node")
 def onnx_node(w: Writer, node: Node) -> None:
-    """The node itself, converted when its operator set is older than the one that is written."""
+    """Write the node itself, converted if its operator set is older than the one of the file."""
     model = parsed(node.attrs["model"].tobytes())
     opsets = {i.domain: i.version for i in model.opset_import}
     if set(opsets) - {""}:
@@ -62,7 +62,7 @@ def onnx_node(w: Writer, node: Node) -> None:
     if opsets[""] < OPSET:
         try:
             model = version_converter.convert_version(model, OPSET)
-        except Exception as e:  # what pybind makes of C++'s
+        except Exception as e:  # pybind raises C++ exceptions of the converter as these
             raise GraphError(f"not convertible from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
     elif opsets[""] > OPSET:
         raise GraphError(f"version {opsets['']} of its operator set is newer than {OPSET}")

@@ -13,7 +13,7 @@ from graphq.onnx.protos.types import element_of
 
 @exports("quantize", "dequantize")
 def static(w: Writer, node: Node) -> None:
-    """Scales and zero points as constants: numbers, or vectors along the axis."""
+    """Write the operator with scales and zero points as initializers: scalars, or vectors along the axis."""
     a = node.attrs
     if a.get("group_axis") is not None:
         raise GraphError("scales of groups along two axes have no form in ONNX")
@@ -31,7 +31,7 @@ def static(w: Writer, node: Node) -> None:
 
 @exports("dynamic_quantize", "dynamic_dequantize")
 def dynamic(w: Writer, node: Node) -> None:
-    """Scales as they are; zero points must have the quantized dtype."""
+    """Write the operator with the scales and zero points as operands; zero points must have the quantized dtype."""
     a = node.attrs
     quantize = node.op.name == "dynamic_quantize"
     src, scale, *rest = node.inputs

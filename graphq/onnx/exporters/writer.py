@@ -48,7 +48,7 @@ class Writer:
         self.taken: set[str] = set()
 
     def claim(self, wanted: str) -> str:
-        """`wanted`, or it with a number when that is taken."""
+        """Reserve the name `wanted`, with a number appended if it is taken."""
         name, k = wanted, 0
         while name in self.taken or not name:
             k += 1
@@ -57,7 +57,7 @@ class Writer:
         return name
 
     def name(self, value: Value | None) -> str:
-        """The value's name; an absent one has none."""
+        """The value's name; "" for an absent operand."""
         if value is None:
             return ""
         if value not in self.names:
@@ -68,17 +68,17 @@ class Writer:
         return self.names[value]
 
     def constant(self, array: np.ndarray | np.generic) -> str:
-        """The name of a new initializer."""
+        """Add an initializer with this array; its name."""
         name = self.claim("constant")
         self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def integers(self, *values: int) -> str:
-        """A list of s64."""
+        """Add an initializer with these s64; its name."""
         return self.constant(np.asarray(values, np.int64))
 
     def typed(self, dtype: DType, value: float) -> str:
-        """A scalar of the dtype."""
+        """Add an initializer with this scalar of the dtype; its name."""
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:

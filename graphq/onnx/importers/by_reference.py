@@ -15,7 +15,7 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
-    """Of f16 and bf16 in f32, rounded once: the reference has no determinants of f16, and rounds sums at each step."""
+    """Compute f16 and bf16 in f32 and round once: the reference has no f16 determinants, and rounds partial sums."""
     x, g = c.input(0), c.graph
     if x.dtype not in (bf16, f16):
         return None
@@ -25,7 +25,7 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """Version 10 did not move coordinates by half a pixel; the reference has the newer ones alone."""
+    """RoiAlign. Version 10 did not shift coordinates by half a pixel; the reference has only the newer versions."""
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
@@ -33,13 +33,13 @@ def roi_align(c: Call) -> Outputs:
 
 @imports("MaxRoiPool")
 def max_roi_pool(c: Call) -> Outputs:
-    """ONNX has no reference for it."""
+    """Refuse MaxRoiPool, for which ONNX has no reference implementation."""
     c.refuse("MaxRoiPool is not supported")
 
 
 @imports("OneHot")
 def one_hot(c: Call) -> Outputs:
-    """The depth may be a tensor of one element, of which the reference wants the scalar."""
+    """OneHot. The depth may be a tensor of one element; the reference accepts only a scalar."""
     depth = c.input(1)
     if depth.shape != (1,):
         return None
@@ -49,7 +49,7 @@ def one_hot(c: Call) -> Outputs:
 
 @imports("Unique")
 def unique(c: Call) -> Outputs:
-    """The reference leaves the order of elements, `sorted` 0, along the first axis alone."""
+    """Unique. With `sorted` 0 the reference keeps the order of elements only along the first axis."""
     x = c.input(0)
     if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
         c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
@@ -79,7 +79,7 @@ def linear_regressor(c: Call) -> Outputs:
 
 @imports("LinearClassifier", domain=ML)
 def linear_classifier(c: Call) -> Outputs:
-    """Each label has its coefficients."""
+    """Leave LinearClassifier to the reference, if there is a row of coefficients for each label."""
     labels = c.attr("classlabels_ints") or c.attr("classlabels_strings") or ()
     if len(c.attr("intercepts") or labels) != len(labels):
         c.refuse("one row of coefficients for two labels, whose second score ONNX leaves open, is not supported")
@@ -88,7 +88,7 @@ def linear_classifier(c: Call) -> Outputs:
 
 @imports("Normalizer", domain=ML)
 def normalizer(c: Call) -> Outputs:
-    """MAX divides by the greatest element of a row; the reference has that of the greatest size."""
+    """Normalizer. MAX divides by a row's greatest element; the reference divides by the one of greatest magnitude."""
     x, g = c.input(0), c.graph
     if c.attr("norm", "MAX") != "MAX":
         return None
@@ -98,7 +98,7 @@ def normalizer(c: Call) -> Outputs:
 
 @imports("SVMClassifier", "SVMRegressor", domain=ML)
 def support_vectors(c: Call) -> Outputs:
-    """Of floats, without probabilities."""
+    """Leave support vector machines of floats, without probabilities, to the reference."""
     if c.input(0).dtype.name.startswith("s") or c.attr("prob_a"):
         c.refuse("support vector machines of integers or with probabilities are not supported")
     return None

@@ -22,7 +22,7 @@ NEWER = 23
 
 def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
-    """The outputs of ONNX's operator."""
+    """The outputs of the ONNX operator `op_type` on these operands."""
     prefix = f"{_prefix(c)}{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})

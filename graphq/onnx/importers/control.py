@@ -49,7 +49,7 @@ def loop(c: Call) -> Outputs:
 
 @imports("Scan")
 def scan(c: Call) -> Outputs:
-    """Since version 9, which has no batches."""
+    """Scan since version 9; older versions, with batches, are not imported."""
     if c.version < 9:
         c.refuse("a Scan of batches, as it was before version 9, is not supported")
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")

@@ -57,7 +57,7 @@ def expect_kernel(c: Call, w: Value) -> None:
 
 @imports("Conv")
 def conv(c: Call) -> Outputs:
-    """Weights are OIX."""
+    """Conv, whose weights are OIX."""
     x, w = c.input(0), c.input(1)
     attrs = windows(c, spatial(x))
     expect_kernel(c, w)
@@ -68,7 +68,7 @@ def conv(c: Call) -> Outputs:
 
 @imports("ConvTranspose")
 def conv_transpose(c: Call) -> Outputs:
-    """Weights are IOX. `output_shape` and `auto_pad` are turned into pads, whose rule is not oneDNN's."""
+    """ConvTranspose, whose weights are IOX. `output_shape` and `auto_pad` become pads by ONNX's rule, not oneDNN's."""
     x, w = c.input(0), c.input(1)
     count = spatial(x)
     attrs = windows(c, count)

@@ -67,7 +67,7 @@ def _named(c: Call, text: str, rank: int) -> tuple[str, ...]:
 
 
 def _contracted(g: Graph, a: Term, b: Term, later: Collection[str]) -> Term:
-    """Their product, summed along the axes that nothing later has."""
+    """The product of two terms, summed along the axes that no later term and not the result has."""
     a, b = (_summed(g, x, {*later, *y.names}) for x, y in ((a, b), (b, a)))
     both = [n for n in a.names if n in b.names]
     batch, inner = [n for n in both if n in later], [n for n in both if n not in later]
@@ -100,7 +100,7 @@ def _spread(g: Graph, t: Term, names: Sequence[str]) -> Value:
 
 
 def _grouped(g: Graph, t: Term, batch: Sequence[str], first: Sequence[str], second: Sequence[str]) -> Value:
-    """The batch's axes, and one for each of the two groups."""
+    """The value as a batched matrix: its batch axes, and one merged axis for each of the two groups."""
     sizes = t.sizes
     shape = [*(sizes[n] for n in batch), prod(sizes[n] for n in first), prod(sizes[n] for n in second)]
     return g.static_reshape(_ordered(g, t, [*batch, *first, *second]), shape=shape)

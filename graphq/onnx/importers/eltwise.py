@@ -20,7 +20,7 @@ from graphq.ops.infer import FLOATS
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
-"""Casts that are oneDNN's TypeCast."""
+"""By source dtype, the target dtypes for which Cast is oneDNN's TypeCast."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
@@ -54,7 +54,7 @@ def neg(c: Call) -> Outputs:
 
 @imports("Abs")
 def abs_(c: Call) -> Outputs:
-    """Of integers the greater one of x and -x."""
+    """Abs; for integers the greater one of x and -x."""
     x = c.input(0)
     if x.dtype in FLOATS:
         return c.graph.abs(x)
@@ -66,7 +66,7 @@ def abs_(c: Call) -> Outputs:
 
 @imports("Mod")
 def mod(c: Call) -> Outputs:
-    """With the sign of the divisor, or with `fmod` that of what is divided."""
+    """Mod, with the sign of the divisor, or with `fmod` that of the dividend."""
     return c.graph.arithmetic(c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo")
 
 
@@ -84,7 +84,7 @@ def pow_(c: Call) -> Outputs:
 
 @imports("Clip")
 def clip(c: Call) -> Outputs:
-    """Limits are attributes before version 11, then constants."""
+    """Clip, whose limits are attributes before version 11, then constants."""
     if c.input(0).dtype in NUMBERS:
         return _clip_numbers(c)
     limits = []
@@ -97,7 +97,7 @@ def clip(c: Call) -> Outputs:
 
 
 def _clip_numbers(c: Call) -> Value:
-    """Of integers and f64, whose limits are inputs."""
+    """Clip of integers and f64, whose limits are inputs."""
     x = c.input(0)
     for k, function in ((1, "maximum"), (2, "minimum")):
         limit = c.optional(k)
@@ -108,7 +108,7 @@ def _clip_numbers(c: Call) -> Value:
 
 @imports("Mean")
 def mean(c: Call) -> Outputs:
-    """The sum, from the first to the last, over their number."""
+    """Mean: the operands are summed from the first to the last, and divided by their number."""
     if not c.floats():
         return None
     total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
@@ -167,14 +167,14 @@ def prelu(c: Call) -> Outputs:
 
 @imports("Gelu")
 def gelu(c: Call) -> Outputs:
-    """`approximate` none is by erf, tanh by tanh."""
+    """Gelu: by erf for `approximate` none, by tanh for tanh."""
     modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
 
 @imports("Where")
 def where(c: Call) -> Outputs:
-    """Of floats, or of any dtype."""
+    """Where: select for floats, choose for other dtypes."""
     build = c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose
     return build(c.input(0), c.input(1), c.input(2))
 
@@ -196,7 +196,7 @@ def cast(c: Call) -> Outputs:
 
 @imports("CastLike")
 def cast_like(c: Call) -> Outputs:
-    """To the dtype of the second input."""
+    """Cast to the dtype of the second input."""
     return cast_to(c, c.input(0), c.input(1).dtype)
 
 
@@ -210,5 +210,5 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
 
 
 def one(like: Value, value: float) -> np.ndarray:
-    """A scalar of the value's dtype."""
+    """`value` as a scalar array of the dtype of `like`."""
     return np.asarray(value).astype(like.dtype.numpy)

@@ -34,13 +34,13 @@ Importer: TypeAlias = "Callable[[Call], Outputs]"
 
 MICROSOFT = "com.microsoft"
 DOMAINS = {"ai.onnx": ""}
-"""Domains that have a second name."""
+"""Domain names that are aliases of others."""
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                     "RandomUniformLike"})
-"""Operators whose numbers ONNX leaves open."""
+"""Operators whose results ONNX does not determine."""
 
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -76,7 +76,7 @@ def importer_of(domain: str, op_type: str) -> Importer | None:
 
 @dataclass
 class Scope:
-    """The values by their ONNX names, and the versions of the operator sets."""
+    """The values of a graph by their ONNX names, and the versions of its operator sets."""
 
     opsets: Mapping[str, int]
     values: dict[str, Value] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Call:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(element, data, i) for i in range(number(np.size, data))]  # how many is a decision
+        return [number(element, data, i) for i in range(number(np.size, data))]  # the length becomes a guard
 
     def floats(self) -> bool:
         """Whether all inputs are of one float dtype that graphq computes in."""

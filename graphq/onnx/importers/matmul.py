@@ -10,7 +10,7 @@ from graphq.ops.infer import FLOATS
 
 @imports("MatMul")
 def matmul(c: Call) -> Outputs:
-    """numpy.matmul."""
+    """MatMul, which has the meaning of numpy.matmul."""
     return c.graph.matmul(c.input(0), c.input(1))
 
 

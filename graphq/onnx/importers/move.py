@@ -12,7 +12,7 @@ from graphq.ops.infer import broadcast, normal_axis
 
 @imports("Transpose")
 def transpose(c: Call) -> Outputs:
-    """`perm`, or the dimensions in reverse order."""
+    """Transpose by `perm`; without it the dimensions are reversed."""
     rank = len(dims_of(c.input(0))) if c.input(0).shape is None else len(c.input(0).shape or ())
     return c.graph.static_transpose(c.input(0), order=c.attr("perm", list(range(rank))[::-1]))
 
@@ -60,7 +60,7 @@ def split(c: Call) -> Outputs:
 
 @imports("Expand")
 def expand(c: Call) -> Outputs:
-    """To the broadcast of both shapes."""
+    """Expand to the broadcast of the operand's shape and `shape`."""
     shape = tuple(c.numbers(1))
     return expanded(c, c.input(0), shape)
 

@@ -20,9 +20,9 @@ from graphq.ops.infer import FLOATS, normal_axis
 
 @imports("Softmax", "LogSoftmax")
 def softmax(c: Call) -> Outputs:
-    """Along `axis` since version 13; before, over all dimensions from `axis` on.
+    """Softmax along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    Of f16 the steps of ONNX's function, each rounded; of bf16 ONNX's reference rounds the sum after each element.
+    f16 takes the steps of ONNX's function, each rounded; for bf16 ONNX's reference rounds the sum after each element.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
@@ -45,13 +45,13 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
 
 @imports("Hardmax")
 def hardmax(c: Call) -> Outputs:
-    """Along `axis` since version 13, by ONNX's reference."""
+    """Hardmax along `axis` since version 13, by ONNX's reference."""
     return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
 
 
 @imports("LpNormalization")
 def lp_normalization(c: Call) -> Outputs:
-    """`x` over the norm along `axis`, 0 where that is 0."""
+    """`x` divided by its norm along `axis`; 0 where the norm is 0."""
     x, p = c.input(0), c.attr("p", 2)
     axis = c.graph.add_constant(np.asarray([c.attr("axis", -1)], np.int64))
     (norm,), zero = standard(c, f"ReduceL{p}", [x, axis]), c.graph.add_constant(one(x, 0))
@@ -102,7 +102,7 @@ def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
 @imports("LayerNormalization")
 @imports("LayerNormalization", domain=MICROSOFT)
 def layer_normalization(c: Call) -> Outputs:
-    """Over the dimensions from `axis` on, statistics in f32."""
+    """Layer normalisation over the dimensions from `axis` on, with statistics in f32."""
     if c.attr("stash_type", 1) != 1:
         return None
     if c.outputs > 1:  # the statistics are f32
@@ -162,7 +162,7 @@ def instance_normalization(c: Call) -> Outputs:
 
 @imports("GroupNormalization")
 def group_normalization(c: Call) -> Outputs:
-    """Since version 21, whose scales are one a channel."""
+    """Group normalisation since version 21, in which there is one scale for each channel."""
     if c.version < 21 or c.attr("stash_type", 1) != 1:
         return None
     return _in_f32(c, lambda *operands: c.graph.group_norm(
@@ -171,7 +171,7 @@ def group_normalization(c: Call) -> Outputs:
 
 @imports("LRN")
 def lrn(c: Call) -> Outputs:
-    """Across channels, which come first."""
+    """Local response normalisation across the channels, which come first."""
     if c.input(0).dtype not in FLOATS:
         c.refuse(f"{c.input(0).type} is not of f32, bf16 or f16, and ONNX's reference adds up over the batch")
     attrs = {name: c.attr(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
@@ -180,7 +180,7 @@ def lrn(c: Call) -> Outputs:
 
 @imports("RMSNormalization")
 def rms_normalization(c: Call) -> Outputs:
-    """Over the dimensions from `axis` on."""
+    """RMS normalisation over the dimensions from `axis` on."""
     if c.attr("stash_type", 1) != 1:
         return None
     x, gamma = c.input(0), c.input(1)

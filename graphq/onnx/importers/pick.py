@@ -29,7 +29,7 @@ def top_k(c: Call) -> Outputs:
 
 @imports("CumSum")
 def cum_sum(c: Call) -> Outputs:
-    """Along a constant axis."""
+    """CumSum along a constant axis."""
     return c.graph.cum_sum(c.input(0), axis=c.numbers(1)[0], exclusive=bool(c.attr("exclusive", 0)),
                            reverse=bool(c.attr("reverse", 0)))
 
@@ -43,14 +43,14 @@ def scatter_elements(c: Call) -> Outputs:
 
 @imports("Trilu")
 def trilu(c: Call) -> Outputs:
-    """The diagonal is a constant, 0 when absent."""
+    """Trilu, whose diagonal is a constant, by default 0."""
     k = c.numbers(1)[0] if c.has(1) else 0
     return c.graph.trilu(c.input(0), upper=bool(c.attr("upper", 1)), k=k)
 
 
 @imports("GridSample")
 def grid_sample(c: Call) -> Outputs:
-    """Modes have other names before version 20."""
+    """GridSample, whose modes have other names before version 20."""
     mode = c.attr("mode", "linear")
     return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
                                padding_mode=c.attr("padding_mode", "zeros"),

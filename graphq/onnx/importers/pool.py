@@ -103,7 +103,7 @@ MOST_PLACES = 1 << 10
 
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
-    """Its second output are the places of the maxima."""
+    """MaxPool, whose second output are the indices of the maxima."""
     x = c.input(0)
     if c.outputs > 1:
         return _with_places(c)
@@ -172,19 +172,19 @@ def lp_pool(c: Call) -> Outputs:
 
 @imports("AveragePool")
 def avg_pool(c: Call) -> Outputs:
-    """`count_include_pad` 0 leaves the padding out of the mean.
+    """AveragePool; `count_include_pad` 0 leaves the padding out of the mean.
 
-    ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
+    In newer versions, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds the elements in order.
     """
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # what rounding up adds does not count, so it is no padding
+    if set(attrs.pop("dilations")) - {1}:  # ONNX leaves the padding added by ceil_mode out of the mean
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
-    if not exclude and ends != counted:  # what rounding up adds does not count: zeros are what does
+    if not exclude and ends != counted:  # ceil_mode's padding does not count, pads_end would count it
         x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
         beyond = [a - b for a, b in zip(ends, counted, strict=True)]
         attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
@@ -193,7 +193,7 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """A window of all elements; in a mean of an image whose size is not known, a reduction."""
+    """A pool with one window for the whole image; the mean of an image of unknown size is a reduction."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
@@ -295,5 +295,5 @@ def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _crops(c: Call) -> bool:
-    """Whether the input `roi` has a meaning."""
+    """Whether the input `roi` affects the result."""
     return bool(c.attr("coordinate_transformation_mode") == "tf_crop_and_resize")

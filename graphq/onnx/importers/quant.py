@@ -24,7 +24,7 @@ from graphq.ops.quant import QUANTIZED
 
 
 class Parameters(NamedTuple):
-    """Scale and zero point of a tensor, and along which axis."""
+    """The scale and zero point of a tensor, and the axis along which they vary."""
 
     scale: Value
     zero_point: Value | None
@@ -33,7 +33,7 @@ class Parameters(NamedTuple):
 
     @property
     def per_tensor(self) -> bool:
-        """Whether there is one scale, of what has no blocks."""
+        """Whether one scale holds for the whole tensor, which has no blocks."""
         return self.scale.shape in ((), (1,))
 
     @property
@@ -48,7 +48,7 @@ class Parameters(NamedTuple):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """qtype and axis."""
+        """The attributes qtype and axis of a quantize or dequantize."""
         return {"qtype": "per_tensor", "axis": 1} if self.per_tensor else {"qtype": "per_channel", "axis": self.axis}
 
 
@@ -94,7 +94,7 @@ def _microsoft(c: Call, zp: Value | None) -> Parameters:
 
 @imports("DynamicQuantizeLinear")
 def dynamic_quantize_linear(c: Call) -> Outputs:
-    """Version 11: the range, then a quantize by it."""
+    """DynamicQuantizeLinear, version 11: compute the range, then quantize by it."""
     x = c.input(0)
     scale, zp = c.graph.dynamic_range(x)
     return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp
@@ -170,7 +170,7 @@ def _units(c: Call, x: Value, p: Parameters) -> Value:
 
 
 def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
-    """Sums times the factor, rounded, plus the zero point at input 7."""
+    """Requantize sums: times the factor, rounded, plus the zero point at input 7."""
     zp = c.optional(7)
     p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
     return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)
@@ -184,7 +184,7 @@ def result(c: Call, y: Value, k: int, default: DType) -> Value:
 
 def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
               precision: DType = t.f32) -> Value:
-    """`x` quantized."""
+    """`x` quantized to `dtype` with these parameters, by the plainest operation that can express them."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
     if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
         return c.graph.quantize(x, dtype=dtype, scales=_scales(c, p), zps=_zero_points(c, p, dtype), **p.attrs)
@@ -232,7 +232,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
         c.refuse(str(e))
     if zp is not None and zp.type.known and scale.type.known and zp.type.size != scale.type.size:
         c.refuse(f"scale and zero point must have the same shape, got {scale.type} and {zp.type}")
-    if zp is not None and zp.type.known and zp.shape != scale.shape:  # [] and [1]
+    if zp is not None and zp.type.known and zp.shape != scale.shape:  # one has the shape [], the other [1]
         zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
             c.graph.constant(zp.data.reshape(scale.type.dims))
     return Parameters(scale, zp, axis, block_size)
@@ -248,7 +248,7 @@ def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
     if data is None:
         return
     wide = data.astype(np.float64)
-    least = wide.min(initial=np.inf)  # NaN where there is one
+    least = wide.min(initial=np.inf)  # NaN if any scale is NaN
     if not (least > 0 if positive else least == least):
         bad = np.isnan(wide) | (wide <= 0 if positive else False)
         c.refuse(f"scales must be {'positive' if positive else 'numbers'}, got {wide[bad].ravel()[0]}")

@@ -34,7 +34,7 @@ def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
 
 @imports("LSTM")
 def lstm(c: Call) -> Outputs:
-    """W and R of each direction; their biases add up."""
+    """LSTM, with weights W and R for each direction; the biases of both are added."""
     return _in_f32(c, lambda c: _directions(c, partial(_lstm, c)))
 
 
@@ -54,7 +54,7 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
 
 
 def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
-    """The first state and cell."""
+    """The initial state and cell of direction `d`, None where absent."""
     return _state(c, 5, d), _state(c, 6, d)
 
 
@@ -64,7 +64,7 @@ def _peepholes(c: Call, d: int) -> Value | None:
 
 @imports("GRU")
 def gru(c: Call) -> Outputs:
-    """The recurrent bias of the last gate goes with its products."""
+    """GRU; the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
     return _in_f32(c, lambda c: _directions(c, partial(_gru, c)))
 
 
@@ -83,7 +83,7 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 @imports("RNN")
 def rnn(c: Call) -> Outputs:
-    """Of tanh."""
+    """RNN with the activation tanh."""
     return _in_f32(c, lambda c: _directions(c, partial(_rnn, c)))
 
 
@@ -137,7 +137,7 @@ def _directions(c: Call, direction: Direction) -> list[Value]:
 
 
 def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:
-    """Its first two dimensions the other way round."""
+    """`x` with its first two dimensions swapped if `rows_first`."""
     return g.static_transpose(x, order=[1, 0, 2]) if rows_first else x
 
 
@@ -174,7 +174,7 @@ def _of(c: Call, k: int, d: int) -> Value:
 
 
 def _state(c: Call, k: int, d: int) -> Value | None:
-    """The first state or cell of direction `d`, if there is one; its rows need not be known."""
+    """The initial state or cell of direction `d`, if given; its number of rows need not be known."""
     if not c.has(k):
         return None
     x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))
@@ -183,5 +183,5 @@ def _state(c: Call, k: int, d: int) -> Value | None:
 
 
 def _part(g: Graph, x: Value, start: int, stop: int) -> Value:
-    """Elements of a vector."""
+    """Elements start to stop of a vector."""
     return g.slice(x, axes=[0], starts=[start], ends=[stop], steps=[1])

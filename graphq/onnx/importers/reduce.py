@@ -13,19 +13,19 @@ REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "re
 
 @imports(*REDUCTIONS)
 def reduction(c: Call) -> Outputs:
-    """A reduction that is one operation."""
+    """A reduction that maps to one operation."""
     return _reduced(c, c.input(0), c.node.op_type)
 
 
 @imports("ReduceSumSquare")
 def sum_of_squares(c: Call) -> Outputs:
-    """`sum(x**2)`"""
+    """ReduceSumSquare: `sum(x**2)`."""
     return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
 
 
 @imports("ReduceLogSum")
 def log_of_sum(c: Call) -> Outputs:
-    """`log(sum(x))`"""
+    """ReduceLogSum: `log(sum(x))`."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     total = _reduced(c, c.input(0), "ReduceSum")
@@ -34,7 +34,7 @@ def log_of_sum(c: Call) -> Outputs:
 
 @imports("ReduceLogSumExp")
 def log_of_sum_of_powers(c: Call) -> Outputs:
-    """By ONNX's function, or before it had one by its reference."""
+    """ReduceLogSumExp by ONNX's function; versions without a function by ONNX's reference."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     return by_body(c)

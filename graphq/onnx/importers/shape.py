@@ -24,7 +24,7 @@ def dims_of(value: Value) -> tuple[int, ...]:
 
 @imports("Shape")
 def shape(c: Call) -> Outputs:
-    """The dimensions from `start` to before `end`."""
+    """The operand's dimensions from `start` to before `end`."""
     dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
     return add_known(c.graph, _s64(dims))
 
@@ -35,7 +35,7 @@ def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
 
 @imports("Size")
 def size(c: Call) -> Outputs:
-    """The number of elements."""
+    """The number of elements of the operand, s64."""
     return add_known(c.graph, _s64(math.prod(dims_of(c.input(0)))))
 
 
@@ -53,7 +53,7 @@ def constant(c: Call) -> Outputs:
 
 @imports("ConstantOfShape")
 def constant_of_shape(c: Call) -> Outputs:
-    """One value under the given dimensions."""
+    """A tensor of the given dimensions filled with one value."""
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
     dims = limited(tuple(c.numbers(0)), value.dtype)
     return add_known(c.graph, later(filled, value, dims))
@@ -84,7 +84,7 @@ def reshape(c: Call) -> Outputs:
 
 @imports("Flatten")
 def flatten(c: Call) -> Outputs:
-    """Two dimensions: those before `axis`, and those from it on."""
+    """Reshape to two dimensions: the product of those before `axis`, and of those from it on."""
     dims = dims_of(c.input(0))
     axis = c.attr("axis", 1)
     if not -len(dims) <= axis <= len(dims):
@@ -95,7 +95,7 @@ def flatten(c: Call) -> Outputs:
 
 @imports("Unsqueeze")
 def unsqueeze(c: Call) -> Outputs:
-    """Dimensions of 1 at `axes` of the result."""
+    """Insert dimensions of 1 at `axes` of the result."""
     axes, dims = c.ints("axes", 1) or (), list(dims_of(c.input(0)))
     rank = len(dims) + len(axes)
     ones = (1,) * rank
@@ -107,7 +107,7 @@ def unsqueeze(c: Call) -> Outputs:
 
 @imports("Squeeze")
 def squeeze(c: Call) -> Outputs:
-    """Without the dimensions of 1 at `axes`, or all of them."""
+    """Remove the dimensions of 1 at `axes`, or all dimensions of 1."""
     axes, dims = c.ints("axes", 1), dims_of(c.input(0))
     places = {k for k, d in enumerate(dims) if d == 1} if axes is None else {normal_axis(a, dims, "axes") for a in axes}
     if any(dims[k] != 1 for k in places):

@@ -33,13 +33,13 @@ class Forest:
     base: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def value(self, c: Call, x: Value) -> Value:
-        """The operation on `x`."""
+        """Add the operation `trees` on `x`; its result."""
         operands = (self.feature, self.split, self.mode, self.missing, self.true, self.false, self.roots, self.weights,
                     self.base)
         return c.graph.trees(x, *(c.graph.add_constant(np.ascontiguousarray(a)) for a in operands), depth=self.depth(c))
 
     def depth(self, c: Call) -> int:
-        """The steps that reach all leaves."""
+        """The number of steps from the roots after which every path has reached a leaf."""
         count, at = len(self.feature), np.unique(self.roots)
         for name in ("true", "false", "roots"):
             ids = getattr(self, name)
@@ -54,14 +54,14 @@ class Forest:
 
 
 def _source(c: Call) -> Value:
-    """Floats; integers become f32."""
+    """Input 0, cast to f32 unless it is f32 or f64."""
     x = c.input(0)
     return x if x.dtype in (f32, f64) else c.graph.cast(x, dtype=f32)
 
 
 @imports("TreeEnsemble", domain="ai.onnx.ml")
 def tree_ensemble(c: Call) -> Outputs:
-    """Sums, without sets of members and transforms."""
+    """TreeEnsemble, whose leaves are summed, without set membership tests and transforms."""
     a = c.attrs
     modes = np.asarray(a["nodes_modes"], np.uint8)
     _expect_plain(c, c.attr("post_transform", 0), c.attr("aggregate_function", 1) > 1)
@@ -94,7 +94,7 @@ def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
 
 @imports("TreeEnsembleRegressor", domain="ai.onnx.ml")
 def tree_ensemble_regressor(c: Call) -> Outputs:
-    """Sums, without transforms; f32."""
+    """TreeEnsembleRegressor, whose leaves are summed without a transform of the result."""
     aggregate = c.attr("aggregate_function", "SUM")
     _expect_plain(c, c.attr("post_transform", "NONE"), aggregate in ("MIN", "MAX"))
     if aggregate != "SUM":
@@ -104,7 +104,7 @@ def tree_ensemble_regressor(c: Call) -> Outputs:
 
 @imports("TreeEnsembleClassifier", domain="ai.onnx.ml")
 def tree_ensemble_classifier(c: Call) -> Outputs:
-    """Of integer classes: the class of the greatest score, and the scores."""
+    """TreeEnsembleClassifier of integer classes: the class of the greatest score, and the scores."""
     classes, transform = c.attr("classlabels_int64s"), c.attr("post_transform", "NONE")
     if not classes or transform not in ("NONE", "SOFTMAX", "LOGISTIC"):
         raise GraphError("graphq has trees of classes that are numbers, with the transforms NONE, SOFTMAX, LOGISTIC")

@@ -17,7 +17,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
 
     Its names begin with `prefix`, and its nodes have the attributes that they refer to.
     """
-    schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # whose type stub lacks these methods
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
     if fixed:  # in one operator set or several: any will do, for the body says which one it is written in
@@ -27,7 +27,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
                 min(dependent), node.SerializeToString(), types))
-        except Exception as e:  # what pybind makes of C++'s, for operands without a body
+        except Exception as e:  # pybind raises C++ exceptions as these, if no body fits the operands
             raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
     if not function.node:
         return None

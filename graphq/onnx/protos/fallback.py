@@ -1,6 +1,6 @@
 """ONNX's own answers for one node: types by its shape inference, numbers by its reference evaluator.
 
-The node is made into a model of its own, which both take.
+Both run on a model that consists of this node alone.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
 EMBEDDED = 4096
-"""Constants of at most so many elements become part of the node, where shape inference sees them."""
+"""Constants of at most this many elements are embedded in the node's model, where shape inference sees them."""
 
 
 def single(node: NodeProto, opsets: Mapping[str, int],

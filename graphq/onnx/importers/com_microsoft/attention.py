@@ -32,7 +32,7 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Each with its part of the bias: a third where a width is not known, and then none may be another one."""
+    """Add to each value its slice of the bias. If a width is unknown, all three must be equal: a third of the bias."""
     out, start = [], 0
     for x in values:
         size = x.shape[-1] if x.shape else None
@@ -45,7 +45,7 @@ def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
 
 @imports("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(c: Call) -> Outputs:
-    """Positions come second, one for each place; without a scale."""
+    """RotaryEmbedding, whose second operand are the positions of all places; a scale is not supported."""
     positions = c.input(1)
     if positions.shape is None or len(positions.shape) != 2 or c.attr("is_packed_batching", 0) or \
             c.attr("scale", 1.0) != 1:

@@ -36,7 +36,7 @@ def fused_conv(c: Call) -> Outputs:
 
 @imports("NhwcMaxPool", domain=MICROSOFT)
 def nhwc_max_pool(c: Call) -> Outputs:
-    """MaxPool of integers, channels last."""
+    """MaxPool of channels-last integers."""
     return channels_first(c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0])
 
 
@@ -65,13 +65,13 @@ def _batches_first(c: Call, x: Value, name: str) -> Value:
 
 
 def _own(c: Call) -> dict[str, Any]:
-    """The attributes of the activation: activation_alpha and such, without their beginnings."""
+    """The attributes of the activation, such as activation_alpha, without their prefix."""
     names = ("alpha", "beta", "gamma", "axis")
     return {n: c.attr(f"activation_{n}") for n in names if f"activation_{n}" in c.attrs}
 
 
 def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
-    """ONNX's operator `name`, one of ACTIVATIONS or none, of y, with those of the attributes that it has."""
+    """`y` after the ONNX operator `name`, one of ACTIVATIONS or none, with the attributes that this operator has."""
     if not name:
         return y
     if name not in ACTIVATIONS:

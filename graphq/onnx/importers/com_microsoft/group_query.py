@@ -155,7 +155,7 @@ def _parts(c: Call, heads: int, groups: int) -> tuple[list[Value], int]:
 
 
 def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
-    """Each head over its root mean square, times the weights at input `k`, where they are given."""
+    """RMS normalisation of each head with the weights of input `k`; `x` itself without that input."""
     if not c.has(k):
         return x
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
@@ -164,7 +164,7 @@ def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
 
 
 def _rotated(c: Call, x: Value, places: Value, heads: int) -> Value:
-    """By the angles of its places, or of the positions that are given."""
+    """With `do_rotary`, the rotary embedding of `x` at the positions of input 9, or at `places` without that input."""
     if not c.attr("do_rotary", 0):
         return x
     cos = c.input(7).type
@@ -217,11 +217,11 @@ SINK = """(scores, sink) => (y) {
     last = Constant<value_ints = [3]>()
     y = Slice(all, first, end, last)
 }"""
-"""A softmax in whose sum each head has another number."""
+"""A softmax whose denominator includes exp(sink), with one sink for each head."""
 
 
 def _softmax(c: Call, scores: Value) -> Value:
-    """With `smooth_softmax` or sinks another number in the sum, 0 or that of the head."""
+    """Softmax; with `smooth_softmax`, or with the head's sink, exp(0) or exp(sink) is added to the denominator."""
     if not c.has(11) and c.attr("smooth_softmax", -1) != 1:
         return c.graph.softmax(scores, axis=-1)
     sink = c.optional(11)

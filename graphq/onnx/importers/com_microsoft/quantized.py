@@ -78,7 +78,7 @@ def qlinear_concat(c: Call) -> Outputs:
 
 @imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_unary(c: Call) -> Outputs:
-    """Of one tensor."""
+    """The function in f32 of the dequantized tensor, quantized."""
     x = at(c, 0)
     y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
         c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
@@ -87,7 +87,7 @@ def qlinear_unary(c: Call) -> Outputs:
 
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
-    """Along `axis`, or for `opset` below 13 over all dimensions from it on."""
+    """Softmax in f32 along `axis`, or for `opset` below 13 over all dimensions from `axis` on."""
     opset, axis = c.attr("opset"), c.attr("axis", -1)
     y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
     return result(c, y, 3, c.input(0).dtype)
@@ -108,7 +108,7 @@ def qlinear_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(c: Call) -> Outputs:
-    """Channels first or last."""
+    """The f32 mean over the spatial axes, quantized; `channels_last` says where the channels are."""
     x = at(c, 0)
     if x.shape is None:
         raise GraphError("the rank is not known")
@@ -119,7 +119,7 @@ def qlinear_global_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearReduceMean", domain=MICROSOFT)
 def qlinear_reduce_mean(c: Call) -> Outputs:
-    """Over `axes`."""
+    """The f32 mean over `axes`, quantized."""
     y = c.graph.reduce_mean(at(c, 0), axes=c.attr("axes"), keep_dims=bool(c.attr("keepdims", 1)))
     return result(c, y, 3, c.input(0).dtype)
 

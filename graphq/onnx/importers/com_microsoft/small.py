@@ -14,7 +14,7 @@ from graphq.onnx.protos.types import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """ONNX's, GridSample's modes by their older names."""
+    """Import as ONNX's operator of this name; GridSample has the older names of its modes."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
@@ -22,14 +22,14 @@ def alike(c: Call) -> Outputs:
 
 @imports("GatherND", domain=MICROSOFT)
 def gather_nd(c: Call) -> Outputs:
-    """Indices are s32 or s64."""
+    """GatherND, with indices of s32 or s64."""
     places = c.input(1)
     return standard(c, "GatherND", [c.input(0), places if places.dtype == s64 else c.graph.cast(places, dtype=s64)])
 
 
 @imports("Pad", domain=MICROSOFT)
 def pad(c: Call) -> Outputs:
-    """Pads may be one row, the value a tensor of one element."""
+    """Pad, whose pads may have the shape [1, n], and whose value may be a tensor of one element."""
     mode, value = c.attr("mode", "constant"), c.optional(2)
     if mode not in ("constant", "reflect", "edge"):
         c.refuse(f"attribute 'mode' must be constant, reflect or edge, got {mode!r}")
@@ -60,13 +60,13 @@ def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
 
 @imports("ExpandDims", domain=MICROSOFT)
 def expand_dims(c: Call) -> Outputs:
-    """A dimension of 1 at a place of the result, which is a constant."""
+    """Insert a dimension of 1 at a constant axis of the result."""
     return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(known(c, 1).astype(np.int64).reshape(1))])
 
 
 @imports("Unique", domain=MICROSOFT)
 def unique(c: Call) -> Outputs:
-    """Of a row, in the order of their first places: the elements, their numbers, how often they are there."""
+    """Unique elements of a vector in the order of their first occurrence, their indices, and their counts."""
     y, _, numbers, counts = standard(c, "Unique", [c.input(0)], 4, sorted=0)
     return [y, numbers, counts]
 
@@ -89,7 +89,7 @@ def _less_zero_point(c: Call, k: int) -> Value:
 
 @imports("ReduceSumInteger", domain=MICROSOFT)
 def reduce_sum_integer(c: Call) -> Outputs:
-    """Of s8 in s32, of u8 in u32."""
+    """The sum of s8 in s32, or of u8 in u32."""
     wide = {s8: s32, u8: u32}.get(c.input(0).dtype)
     if wide is None:
         c.refuse(f"input 0 must be s8 or u8, got {c.input(0).type}")
@@ -106,20 +106,20 @@ def bias_add(c: Call) -> Outputs:
 
 @imports("BiasSoftmax", domain=MICROSOFT)
 def bias_softmax(c: Call) -> Outputs:
-    """Of a sum, over the dimensions from `axis` on; the shape of the bias says along which ones it is the same."""
+    """The softmax of a sum over the dimensions from `axis` on; the bias broadcasts by its shape."""
     return standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11, axis=c.attr("axis", 1))
 
 
 @imports("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(c: Call) -> Outputs:
-    """The first half of a sum times the gelu of the second one."""
+    """The first half of `x + bias` times the gelu of its second half."""
     left, right = standard(c, "Split", [c.graph.add(c.input(0), c.input(1))], 2, axis=-1, num_outputs=2)
     return c.graph.multiply(left, c.graph.gelu(right, mode="gelu_erf"))
 
 
 @imports("GemmFastGelu", domain=MICROSOFT)
 def gemm_fast_gelu(c: Call) -> Outputs:
-    """A product, a bias, a gelu by tanh."""
+    """A matrix product, a bias, and a gelu by tanh."""
     y = c.graph.matmul(c.input(0), c.input(1))
     return c.graph.gelu(c.graph.add(y, c.input(2)) if c.has(2) else y, mode="gelu_tanh")
 

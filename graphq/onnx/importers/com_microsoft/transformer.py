@@ -14,7 +14,7 @@ from graphq.onnx.importers.quant import dequantized, parameters
 
 @imports("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
 def gelu(c: Call) -> Outputs:
-    """By erf, FastGelu by tanh; of the sum with a bias."""
+    """Gelu by erf, FastGelu by tanh; a bias is added first."""
     x = c.graph.add(c.input(0), c.input(1)) if c.has(1) else c.input(0)
     return c.graph.gelu(x, mode="gelu_tanh" if c.node.op_type == "FastGelu" else "gelu_erf")
 
@@ -43,7 +43,7 @@ def skip_layer_normalization(c: Call) -> Outputs:
 
 
 def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
-    """Of f16 in f32, and rounded once."""
+    """Layer normalisation; f16 is computed in f32 and rounded once."""
     g = c.graph
     wide, gamma = (v if x.dtype == f32 else g.type_cast(v, dtype=f32) for v in (x, gamma))
     if beta is None:
