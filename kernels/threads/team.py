@@ -26,8 +26,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, TypeAlias
 
@@ -95,6 +96,11 @@ def _native(function: modules.Function, arity: int) -> Callable[..., None]:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
 
 
+PATIENCE = 0.25
+"""Seconds that the helpers' thread waits before it imports Numba, which takes 0.5 s: of a process that ends after its
+first results nobody waits for that."""
+
+
 class Team:
     """The helpers of a process. Runs are the caller's alone until they have begun, and where there are none."""
 
@@ -154,6 +160,9 @@ class Team:
 
         Numba's number of threads is that of the cores which the thread that imports it may use.
         """
+        with suppress(Empty):
+            self.layers.get(timeout=PATIENCE)
+            return  # the process ends
         os.sched_setaffinity(0, process_cores())
         try:
             with _starting.hold:

@@ -338,9 +338,11 @@ def test_children_have_helpers_unless_numbas_threads_ran_before():
 END = """
 import sys, time
 from tests.kernels.threads.test_team import Chain, begun
-from graphq.kernels.threads import steps
+from graphq.kernels.threads import steps, team
+team.PATIENCE = 1000 if sys.argv[1] == "at once" else 0
 chain = Chain(0, 30, 3)
 print(chain.right())
+if sys.argv[1] == "at once": sys.exit("numba" in sys.modules)
 if sys.argv[1] == "early": sys.exit()
 found = begun()
 print(chain.right(), found.run_shared is not None)
@@ -349,11 +351,11 @@ if sys.argv[1] == "asleep":
 """
 
 
-@pytest.mark.parametrize("when", ["early", "awake", "asleep"])
+@pytest.mark.parametrize("when", ["at once", "early", "awake", "asleep"])
 def test_a_process_ends_well(when):
-    """Right after its first run, while its helpers begin; while they look for work; while they sleep."""
+    """After its first run, before Numba is imported or while its helpers begin; while they look for work, or sleep."""
     lines = finished(END, when, NUMBA_THREADING_LAYER="omp", NUMBA_NUM_THREADS="3")
-    assert lines == ["True", "True True"][:1 if when == "early" else 2]
+    assert lines == ["True", "True True"][:1 if when in ("at once", "early") else 2]
 
 
 KEPT_OFF = """
