@@ -85,7 +85,8 @@ class Job:
                 self.here = True
 
     def take(self) -> bool:
-        """Take it from the queues; only the first worker succeeds."""
+        """Take the job out of both queues; whether this call did, as only the first one does."""
+        self.process = os.getpid()  # where it is begun, wanted or not: in a fork `want` begins it again
         with suppress(IndexError):
             return bool(self._ticket.pop())
         return False

@@ -1,6 +1,6 @@
 """The automatic setting: data held out, one model for all settings, 16 bits where 8 lose much."""
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -140,27 +140,34 @@ def test_products_of_little_work_get_sixteen_bits_first():
     assert set(found.setting.scheme.wide) >= {"squeeze", "excite"} <= set(found.setting.scheme.wide_weights)
 
 
-@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
+@contextmanager
+def at_level(name, monkeypatch):
+    """GRAPHQ_ISA names this level, which is emulated where the machine does not have it."""
+    with nullcontext() if name in [x.name for x in isa.available()] else isa.emulate(name):
+        monkeypatch.setenv("GRAPHQ_ISA", name)
+        yield
+
+
 def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monkeypatch):
     graph, batches = perceptron()
-    monkeypatch.setenv("GRAPHQ_ISA", "avx2")
-    found = automatic(graph, batches)
-    assert found.setting.scheme.weight_bits == 7 and "weights of 7 bits" in found.graph.meta["quantization"]["setting"]
-    assert found.losses[found.setting] <= search.TARGET and "* " in str(found)
-    weights = [n.output.data for n in found.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
-    assert max(np.abs(w.astype(int)).max() for w in weights) == 64
-    of_eight = replace(found.setting, scheme=replace(found.setting.scheme, weight_bits=8))
-    assert automatic(graph, batches, weight_bits=8).setting == of_eight
-    monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", found.losses[found.setting] / 2)
-    assert automatic(graph, batches).setting.scheme.weight_bits == 8
+    with at_level("avx2", monkeypatch):
+        found = automatic(graph, batches)
+        assert found.setting.scheme.weight_bits == 7
+        assert "weights of 7 bits" in found.graph.meta["quantization"]["setting"]
+        assert found.losses[found.setting] <= search.TARGET and "* " in str(found)
+        weights = [n.output.data for n in found.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
+        assert max(np.abs(w.astype(int)).max() for w in weights) == 64
+        of_eight = replace(found.setting, scheme=replace(found.setting.scheme, weight_bits=8))
+        assert automatic(graph, batches, weight_bits=8).setting == of_eight
+        monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", found.losses[found.setting] / 2)
+        assert automatic(graph, batches).setting.scheme.weight_bits == 8
 
 
 @pytest.mark.parametrize("level", ["scalar", "avx_vnni", "avx512_vnni"])
 def test_weights_of_eight_bits_where_seven_gain_nothing(level, monkeypatch):
     graph, batches = perceptron()
     monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", 1.0)
-    with nullcontext() if level in [x.name for x in isa.available()] else isa.emulate(level):
-        monkeypatch.setenv("GRAPHQ_ISA", level)
+    with at_level(level, monkeypatch):
         assert {s.scheme.weight_bits for s in automatic(graph, batches).losses} == {8}
 
 

@@ -1,6 +1,7 @@
 """Lowering of convolutions: refusals with their texts, parameters of groups, and formulas against the reference."""
 import numpy as np
 import pytest
+from epilogues import check_epilogue
 
 import graphq as gq
 from graphq.kernels.conv.family import macs, transposed_macs
@@ -126,12 +127,4 @@ def test_macs():
     (lambda g, y: g.static_reshape(y, shape=[2, 15, 6]), "the epilogue changes the shape of f32[2,3,5,6] to "
      "f32[2,15,6]")])
 def test_epilogues(after, reason):
-    g = body()
-    g.set_outputs([after(g, g.outputs[0])], ["z"])
-    constants = [None] * len(g.inputs)
-    if reason is None:
-        check_convolution(g, constants)
-        return
-    with pytest.raises(Unsupported) as error:
-        check_convolution(g, constants)
-    assert str(error.value).startswith(reason)
+    check_epilogue(check_convolution, body(), after, reason)

@@ -85,6 +85,18 @@ def test_what_is_wanted_comes_first_and_nothing_comes_twice(fresh, monkeypatch):
     assert [jobs.index(job) for job in done] == [2, 4, 3, 0, 1]
 
 
+def test_a_fork_begins_what_a_worker_of_its_parent_does(fresh, monkeypatch):
+    """A job that nobody wanted yet, too: its worker is not in the fork, so that nobody would ever do it."""
+    monkeypatch.setattr(compiling, "start_workers", lambda: None)
+    jobs = [Job("object_code", Source(multiples, (n,)), wanted=wanted) for n, wanted in ((2, True), (3, False))]
+    assert all(job.take() and not job.take() for job in jobs)
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    for job in jobs:
+        job.want()
+        assert job.take() and not job.take()
+
+
 def test_no_process_is_started_for_what_nobody_wants(fresh):
     job = Job("object_code", Source(multiples, (7,)), wanted=False)
     assert not compiling._workers and not job.done

@@ -2,6 +2,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from epilogues import check_epilogue
 
 import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
@@ -214,11 +215,4 @@ def test_epilogues(after, reason, quantized):
         g = gq.Graph("body")
         x, w = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (3, 4)), ("w", (4, 5))))
         g.output(g.matmul(x, w), name="y")
-    g.set_outputs([after(g, g.outputs[0])], ["z"])
-    constants = [None] * len(g.inputs)
-    if reason is None:
-        check_matmul(g, constants)
-        return
-    with pytest.raises(Unsupported) as error:
-        check_matmul(g, constants)
-    assert reason in str(error.value)
+    check_epilogue(check_matmul, g, after, reason)
