@@ -5,7 +5,7 @@
 To load a new model, give its file the name of the old one (`os.replace`) and send SIGHUP. This differs from
 `uvicorn --workers` in two ways:
 
-- A reload has one outcome for all workers, which a line on stdout states. As many new workers start as there are old
+- A reload has one outcome for all workers, which a line on stdout states when only they are left. As many new workers start as there are old
   ones; when all are ready the old ones retire, and if one is not ready in `--timeout` seconds all the old ones stay.
   uvicorn replaces one worker after the other and stops where one fails, which leaves both models in service.
 - Answers do not wait. uvicorn writes head and body of an answer one by one; where its processes share a socket that it
@@ -70,17 +70,17 @@ class Workers(Multiprocess):
             self.file = file
             for process in old:
                 process.terminate()
-            print(f"reload: all {len(fresh)} workers serve {digest(file)}", flush=True)
+            outcome = f"reload: all {len(fresh)} workers serve {digest(file)}"
         else:
             old = fresh
             self.provide(self.file)
             file.close()
             for process in old:
                 process.kill()
-            print(f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: a new one was not ready",
-                  flush=True)
-        for process in old:
+            outcome = f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: a new one was not ready"
+        for process in old:  # one that retires may still answer with the model that it has
             process.join()
+        print(outcome, flush=True)
 
     def ready(self, fresh: list[Process]) -> bool:
         """Wait until all these workers are ready; False where one ends, or time is up, or this process is to end."""

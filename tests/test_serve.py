@@ -126,7 +126,7 @@ def test_new_models_come_without_a_lost_request(server):
             future.result()
     assert second[0] in {f"reload: all 2 workers serve {digest}" for digest in (new, newest)}
     assert second[1] == f"reload: all 2 workers serve {newest}"
-    until(lambda: not any(os.path.exists(f"/proc/{process}") for process in before))
+    assert not any(os.path.exists(f"/proc/{process}") for process in before)
     assert set(workers(server).values()) == {newest}
     expected = [np.maximum(factor * DATA, 0) for factor in (1, 2, 3)]
     assert {status for status, _ in answers} == {200}
