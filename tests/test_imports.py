@@ -113,6 +113,31 @@ def test_threads_may_import_at_once():
         assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
+PARTS_COME = """
+import sys
+import numpy, graphq as gq
+count = 0
+
+def trace(frame, event, argument):
+    global count
+    if frame.f_globals.get("__name__", "").startswith("graphq"):
+        setattr(numpy, f"part{count}", None)  # as another thread's import of a part of NumPy does, or of graphq
+        setattr(gq, f"part{count}", None)
+        count += 1
+        return trace
+
+sys.settrace(trace)
+import graphq.model.saved_values
+dir(gq)
+print(count > 100)
+"""
+
+
+def test_parts_of_packages_may_come_while_they_are_listed():
+    done = subprocess.run([sys.executable, "-c", PARTS_COME], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stdout + done.stderr
+
+
 def test_the_types_of_compile_are_found():
     hints = typing.get_type_hints(gq.compile)
     assert hints["return"] is gq.CompiledGraph and "avx2" in typing.get_args(typing.get_args(hints["isa"])[0])
