@@ -5,8 +5,9 @@
 To load a new model, give its file the name of the old one (`os.replace`) and send SIGHUP. This differs from
 `uvicorn --workers` in two ways:
 
-- A reload has one outcome for all workers, which a line on stdout states when only they are left. As many new workers start as there are old
-  ones; when all are ready the old ones retire, and if one is not ready in `--timeout` seconds all the old ones stay.
+- A reload has one outcome for all workers, which a line on stdout states when only they are left. As many new workers
+  start as there are old ones; when all are ready the old ones retire, and if one is not ready in `--timeout` seconds
+  all the old ones stay.
   uvicorn replaces one worker after the other and stops where one fails, which leaves both models in service.
 - Answers do not wait. uvicorn writes head and body of an answer one by one; where its processes share a socket that it
   made, Nagle's algorithm holds the body back until the client has acknowledged the head, which it puts off for 40 ms.

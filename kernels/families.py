@@ -12,12 +12,12 @@ from graphq.kernels.family.scales import RANGES
 from graphq.kernels.interpolate.family import INTERPOLATE
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.matmul.family import MATMUL
-from graphq.kernels.matmul_4bit.family import MATMUL_4BIT
+from graphq.kernels.matmul_compressed.family import MATMUL_COMPRESSED
 from graphq.kernels.pool.family import POOL
 from graphq.kernels.rows.family import ROW
 from graphq.kernels.ties.attach import attach
 
-FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_4BIT, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
+FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
 
 ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
 """Operations that partitions have kernels for, with what is lane-wise around them."""

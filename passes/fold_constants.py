@@ -14,7 +14,7 @@ MAX_ELEMENTS = 1 << 26
 
 
 def fold_constants(graph: Graph) -> int:
-    """op(constants) -> constant; but dequantize of 8 bits stays, for int8 and 4-bit weights fuse and f32 ones do not.
+    """op(constants) -> constant; but dequantize of at most 8 bits stays where fusions take it, and not f32 weights.
 
     So a Quantize -> Dequantize pair is never folded away, only a constant's quantize is. Wider integers, as biases are,
     no anchor takes.
@@ -23,12 +23,11 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _fuses(node: Node) -> bool:
-    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits, or weights in groups."""
+    """Whether anchors take what a dequantize is given; where its scales are tensors, the weights of some products."""
     if node.op.name == "dequantize":
         return taken(node)
-    return node.op.name == "dynamic_dequantize" and (
-        next(node.operands).dtype.name in ("s4", "u4") or node.attrs["qtype"] == "per_group" and taken(node)
-        and any(user.op.name == "conv_transpose" for user in node.output.users))
+    return node.op.name == "dynamic_dequantize" and taken(node) and any(
+        user.op.name in ("matmul", "conv_transpose") for user in node.output.users)
 
 
 def fold_dequantized_operands(graph: Graph) -> int:

@@ -64,11 +64,11 @@ class Fuse(Fusion):
         operations = self.family.operations
         if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
             return False
-        feeds_anchor = any(user.op.name in operations for user in node.output.users)
+        users = {user.op.name for user in node.output.users}
         if node.op.name == "multiply":
-            return not feeds_anchor and all(v.type.known and sum(d != 1 for d in v.type.dims) < 2
-                                            for v in node.operands)
-        return node.op.name in DEQUANTIZES and (not feeds_anchor or not self.floats and taken(node))
+            return users.isdisjoint((*operations, *DEQUANTIZES)) and all(
+                v.type.known and sum(d != 1 for d in v.type.dims) < 2 for v in node.operands)
+        return node.op.name in DEQUANTIZES and (users.isdisjoint(operations) or not self.floats and taken(node))
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """Kernels must be able to compute the partition, with each sum computed once."""

@@ -40,7 +40,7 @@ ROOMS = {
     "graphq.kernels.interpolate": "resizing",
     "graphq.kernels.concat": "concatenation, with a scale for each part",
     "graphq.kernels.matmul": "matrix products of integers and floats; the machine's measured peaks",
-    "graphq.kernels.matmul_4bit": "matrix products of weights of 4 bits",
+    "graphq.kernels.matmul_compressed": "matrix products of weights of 4 bits",
     "graphq.kernels.depthwise": "depthwise convolutions: packed weights and tiles",
     "graphq.kernels.conv": "convolutions, direct and transposed",
     "graphq.kernels.recurrent": "LSTM, GRU and RNN",

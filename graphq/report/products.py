@@ -63,8 +63,9 @@ def _family(node: Node) -> Family | None:
     """The family whose kernels come nearest to an integer product."""
     families = [f for f in FAMILIES if node.op.name in f.operations and f.quantized]
     weights = node.inputs[1].node if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    narrow = weights is not None and weights.op.name in DEQUANTIZES and next(weights.operands).dtype.bits == 4
-    return next((f for f in families if (f.name == "matmul_4bit") == narrow), families[0] if families else None)
+    narrow = weights is not None and weights.op.name in DEQUANTIZES and (
+        next(weights.operands).dtype.bits == 4 or weights.attrs["qtype"] == "per_group")
+    return next((f for f in families if (f.name == "matmul_compressed") == narrow), families[0] if families else None)
 
 
 def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],

@@ -15,7 +15,7 @@ from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
 """The word of an argument block with the address of a table of functions (`outputs`)."""
-HEADER_WORDS = 32
+HEADER_WORDS = 36
 """Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""
 
 

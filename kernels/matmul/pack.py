@@ -34,7 +34,7 @@ from graphq.plan.step import Step, Target, plan_rows
 PANEL = 16
 SLACK = 15 * LINE
 DESCRIPTOR = Record("group", "groups", "panel_bytes", "zero_points", "lines")
-"""What packed 4-bit weights (`matmul_4bit.pack`) have in the place of a panel's column sums: the rows of a group, the
+"""What weights that `matmul_compressed.pack` made have in the place of a panel's column sums: the rows of a group, the
 groups, bytes of a panel, and where in it zero points and lines begin."""
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """Weights (k, n) to pack, `each` panels a block. Bytes are xored with `flip`.

@@ -41,7 +41,8 @@ MOST_VECTORS = 128
 
 MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
                 "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
-                "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept")
+                "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept", "row_scales",
+                "row_scales_table", "row_scales_row", "row_scales_step")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
     panel_bytes              of a panel of w
@@ -54,6 +55,8 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
     ahead, ahead_bytes       weights of the next step, or 0
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
     kept                     bytes of a tile's copies, where they are kept for all columns
+    row_scales, row_scales_table    with compressed weights, the scales of activations
+    row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
 
 The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and `rooms`.
 """
@@ -77,8 +80,8 @@ class Product(NamedTuple):
     """`batch` times activations (m, k) of `a_dtype` x packed weights (k, n).
 
     `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
-    channels each. Weights are as `pack` makes them; 4-bit ones, of `w_dtype` "s4", as `matmul_4bit.pack` does, those
-    of `w_dtype` SORTED as `pack.pack_sorted` does.
+    channels each. Weights are as `pack` makes them, of `w_dtype` SORTED as `pack.pack_sorted` does, and of the others
+    that `matmul_compressed.tiles` names as `matmul_compressed.pack` does.
     """
 
     a_dtype: str
@@ -99,6 +102,11 @@ class Product(NamedTuple):
     def dtypes(self) -> tuple[str, str]:
         """The dtypes of activations and packed weights; by default weights are s8, or floats as the activations."""
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it multiplies floats."""
+        return (self.a_dtype, self.a_dtype) in FLOATS
 
     @property
     def row_bytes(self) -> int:
@@ -321,12 +329,12 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None))
     tiles, tails, setups = [], [], []
-    own = level.base if x.dtypes in FLOATS else level
+    own = level.base if x.is_float else level
     for one in kernels:
         most = one.tile[1] // PANEL
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [
-            modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
+            modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes, one.tile[0], panels,
                          is_emulated(one.level), layout, *inside, level=own, cache=cache,
                          wanted=len(kernels) * len(rest) == 1)
             for panels in (most, *rest)]
@@ -343,7 +351,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
-    panel_bytes = 0 if x.w_dtype == "s4" else (row_bytes + 3) // 4 * 64 * all_taps  # of 4 bits: set by the caller
+    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # of compressed weights: set by the caller
     order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
         if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({

@@ -16,6 +16,8 @@ from graphq.kernels.jit.isa import Level, level_named
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Builder: TypeAlias = Callable[..., Functions]
+Dtypes: TypeAlias = tuple[str, ...]
+"""The dtypes of activations and packed weights."""
 ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
 
 
@@ -24,14 +26,13 @@ class Kernel(NamedTuple):
 
     A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
 
-    `build(dtype, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
-    the module has the block functions `tile` and, when the machine needs preparing, `setup`. `dtype` is the first of
-    `dtypes`. Kernels whose tiles write outputs take a Store, too, and whether its bytes are `packed`
-    (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the ways to find
-    activations (see `tile_frame`) that it has.
+    `build(dtypes, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
+    the module has the block functions `tile` and, when the machine needs preparing, `setup`. Kernels whose tiles write
+    outputs take a Store, too, and whether its bytes are `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)`
+    estimates cycles of one core. `layouts` are the ways to find activations (see `tile_frame`) that it has.
     """
 
-    dtypes: tuple[str, ...]
+    dtypes: Dtypes
     tile: tuple[int, int]
     level: str
     build: Builder
@@ -62,7 +63,7 @@ class Kernel(NamedTuple):
 KERNELS: dict[str, Kernel] = {}
 
 
-def register_kernel(dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int, int]], level: str,
+def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: str,
                     cost: Callable[[Kernel, int, int, int], float],
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
@@ -80,7 +81,7 @@ def register_kernel(dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int
     return register
 
 
-def select(dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level, *,
+def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
            layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k. Raises KernelError when no kernel fits."""
     fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]

@@ -13,7 +13,7 @@ from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.scalar import scalar_tile
-from graphq.kernels.matmul.table import ActivationLayout, Kernel, register_kernel
+from graphq.kernels.matmul.table import ActivationLayout, Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
@@ -116,58 +116,58 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
-def build_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build the plain loops."""
-    return tile_functions(scalar_tile(128 if dtype == "s8" else 0, layout))
+    return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
-def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtype, 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
-def build_avx2_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx2_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build vpmaddubsw on 32 bytes of products that cannot saturate, and vpmaddwd on the others."""
-    return tile_functions(vector_tile(rows, panels, in_order(dtype, 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
-def build_avx512_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx512_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
     """Build vpmaddubsw on 64 bytes of products that cannot saturate, and vpmaddwd on the others."""
-    return tile_functions(vector_tile(rows, panels, in_order(dtype, 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
                  layouts=COPYING)
-def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
     """Build vpdpbusd on 8 columns."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
-def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtype, 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
 @register_kernel(DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_vnni, parts=1))
-def build_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build vpdpbusd on 16 columns; outputs of a Store are `packed` as `outputs.packs` says."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtype, 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
@@ -182,29 +182,29 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> fl
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
-def build_floats_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build fused multiply-adds, four at a time, that any CPU can do."""
-    return tile_functions(vector_tile(rows, panels, floats(dtype, 4, True), layout))
+    return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 4, True), layout))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
-def build_floats_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build vfmadd on 8 columns."""
-    return tile_functions(vector_tile(rows, panels, floats(dtype, 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
 @register_kernel(FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
-def build_floats_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
     """Build vfmadd on 16 columns; what widens weights takes registers too."""
-    return tile_functions(vector_tile(rows, panels, floats(dtype, 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
-def build_amx(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_amx(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build tdpbusd or tdpbssd on tile registers."""
-    return tile_functions(amx_tile(rows // 16, panels, dtype, emulated, layout), amx_setup(rows // 16, emulated))
+    return tile_functions(amx_tile(rows // 16, panels, dtypes[0], emulated, layout), amx_setup(rows // 16, emulated))

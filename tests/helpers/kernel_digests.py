@@ -114,7 +114,7 @@ def sources(seeds):
     for kernel in KERNELS.values():
         for layout in kernel.layouts:
             for emulated in (False, True):
-                modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.dtypes[0], kernel.tile[0],
+                modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.dtypes, kernel.tile[0],
                              kernel.tile[1] // 16, emulated, layout, cache=False)
     for name, of in itertools.product(peaks.PRODUCTS, peaks.LANES):
         modules.load("peak", peaks.peak_module, f"{name} {of}", cache=False)

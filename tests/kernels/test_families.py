@@ -30,7 +30,8 @@ def test_fusions_are_pickled(fusion):
 
 
 @pytest.mark.parametrize("family,floats,message", [
-    ("dense", False, "must be one of convolution, matmul, matmul_4bit, pool, interpolate, concat, row, eltwise, got"),
+    ("dense", False,
+     "must be one of convolution, matmul, matmul_compressed, pool, interpolate, concat, row, eltwise, got"),
     ("row", False, "the family 'row' has no fusion with floats=False"),
     ("concat", True, "the family 'concat' has no fusion with floats=True")])
 def test_a_fusion_of_what_is_not_there_is_refused(family, floats, message):

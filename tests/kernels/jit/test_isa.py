@@ -58,7 +58,7 @@ def test_levels_are_named_in_their_table_and_in_those_of_kernels_alone():
     files = [path.relative_to(root).as_posix() for folder in ("graphq", "kernels", "passes")
              for path in (root / folder).rglob("*.py")
              if any(isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(path.read_text())))]
-    assert {*files} == {"kernels/jit/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_4bit/tiles.py"}
+    assert {*files} == {"kernels/jit/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_compressed/tiles.py"}
 
 
 def test_native_levels_have_all_that_they_include():

@@ -8,7 +8,7 @@ import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.matmul.family import macs
 from graphq.kernels.matmul.lower import check_matmul, refuse_overflow
-from graphq.kernels.matmul_4bit.lower import check_matmul_4bit
+from graphq.kernels.matmul_compressed.lower import check_matmul_compressed
 
 
 def refused(check, body, constants):
@@ -96,7 +96,7 @@ def test_macs():
     assert macs(g.matmul_integer(a, b).node) == 3 * 7 * 2
 
 
-# -- 4-bit weights -----------------------------------------------------------------------------------------------------
+# -- compressed weights -----------------------------------------------------------------------------------------------
 
 
 def four(w="s4", x="u8", dims=(2, 8), w_dims=(8, 6), zps=None, zp_dtype="s32", left=None, right=None, **attrs):
@@ -116,35 +116,37 @@ def four(w="s4", x="u8", dims=(2, 8), w_dims=(8, 6), zps=None, zp_dtype="s32", l
     return g, constants
 
 
+PACKED = "compressed weights are packed at compile time: they, scales and zero points must be constant"
 PER_COLUMN = {"qtype": "per_channel", "axis": 1}
 
 
 @pytest.mark.parametrize("w, zps, fits", [
-    ("s4", [-120, 0, 0, 0, 0, 0], True), ("s4", [-121, 0, 0, 0, 0, 0], False), ("s4", [0, 0, 0, 0, 0, 120], True),
-    ("s4", [0, 0, 0, 0, 0, 121], False), ("u4", [-112, 0, 0, 0, 0, 100], True), ("u4", [-113, 0, 0, 0, 0, 100], False),
-    ("u4", [0, 0, 0, 0, 0, 128], True), ("u4", [0, 0, 0, 0, 0, 129], False)])
+    ("s4", [-57, 0, 0, 0, 0, 0], True), ("s4", [-58, 0, 0, 0, 0, 0], False), ("s4", [0, 0, 0, 0, 0, 56], True),
+    ("s4", [0, 0, 0, 0, 0, 57], False), ("u4", [-49, 0, 0, 0, 0, 60], True), ("u4", [-50, 0, 0, 0, 0, 60], False),
+    ("u4", [0, 0, 0, 0, 0, 64], True), ("u4", [0, 0, 0, 0, 0, 65], False)])
 def test_zero_points_of_4_bit_weights(w, zps, fits):
     g, constants = four(w, zps=zps, right=PER_COLUMN)
     if fits:
-        _, product, _ = check_matmul_4bit(g, constants)
+        _, product, _ = check_matmul_compressed(g, constants)
         low = 8 if w == "s4" else 0
         assert product.z.tolist() == [[z + low for z in zps]] and product.n == 6 and product.u.max() == 1 + low
         assert (product.centred[0, :, 0] == 1 - zps[0]).all()
         return
-    reason, edit, operand = refused(check_matmul_4bit, g, constants)
-    assert reason == "4-bit weights less their zero points must fit in s8, the zero points are " \
+    reason, edit, operand = refused(check_matmul_compressed, g, constants)
+    assert reason == "weights of 4 bits less their zero points must be -64 to 64, the zero points are " \
         f"{min(zps)} to {max(zps)}"
-    assert (edit, operand) == ("take zero points among the 4-bit numbers", 1)
+    assert (edit, operand) == ("take zero points among the 4-bit numbers, or the middle of those of 8 bits", 1)
 
 
 @pytest.mark.parametrize("options, missing, reason, operand", [
     (dict(x="s16"), None, "the source is s16, integer kernels take u8 and s8", 0),
     (dict(left={"qtype": "per_channel", "axis": 1, "scales": [1.0] * 8}), None,
-     "with 4-bit weights the source has one scale and is not transposed", 0),
-    (dict(dims=(8, 2), transpose_a=True), None, "with 4-bit weights the source has one scale and is not transposed", 0),
-    (dict(), 1, "4-bit weights are packed at compile time: they, scales and zero points must be constant", 1),
-    (dict(), 2, "4-bit weights are packed at compile time: they, scales and zero points must be constant", 1),
-    (dict(zps=[0]), 3, "4-bit weights are packed at compile time: they, scales and zero points must be constant", 1),
+     "with compressed weights the source has one scale, or scales of rows and groups that are tensors", 0),
+    (dict(dims=(8, 2), transpose_a=True), None,
+     "with compressed weights the source is dequantized to f32, and not transposed", 0),
+    (dict(), 1, PACKED, 1),
+    (dict(), 2, PACKED, 1),
+    (dict(zps=[0]), 3, PACKED, 1),
     (dict(right={"qtype": "per_channel", "axis": 0}, w_dims=(6, 8), dims=(2, 6)), None,
      "the weights are quantized along axis 0, which is not the columns'", 1),
     (dict(right={"qtype": "per_channel", "axis": 1}, w_dims=(8, 6), dims=(2, 6), transpose_b=True), None,
@@ -153,7 +155,7 @@ def test_4_bit_weights_that_are_refused(options, missing, reason, operand):
     g, constants = four(**options)
     if missing is not None:
         constants[missing] = None
-    assert refused(check_matmul_4bit, g, constants)[::2] == (reason, operand)
+    assert refused(check_matmul_compressed, g, constants)[::2] == (reason, operand)
 
 
 def test_groups_of_4_bit_weights():
@@ -169,24 +171,24 @@ def test_groups_of_4_bit_weights():
         g.output(g.matmul(g.dequantize(a, scales=[0.5], zps=[-7]), right, transpose_b=swap), name="y")
         arrays = [rng.integers(-128, 128, (3, 8)).astype(np.int8), rng.integers(0, 16, w.shape).astype(ml_dtypes.uint4),
                   rng.uniform(0.5, 2, dims).astype(np.float32), rng.integers(0, 16, dims).astype(ml_dtypes.uint4)]
-        _, product, producers = check_matmul_4bit(g, [None, *arrays[1:]])
+        _, product, producers = check_matmul_compressed(g, [None, *arrays[1:]])
         assert [n.op.name for n in producers] == ["dequantize", "dynamic_dequantize"]
         assert (product.a, product.a_zp, product.n, len(product.z), product.transposed) == (0, -7, 6, 2, swap)
         want = gq.reference(g, dict(zip(("x", "w", "s", "z"), arrays, strict=True)))
         np.testing.assert_allclose(product.accumulate(arrays), want, rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.parametrize("k, fits", [(66311, True), (66312, False)])
+@pytest.mark.parametrize("k, fits", [(131586, True), (131587, False)])
 def test_sums_of_groups_at_the_limit(k, fits):
-    """The most of a source is 255, of weights less their zero points 15 - -112."""
-    g, constants = four("u4", dims=(2, k), w_dims=(k, 6), zps=[-112] * 6, right=PER_COLUMN)
+    """The most of a source is 255, of weights less their zero points 15 - -49."""
+    g, constants = four("u4", dims=(2, k), w_dims=(k, 6), zps=[-49] * 6, right=PER_COLUMN)
     constants[1] = np.full((k, 6), 15, np.int8).astype(ml_dtypes.uint4)
-    bound = 255 * 127 * k
+    bound = 255 * 64 * k
     if fits:
-        check_matmul_4bit(g, constants)
+        check_matmul_compressed(g, constants)
         return
-    reason, edit, operand = refused(check_matmul_4bit, g, constants)
-    assert reason == f"sums over groups of {k} can reach {bound}, beyond s32" and bound - 255 * 127 < 2**31 < bound
+    reason, edit, operand = refused(check_matmul_compressed, g, constants)
+    assert reason == f"sums over groups of {k} can reach {bound}, beyond s32" and bound - 255 * 64 < 2**31 < bound
     assert (edit, operand) == ("take smaller groups", 1)
 
 
@@ -195,9 +197,9 @@ def test_scales_after_a_product_have_inverses(scale, fits):
     g, constants = four()
     g.set_outputs([g.quantize(g.outputs[0], dtype="u8", scales=[scale])], ["q"])
     if fits:
-        check_matmul_4bit(g, constants)
+        check_matmul_compressed(g, constants)
     else:
-        reason, edit, _ = refused(check_matmul_4bit, g, constants)
+        reason, edit, _ = refused(check_matmul_compressed, g, constants)
         assert reason == "1/scale of a quantize is not a finite f32"
         assert edit == "give the quantize a scale above 2**-127"
 

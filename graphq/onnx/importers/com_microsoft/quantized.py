@@ -10,7 +10,7 @@ import numpy as np
 
 from graphq import dtypes as t
 from graphq.errors import GraphError
-from graphq.ir import Value
+from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
@@ -172,7 +172,10 @@ PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
 
 @imports("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(c: Call) -> Outputs:
-    """B holds [n, blocks, bytes], the lower bits first; scales and zero points are one for each block along k."""
+    """B holds [n, blocks, bytes], the lower bits first; scales and zero points are one for each block along k.
+
+    accuracy_level 4 lets activations be integers. They are where weights less their zero points fit in 8 bits.
+    """
     k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
     packed, scales = c.data(1), c.data(2)
     if bits not in PACKED or packed is None or scales is None or c.has(4):
@@ -188,8 +191,23 @@ def matmul_n_bits(c: Call) -> Outputs:
         zp = unpacked(given.reshape(n, -1), bits)[:, :blocks].T
     g = c.graph
     p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(zp.astype(dtype.numpy)), 0, block)
-    y = g.matmul(c.input(0), dequantized(c, g.constant(np.ascontiguousarray(w)), p, c.input(0).dtype))
+    x = c.input(0)
+    if c.attr("accuracy_level", 0) == 4 and k % block == 0 and x.dtype == t.f32 and x.shape is not None \
+            and (bits == 4 or bits == 8 and not c.has(3)):
+        x = quantized_in_blocks(g, x, k, block)
+    y = g.matmul(x, dequantized(c, g.constant(np.ascontiguousarray(w)), p, x.dtype))
     return g.add(y, c.input(5)) if c.has(5) else y
+
+
+def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
+    """`x` as s8 and back to f32, each block of its last axis, of size `k`, with the scale max |x| / 127."""
+    outer = [0] * (len(x.shape or ()) - 1)
+    parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
+    scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
+    q = g.quantize(g.divide(parts, scales), dtype="s8", scales=[1.0])
+    q = g.static_reshape(q, shape=[*outer, k], special_zero=True)
+    scales = g.static_reshape(scales, shape=[*outer, k // block], special_zero=True)
+    return g.dynamic_dequantize(q, scales, qtype="per_group", group_shape=[1] * len(outer) + [block])
 
 
 def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:

@@ -1,0 +1,283 @@
+"""From a partition's body with compressed weights to what its kernels compute, and to the formula of the numbers.
+
+Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. Activations
+x of 8 bits have one zero point zx, and a scale sx: one, one of each row, or one of each row and group. Then
+
+    acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
+    y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
+
+The sum starts from 0 and goes through the groups in order, one IEEE multiplication and one addition each. Activations
+of f32 meet the weights that the graph as written has, f32(w - zw) * s, in the sums of all float products
+(`float_sums`). Bias and epilogue follow as in `matmul.lower`.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.checks import check_lanes
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
+from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.scales import RANGES, wrapped
+from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.lanes.expression import Expr, acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul_compressed.pack import BITS, REACH, pack_floats, pack_integers
+from graphq.kernels.numbers.float_sums import BLOCK, float_sums
+
+LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
+"""What is added to weights of a dtype so that they begin at 0."""
+FINEST = 8
+"""Groups of f32 activations are multiples of so many rows, a line of 4-bit weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedMatmul:
+    """The operands of a matmul with compressed weights: input numbers of the partition, and its constants.
+
+    `z` (groups, n) are the zero points of the weights `u`, `scales` are s of the formula, or m where activations have
+    one scale, which is known. `weights` are as the graph has them: (n, k) where they are `transposed`, from `-low` on.
+    `row_scales` is the input number of scales that rows of activations have, (..., row_groups).
+    """
+
+    a: int
+    a_dtype: str
+    a_shape: tuple[int, ...]
+    weights: np.ndarray
+    w_dtype: str
+    transposed: bool
+    z: np.ndarray
+    scales: np.ndarray
+    a_zp: int = 0
+    row_scales: int | None = None
+    row_groups: int = 1
+
+    @property
+    def n(self) -> int:
+        """Columns of the result."""
+        return self.weights.shape[0 if self.transposed else 1]
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight."""
+        return BITS[self.w_dtype]
+
+    @property
+    def u(self) -> np.ndarray:
+        """The weights (k, n) from 0 on, a copy."""
+        u = (self.weights.astype(np.int16) + LOW[self.w_dtype]).astype(np.uint8)
+        return np.ascontiguousarray(u.T if self.transposed else u)
+
+    @property
+    def centred(self) -> np.ndarray:
+        """w - zw, s32 (groups, group, n)."""
+        return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
+
+    def packed(self) -> np.ndarray:
+        """The weights as kernels read them; corrections undo the zero point and the shift of 8-bit activations."""
+        if self.a_dtype == "f32":
+            return pack_floats(self.u, self.z, self.scales, self.bits)
+        shift = self.a_zp + (128 if self.a_dtype == "s8" else 0)
+        sums = self.centred.sum(axis=1, dtype=np.int64)
+        return pack_integers(self.u, self.z, self.scales, wrapped(-shift * sums), self.bits)
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The sums y of the formula, in f32."""
+        x, w = inputs[self.a], self.centred
+        if self.a_dtype == "f32":
+            w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n)
+            return float_sums(x, w) if x.ndim > 1 else float_sums(x[None], w)[0]
+        centred, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
+        total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
+        size = w.shape[1]
+        with np.errstate(all="ignore"):
+            for g, scales in enumerate(self.scales):
+                exact = centred[..., g * size:(g + 1) * size] @ w[g]
+                if self.row_scales is not None:
+                    scales = scales * inputs[self.row_scales][..., g % self.row_groups, None]
+                total += exact.astype(np.int32).astype(np.float32) * scales
+        return total
+
+
+def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, CompressedMatmul, list[Node]]:
+    """The matmul of a body, with weights of dynamic_dequantize or dequantize, and an epilogue; raises Unsupported.
+
+    `constants` has the arrays of constant inputs. Gives the node, its operands, and the nodes that only kernels read.
+    """
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name == "matmul")
+    left, right = (v.node for v in islice(node.operands, 2))
+    assert right is not None
+    if left is not None and left.op.name == right.op.name == "dequantize":
+        raise Unsupported("of one scale a tensor or column, that are known, the family of matmuls has kernels")
+    weights = _Weights(body, node, right, constants)
+    product = _floats(body, node, weights) if left is None else _integers(body, left, weights)
+    producers = [right] if left is None else [left, right]
+    check_lanes(body, out, node, producers, range(2), anchored=True)
+    return node, product, producers
+
+
+def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body that `check_matmul_compressed` accepts; raises Unsupported."""
+    node, product, producers = check_matmul_compressed(body, constants)
+    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
+
+    def dense(args: list[Any]) -> Expr:
+        return acc("f32") if len(args) < 3 or args[2] is None else acc("f32") + args[2]
+
+    expr = translate(e, body, (node, dense), producers, range(2))
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
+
+
+class _Weights:
+    """The constant weights of a matmul, that come from the node `dequantizes`; raises Unsupported."""
+
+    def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
+        w = next(dequantizes.operands)
+        if w.dtype.name not in BITS:
+            raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4, u4, s8 and u8",
+                              "quantize the weights to 4 or 8 bits, or give them one scale a column", 1)
+        if dequantizes.output.dtype != "f32":
+            raise Unsupported(f"the weights are dequantized to {dequantizes.output.dtype}, kernels scale in f32",
+                              "dequantize the weights with scales of f32, and cast the result", 1)
+        self.dtype, self.transposed = w.dtype.name, node.attrs["transpose_b"]
+        self.source_transposed = node.attrs["transpose_a"]
+        index = {v: k for k, v in enumerate(body.inputs)}
+        given = [_constant(v, index, constants) for v in dequantizes.inputs]
+        attrs = dequantizes.attrs
+        if dequantizes.op.name == "dequantize":
+            given += [np.asarray(attrs["scales"], np.float32), np.asarray(attrs["zps"] or [0] * len(attrs["scales"]))]
+        data, scales, zps = (*given, None)[:3]
+        assert data is not None and scales is not None
+        if data.ndim != 2 or not data.size:
+            raise Unsupported(f"compressed weights are one matrix, got {w.type}",
+                              "take one matrix of weights, or expand them", 1)
+        self.data = data
+        spread = _Spread(dequantizes, data.shape, self.transposed)
+        self.z = spread.of(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + LOW[self.dtype]
+        self.scales = spread.of(scales).astype(np.float32)
+
+    @property
+    def k(self) -> int:
+        """Rows of the weights."""
+        return self.data.shape[1 if self.transposed else 0]
+
+    def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
+        """Zero points and scales of so many groups, a multiple of what there are."""
+        times = groups // len(self.z)
+        return self.z.repeat(times, axis=0).astype(np.int32), self.scales.repeat(times, axis=0)
+
+
+def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
+    """The operands of a matmul with f32 activations, in groups that blocks of sums consist of."""
+    a = next(node.operands)
+    if a.dtype != "f32":
+        raise Unsupported(f"the source is {a.dtype}, compressed weights take f32, or u8 and s8 that are dequantized",
+                          "cast the source to f32", 0)
+    if w.source_transposed and len(a.type.dims) > 1:
+        raise Unsupported("with compressed weights the source is not transposed", "transpose the source before", 0)
+    group = gcd(w.k // len(w.z), BLOCK)
+    if group % FINEST:
+        raise Unsupported(f"groups of {w.k // len(w.z)} rows are no multiple of {FINEST}",
+                          f"take groups of a multiple of {FINEST} rows", 1)
+    if np.abs(w.z).max() >= 1 << 22:
+        raise Unsupported("zero points are beyond 22 bits", "take smaller zero points", 1)
+    z, scales = w.repeated(w.k // group)
+    return CompressedMatmul(body.inputs.index(a), "f32", a.type.dims, w.data, w.dtype, w.transposed, z, scales)
+
+
+def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
+    """The operands of a matmul with dequantized activations."""
+    a = next(left.operands)
+    if a.dtype.name not in RANGES:
+        raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8",
+                          "quantize the source to u8 or s8", 0)
+    if w.source_transposed or left.output.dtype != "f32":
+        raise Unsupported("with compressed weights the source is dequantized to f32, and not transposed",
+                          "dequantize to f32, and transpose the source before", 0)
+    index, known, zp, groups = body.inputs.index, np.float64(1), 0, 1
+    row_scales = None
+    if left.op.name == "dequantize":
+        if left.attrs["qtype"] != "per_tensor":
+            raise Unsupported("with compressed weights the source has one scale, or scales of rows and groups that are "
+                              "tensors", "quantize the source per tensor", 0)
+        known, zp = np.float64(np.float32(left.attrs["scales"][0])), (left.attrs["zps"] or (0,))[0]
+    else:
+        groups = _row_groups(left, a.type.dims)
+        row_scales = index(left.operand(1))
+    if max(groups, len(w.z)) % len(w.z) or max(groups, len(w.z)) % groups or groups not in (1, max(groups, len(w.z))):
+        raise Unsupported(f"the source has scales of {groups} groups, the weights of {len(w.z)}",
+                          "quantize source and weights in groups of the same size", 0)
+    z, scales = w.repeated(max(groups, len(w.z)))
+    least, most = REACH[BITS[w.dtype]]
+    if -z.min() + (1 << BITS[w.dtype]) - 1 > most or -z.max() < least:
+        low = LOW[w.dtype]
+        raise Unsupported(f"weights of {BITS[w.dtype]} bits less their zero points must be {least} to {most}, the zero "
+                          f"points are {z.min() - low} to {z.max() - low}",
+                          "take zero points among the 4-bit numbers, or the middle of those of 8 bits", 1)
+    with np.errstate(over="ignore"):
+        scales = (known * scales.astype(np.float64)).astype(np.float32)
+    product = CompressedMatmul(index(a), a.dtype.name, a.type.dims, w.data, w.dtype, w.transposed, z, scales, zp,
+                               row_scales, groups)
+    _refuse_overflow(product)
+    return product
+
+
+def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
+    """How many scales each row of dynamically dequantized activations has."""
+    attrs, wanted = left.attrs, "a source of compressed weights whose scales are tensors has them in groups of rows"
+    if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
+        raise Unsupported(f"{wanted}, and no zero points",
+                          "quantize the source symmetrically, in groups of [1, ..., size]", 0)
+    return dims[-1] // int(attrs["group_shape"][-1])
+
+
+def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
+    """The data of an operand of what dequantizes weights; None when it is absent."""
+    if v is None:
+        return None
+    data = constants[index[v]]
+    if data is None:
+        raise Unsupported("compressed weights are packed at compile time: they, scales and zero points must be "
+                          "constant", "make weights, scales and zero points constants", 1)
+    return data
+
+
+class _Spread:
+    """Parameters of a dequantize of weights as (groups along k, n)."""
+
+    def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
+        self.attrs, self.transposed = node.attrs, transposed
+        self.along_k = 1 if transposed else 0
+        self.n = shape[1 - self.along_k]
+        if self.attrs["qtype"] == "per_channel" and self.attrs["axis"] % 2 == self.along_k:
+            weights = next(node.operands)
+            raise Unsupported("the weights are quantized along {own}, which is not the columns'",
+                              "quantize the weights along {columns}, or in groups", 1,
+                              own=Axes(weights, (self.along_k,)), columns=Axes(weights, (1 - self.along_k,)))
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Scales or zero points, one a group and column."""
+        if self.attrs["qtype"] != "per_group":
+            return np.broadcast_to(values.reshape(1, -1), (1, self.n))
+        values = values.T if self.transposed else values
+        return values.repeat(self.attrs["group_shape"][1 - self.along_k], axis=1)
+
+
+def _refuse_overflow(p: CompressedMatmul) -> None:
+    """Refuse sums of a group that could leave s32."""
+    most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
+    group = p.weights.size // p.n // len(p.z)
+    if most * group * 255 < 2**31:
+        return
+    bound = most * int(np.abs(p.centred).sum(axis=1, dtype=np.int64).max(initial=0))
+    if bound >= 2**31:
+        raise Unsupported(f"sums over groups of {group} can reach {bound}, beyond s32",
+                          "take smaller groups", 1)
+

@@ -1,0 +1,147 @@
+"""Kernels with compressed weights, native where the machine has them and emulated, against NumPy."""
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from guarded_memory import guarded
+
+from graphq.errors import KernelError
+from graphq.kernels.jit import isa
+from graphq.kernels.lanes.expression import acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul.table import KERNELS, select
+from graphq.kernels.matmul_compressed import tiles
+from graphq.kernels.matmul_compressed.pack import REACH, pack_floats, pack_integers, panel_bytes
+from graphq.kernels.numbers.float_sums import float_sums
+from graphq.plan.step import Target
+
+NATIVE = [level.name for level in isa.available()]
+COMPRESSED = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + tiles.FLOATS]
+# Emulated kernels compile slowly: levels that the machine has are emulated in one tile shape.
+RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
+RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k.level != "scalar" and (
+    k.level not in NATIVE or k.tile == next(x.tile for x in COMPRESSED if (x.level, x.dtypes) == (k.level, k.dtypes)))]
+SHAPES = [  # m, groups, group, n
+    (1, 1, 1, 1), (1, 4, 32, 64), (2, 3, 8, 17), (3, 2, 7, 16), (5, 3, 12, 37), (7, 1, 131, 80), (13, 5, 4, 130)]
+FLOAT_SHAPES = [(1, 1, 8, 1), (1, 9, 32, 64), (3, 2, 256, 16), (5, 3, 128, 37), (9, 5, 64, 50), (13, 33, 8, 130)]
+
+
+def weights(groups, group, n, bits, seed=0):
+    """u, z, scales and corrections; the first columns have extreme weights and zero points."""
+    rng = np.random.default_rng(seed)
+    most = (1 << bits) - 1
+    low, high = REACH[bits]
+    u = rng.integers(0, most + 1, (groups * group, n), dtype=np.uint8)
+    z = rng.integers(most - high, 1 - low, (groups, n))
+    u[:, 0], z[:, 0] = most, most - high
+    u[:, -1], z[:, -1] = 0, -low
+    return (u, z, rng.uniform(1e-3, 1e-2, (groups, n)).astype(np.float32),
+            rng.integers(-2**31, 2**31, (groups, n)).astype(np.int32))
+
+
+def expected(a, row_scales, u, z, scales, corrections):
+    """The module's formula, integers modulo 2**32."""
+    shift = 128 if a.dtype == np.int8 else 0
+    size, total = len(u) // len(z), np.zeros((len(a), u.shape[1]), np.float32)
+    for g in range(len(z)):
+        k = slice(g * size, (g + 1) * size)
+        exact = (a[:, k].astype(np.int64) + shift) @ (u[k].astype(np.int64) - z[g]) + corrections[g]
+        total += exact.astype(np.uint32).view(np.int32).astype(np.float32) * (row_scales[:, g, None] * scales[g])
+    return total
+
+
+def run(kernel, level, a, packed, n, threads=1, **row_scales):
+    m, k = a.shape
+    out, source, packed = guarded(np.full((m, n), np.nan, np.float32)), guarded(a), guarded(packed)
+    product = matmul.Product(kernel.dtypes[0], m, n, k, w_dtype=kernel.dtypes[1])
+    step = matmul.plan_matmul(Store(acc("f32"), "f32"), product, Target(level, threads), kernel)
+    words = {"a": source.ctypes.data, "w": packed.ctypes.data, "panel_bytes": panel_bytes(packed), **row_scales}
+    step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
+    return np.array(out)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), [p for p in RUNS if p.values[0].dtypes in tiles.DTYPES])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_integers_equal_the_formula(kernel, emulated, extreme):
+    low, high, dtype = (0, 255, np.uint8) if kernel.dtypes[0] == "u8" else (-128, 127, np.int8)
+    bits, rng = tiles.BITS[kernel.dtypes[1]], np.random.default_rng(1)
+    with isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level)) as level:
+        for m, groups, group, n in SHAPES:
+            a = rng.integers(low, high + 1, (m, groups * group), dtype=dtype)
+            if extreme:
+                a = rng.choice(np.array([low, high], dtype), a.shape)
+            w = weights(groups, group, n, bits)
+            scales = guarded(rng.uniform(0.5, 2, (m, groups)).astype(np.float32))
+            got = run(kernel, level, a, pack_integers(*w, bits), n, threads=1 + extreme,
+                      row_scales=scales.ctypes.data, row_scales_row=4 * groups, row_scales_step=4)
+            assert got.tobytes() == expected(a, scales, *w).tobytes(), (m, groups, group, n)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), [p for p in RUNS if p.values[0].dtypes in tiles.FLOATS])
+def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
+    bits, rng = tiles.BITS[kernel.dtypes[1]], np.random.default_rng(1)
+    with isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level)) as level:
+        for m, groups, group, n in FLOAT_SHAPES:
+            a = rng.standard_normal((m, groups * group)).astype(np.float32)
+            u, z, scales, _ = weights(groups, group, n, bits)
+            z[:, n // 2] = 300  # beyond the weights
+            scales[0] *= -1
+            expanded = (u.reshape(groups, group, n).astype(np.int64) - z[:, None]).astype(np.float32) * scales[:, None]
+            got = run(kernel, level, a, pack_floats(u, z, scales, bits), n)
+            assert got.tobytes() == float_sums(a, expanded.reshape(-1, n)).tobytes(), (m, groups, group, n)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("groups", "group", "n"), [(1, 1, 1), (3, 12, 37), (2, 8, 16), (4, 5, 20)])
+def test_pack_follows_the_layout(groups, group, n, bits):
+    u, z, scales, corrections = weights(groups, group, n, bits)
+    for packed in (pack_integers(u, z, scales, corrections, bits), pack_floats(u, z, scales, bits)):
+        rows, panels = 32 // bits, -(-n // 16)
+        lines = -(-group // rows)
+        words = packed[:64 * panels].view(np.int64).reshape(panels, 8)
+        size, zero_points, start = words[0, 2:5]
+        assert packed.ctypes.data % 64 == 0 and (words == words[0]).all() and words[0, :2].tolist() == [group, groups]
+        assert size % 64 == zero_points % 64 == start % 64 == 0 and packed.nbytes == panels * (64 + size)
+        integers = (packed[64 * panels:][64:68].view(np.int32)[0] == corrections[0, 0])
+        for k in range(groups * group):
+            g, row = divmod(k, group)
+            for j in range(n):
+                panel = packed[64 * panels + j // 16 * size:]
+                byte = panel[start + (g * lines + row // rows) * 64 + 4 * (j % 16) + row % 4]
+                head = panel[128 * g + 4 * (j % 16):]
+                assert head[:4].view(np.float32)[0] == scales[g, j]
+                if integers:
+                    assert head[64:68].view(np.int32)[0] == corrections[g, j]
+                    assert panel[zero_points + 16 * g + j % 16] == (z[g, j] % 256 if bits == 4 else 0)
+                    w = byte >> (row // 4 % 2 * 4) & 15 if bits == 4 else (int(byte) + z[g, j]) % 256
+                else:
+                    assert head[64:68].view(np.float32)[0] == 2**23 + z[g, j]
+                    w = byte >> (row // 4 % 2 * 4) & 15 if bits == 4 else byte
+                assert w == u[k, j]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_pack_refuses(bits):
+    u, z, scales, corrections = weights(2, 4, 3, bits)
+    with pytest.raises(KernelError, match="do not take groups of"):
+        pack_integers(u[:7], z, scales, corrections, bits)
+    with pytest.raises(KernelError, match="do not take groups of"):
+        pack_integers(u, z, scales[:, :2], corrections, bits)
+    with pytest.raises(KernelError, match="do not take groups of"):
+        pack_floats(u[:7], z, scales, bits)
+    low, high = REACH[bits]
+    for by in (-1, 1):
+        with pytest.raises(KernelError, match=f"of {bits} bits must be {low} to {high} less their zero points"):
+            pack_integers(u, z + by, scales, corrections, bits)
+    wide = u.astype(np.int16) + 1
+    for pack in (lambda: pack_integers(wide, z, scales, corrections, bits), lambda: pack_floats(wide, z, scales, bits)):
+        with pytest.raises(KernelError, match=f"of {bits} bits must be 0 to {2**bits - 1}"):
+            pack()
+
+
+@pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
+@pytest.mark.parametrize("dtypes", tiles.DTYPES + tiles.FLOATS)
+def test_every_level_has_a_kernel(level, dtypes):
+    for m in (1, 3, 1000):
+        assert level.includes(select(dtypes, m, 64, 64, level).level)
