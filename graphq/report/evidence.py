@@ -123,8 +123,8 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")
     call = partial(runner, [np.zeros(n, np.uint8) for _, n in inputs],
                    [np.zeros(t.dims, t.dtype.numpy) for t in plan.output_types])
-    call()
     runner.clear_arena()
+    call()
     return call
 
 

@@ -11,6 +11,7 @@ import graphq as gq
 from graphq.errors import KernelError
 from graphq.kernels.jit import assembly, isa
 from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.plan import arena
 from graphq.plan.step import Step
 from graphq.report import evidence
 
@@ -125,6 +126,17 @@ def test_open_shapes_have_evidence_after_the_first_call():
     assert "GOPS" in model.explain(kernels=True)
     model(arrays(0))
     assert "GOPS" not in model.explain(kernels=True)  # no rows: no step
+
+
+def test_a_step_that_checks_indices_is_measured_on_zeros(monkeypatch):
+    """Whatever lies in new memory: here it is no index."""
+    g = gq.Graph("pick")
+    i = g.input("i", shape=(5,), dtype="s64")
+    i = g.arithmetic(i, i, function="add")
+    g.output(g.gather(g.input("x", shape=(4, 8), dtype="f32"), i, axis=0), name="y")
+    model = gq.compile(g, threads=1)
+    monkeypatch.setattr(arena, "aligned_empty", lambda n: np.full(n + 64, 0x7F, np.uint8)[:n])
+    assert "gather" in model.explain(kernels=True)
 
 
 def test_no_native_step():
