@@ -28,6 +28,7 @@ from graphq.passes.normal_forms import (
 from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.pipeline import PIPELINE, canonicalise, run_passes
+from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.requantize import (
     DropLimitAfterDequantize,
     DropLimitBeforeQuantize,
@@ -57,8 +58,9 @@ __all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolutio
            "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint",
            "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes", "MergeTransposes",
            "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize",
-           "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "Refusal", "RequantizePicked",
-           "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize",
+           "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal",
+           "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize",
+           "StaticQuantize",
            "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
            "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
            "eliminate_dead_code", "find_pass", "fold_constants", "fold_dequantized_constants",

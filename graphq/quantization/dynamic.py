@@ -7,15 +7,11 @@ A row's scale cannot stand inside the sum that an integer kernel computes, so it
 """
 from __future__ import annotations
 
-import numpy as np
-
 from graphq.ir import Graph, Value
+from graphq.passes.ranges_by_row import quantized_rows
 from graphq.quantization.insert import insert_weights, kept, replace_operand
 from graphq.quantization.products import Product
 from graphq.quantization.scheme import Scheme
-
-TINY = np.float32(2.0**-100)
-"""The least scale of a row, for rows of zeros."""
 
 
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
@@ -44,10 +40,8 @@ def _has_rows(p: Product) -> bool:
 def _by_rows(graph: Graph, product: Product, scheme: Scheme) -> None:
     node, (x, weights), bias = product.node, product.factors, product.bias
     with graph.before(node):
-        largest = graph.reduce_max(graph.abs(x), axes=[-1], keep_dims=True)
-        scale = graph.maximum(graph.multiply(largest, np.float32(1 / 127)), TINY)
-        q = graph.dequantize(graph.quantize(graph.divide(x, scale), dtype="s8", scales=[1.0]), scales=[1.0])
-        (sums,) = graph.add_node(node.op, [q, weights], node.attrs)
+        q, scale = quantized_rows(graph, x)
+        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), weights], node.attrs)
         y = graph.multiply(sums, scale)
         if bias is not None:
             y = graph.add(y, bias)

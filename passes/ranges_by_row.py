@@ -1,0 +1,85 @@
+"""Give rows of dynamically quantized sources ranges of their own, so that none depends on the batch or on padding.
+
+`RangesByRow` changes numbers, mostly for the better, and is no part of PIPELINE. Run it first:
+
+    graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
+
+A row x becomes rint(x / s) in s8, with s = max|x| / 127, and s multiplies the result.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import f32, s8, u8
+from graphq.ir import Graph, Value
+from graphq.rewrite.fixpoint import Fixpoint
+from graphq.rewrite.rule import ANY, Match, Rewrite
+
+TINY = np.float32(2.0**-100)
+"""The least scale of a row, for rows of zeros."""
+
+
+def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
+    """`x` in s8, and the scales of its rows [..., 1], by which the integers are multiplied."""
+    largest = g.reduce_max(g.abs(x), axes=[-1], keep_dims=True)
+    scales = g.maximum(g.multiply(largest, np.float32(1 / 127)), TINY)
+    return g.quantize(g.divide(x, scales), dtype="s8", scales=[1.0]), scales
+
+
+class IntegerProductByRow(Rewrite):
+    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same of rows, where s, z are the range of x, and q its u8"""
+
+    def pattern(self, g, q, s, z, w, wz, ws):
+        sums = g.any_of(g.matmul_integer(q, w, z), g.matmul_integer(q, w, z, wz))
+        return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
+
+    def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
+        """q must be quantized by its range, others of which may need it; and the product be f32."""
+        if match.root.output.dtype != f32:
+            return f"the product is {match.root.output.dtype}"
+        return NOT_DYNAMIC if _quantized(q, s, z) is None else None
+
+    def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, wz: Value | None, ws: Value) -> Value:
+        x = _quantized(q, s, z)
+        assert x is not None
+        rows, scales = quantized_rows(g, x)
+        zps = () if wz is None else (g.constant(np.zeros((), s8.numpy)), wz)
+        return g.multiply(g.cast(g.matmul_integer(rows, w, *zps), dtype=f32), g.multiply(scales, ws))
+
+
+class DequantizedByRow(Rewrite):
+    """matmul(dynamic_dequantize(q, s, z), w) -> the same of rows, where s, z are the range of x, and q its u8"""
+
+    def pattern(self, g, q, s, z, w):
+        return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
+
+    def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
+        """The rows must lie along the last axis of x, of known size."""
+        if match.root.attrs["transpose_a"] or q.shape is None or q.shape[-1] is None:
+            return "the rows of the source do not lie along its last axis, of known size"
+        return NOT_DYNAMIC if _quantized(q, s, z) is None else None
+
+    def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, match: Match) -> Value:
+        x, groups = _quantized(q, s, z), [1] * len(q.shape or ())
+        assert x is not None and q.shape is not None and q.shape[-1] is not None
+        groups[-1] = q.shape[-1]
+        left = g.dynamic_dequantize(*quantized_rows(g, x), qtype="per_group", group_shape=groups)
+        return g.matmul(left, w, **match.root.attrs)
+
+
+NOT_DYNAMIC = "the source is not quantized by its own range"
+
+
+def _quantized(q: Value, s: Value, z: Value) -> Value | None:
+    """The f32 that q is the u8 of, by s and z, which must be its range; None where they are not."""
+    quantize, range = q.node, s.node
+    if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
+        return None
+    x = next(range.operands)
+    whole = quantize.attrs["qtype"] == "per_tensor" and quantize.attrs["dtype"] == u8
+    same = [a is b is c for a, b, c in zip(quantize.inputs, (x, s, z), (x, *range.outputs), strict=True)]
+    return x if whole and all(same) else None
+
+
+RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
+"""All dynamically quantized products by row."""

@@ -1,0 +1,86 @@
+"""RangesByRow: dynamically quantized products get a range for each row, and are closer to f32."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.passes import PIPELINE, RangesByRow, ranges_by_row
+
+RNG = np.random.default_rng(0)
+W, SCALES = RNG.integers(-100, 100, (64, 24)).astype(np.int8), RNG.uniform(0.01, 0.1, 24).astype(np.float32)
+
+
+def integers(shape=(2, 5, 64), zero_points=False):
+    """DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul, as ONNX Runtime's tool writes it."""
+    g = gq.Graph()
+    x = g.input("x", shape=shape, dtype="f32")
+    s, z = g.dynamic_range(x)
+    q = g.dynamic_quantize(x, s, z, dtype="u8")
+    zps = [g.constant(np.full(24, 3, np.int8))] if zero_points else []
+    sums = g.matmul_integer(q, g.constant(W), z, *zps)
+    g.output(g.multiply(g.cast(sums, dtype="f32"), g.multiply(s, g.constant(SCALES))), name="y")
+    return g
+
+
+def dequantized(shape=(2, 5, 64)):
+    """DynamicQuantizeMatMul."""
+    g = gq.Graph()
+    x = g.input("x", shape=shape, dtype="f32")
+    s, z = g.dynamic_range(x)
+    left = g.dynamic_dequantize(g.dynamic_quantize(x, s, z, dtype="u8"), s, z)
+    right = g.dequantize(g.constant(W), qtype="per_channel", axis=1, scales=SCALES.tolist())
+    g.output(g.matmul(left, right), name="y")
+    return g
+
+
+@pytest.mark.parametrize("make, zero_point", [
+    (integers, 0), (lambda *a: integers(*a, zero_points=True), 3), (dequantized, 0)])
+@pytest.mark.parametrize("open", [False, True])
+def test_rows_are_quantized_alone(make, zero_point, open):
+    model = gq.compile(make(*([(None, None, 64)] if open else [])), passes=(RangesByRow, *PIPELINE))
+    assert "dynamic_range" not in {n.op.name for n in model.graph.nodes}
+    assert str(model.coverage()).startswith("100%")
+    x = RNG.standard_normal((2, 5, 64)).astype(np.float32) * np.float32([[1], [100], [1e-3], [0], [1]])
+    y = model(x=x)
+    scales = np.abs(x).max(axis=-1, keepdims=True) / 127
+    with np.errstate(invalid="ignore"):
+        q = np.nan_to_num(np.rint(x / scales))
+    w = W.astype(float) - zero_point
+    np.testing.assert_allclose(y, q @ w * scales * SCALES, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(y, model.formula(x=x))
+    alone = gq.compile(make((1, 1, 64)), passes=(RangesByRow, *PIPELINE))
+    assert all(np.array_equal(y[i, j], alone(x=x[i:i + 1, j:j + 1])[0, 0]) for i in range(2) for j in range(5))
+
+
+def test_ranges_of_something_else_stay():
+    """The range is of x, what is quantized is its relu."""
+    g = gq.Graph()
+    x = g.input("x", shape=(5, 64), dtype="f32")
+    s, z = g.dynamic_range(x)
+    q = g.dynamic_quantize(g.relu(x), s, z, dtype="u8")
+    sums = g.cast(g.matmul_integer(q, g.constant(W), z), dtype="f32")
+    g.output(g.multiply(sums, g.multiply(s, g.constant(SCALES))))
+    g.output(g.matmul(g.dynamic_dequantize(q, s, z), g.constant(W.astype(np.float32))))
+    count, refusals = RangesByRow.apply(g)
+    assert count == 0 and {r.reason for r in refusals} == {ranges_by_row.NOT_DYNAMIC}
+
+
+def test_products_share_the_range_of_their_source():
+    """As query, key and value do: rows are quantized once."""
+    g = gq.Graph()
+    x = g.input("x", shape=(5, 64), dtype="f32")
+    s, z = g.dynamic_range(x)
+    q = g.dynamic_quantize(x, s, z, dtype="u8")
+    for k in range(3):
+        sums = g.cast(g.matmul_integer(q, g.constant(W + np.int8(k)), z), dtype="f32")
+        g.output(g.multiply(sums, g.multiply(s, g.constant(SCALES))))
+    nodes = gq.compile(g, passes=(RangesByRow, *PIPELINE)).graph.nodes
+    anchors = [n.attrs["anchor"] for n in nodes if n.op.name == "partition"]
+    assert sorted(anchors) == ["eltwise", "eltwise", "matmul", "matmul", "matmul", "row"]
+
+
+def test_the_pipeline_does_not_have_it():
+    x = RNG.standard_normal((2, 5, 64)).astype(np.float32)
+    assert "dynamic_range" in {n.op.name for n in gq.compile(integers()).graph.nodes}
+    wanted = x.astype(float) @ (W * SCALES.astype(float))
+    by_row, by_tensor = (gq.compile(integers(), passes=p)(x=x) for p in ((RangesByRow, *PIPELINE), PIPELINE))
+    assert np.abs(by_row - wanted).max() < np.abs(by_tensor - wanted).max()
