@@ -16,19 +16,19 @@ ML = "ai.onnx.ml"
 def run(op, *inputs, opset, outputs=1, domain="", native=True, open_inputs=(), **attrs):
     """The results of one node; the first input is given when it runs, others are initializers, None is left out."""
     names = ["" if x is None else f"i{k}" for k, x in enumerate(inputs)]
-    outs = [f"o{k}" for k in range(outputs)]
+    outs = [f"o{k}" for k in range(outputs)] if isinstance(outputs, int) else outputs
     given = {names[k]: np.asarray(inputs[k]) for k in (0, *open_inputs)}
     graph = helper.make_graph(
         [helper.make_node(op, names, outs, domain=domain, **attrs)], "g",
         [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in given.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outs],
+        [helper.make_empty_tensor_value_info(name) for name in outs if name],
         [numpy_helper.from_array(np.asarray(x), n) for n, x in zip(names, inputs, strict=True)
          if x is not None and n not in given])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(ML, 1), helper.make_opsetid("com.microsoft", 1)]
     g = gq.load_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=8))
     assert not native or not any(n.op.name == "onnx_node" for n in g.nodes), "ONNX's reference would run it"
     got = gq.reference(g, given)
-    return got if outputs == 1 else [got[name] for name in outs]
+    return got if outputs == 1 else [got[name] for name in outs if name]
 
 
 def blocks(x, b, crd):
@@ -91,6 +91,7 @@ FUNCTIONS = [
     *(("GlobalLpPool", 2, attrs, lambda x, p=p: (abs(x)**p).sum((2, 3), keepdims=True)**(1 / p))
       for attrs, p in (({}, 2), ({"p": 1}, 1), ({"p": 3}, 3))),
     ("ReduceSumSquare", 18, {}, lambda x: (x**2).sum(keepdims=True)),
+    ("Transpose", 13, {}, np.transpose), ("Transpose", 13, {"perm": [1, 0, 3, 2]}, lambda x: x.transpose(1, 0, 3, 2)),
     ("Upsample", 1, {"height_scale": 2.0, "width_scale": 3.0}, lambda x: x.repeat(2, 2).repeat(3, 3)),
     ("Upsample", 7, {"scales": [1.0, 1.0, 2.0, 1.0]}, lambda x: x.repeat(2, 2)),
 ]
@@ -294,6 +295,8 @@ REFUSED = [  # the version, the graph, what is said
            f"{{ y = RNN <hidden_size = 1, {attribute}> (x, w, r) }}", message)
       for attribute, message in (("clip = 2.0", "clip is not supported"),
                                  ('activations = ["Relu"]', "activations must be Tanh, got Relu"))),
+    (17, "(float[4] x) => (float[4] y) { y = com.microsoft.Nope(x) }",
+     "operator Nope of domain com.microsoft is not supported"),
     *((18, f"(int32[4] x) => (int32[1] y) {{ y = {op}(x) }}", r"a logarithm of sums takes floats, got s32\[4\]")
       for op in ("ReduceLogSum", "ReduceLogSumExp")),
     *((17, f"(float[2,3] x) => (float[n,m] y) {{ y = Flatten <axis = {axis}> (x) }}",
@@ -420,3 +423,32 @@ def test_factors_that_leave_f32_scale_the_operands_apart(sa, sb, sy):
     sa, sb, sy = (np.float32(s) for s in (sa, sb, sy))
     got = run("QLinearMatMul", a, sa, np.uint8(0), b, sb, np.int8(0), sy, np.uint8(5), opset=10)
     assert got.tolist() == [[255 if sa > 1 else 5]]
+
+
+def test_trees_are_added_in_their_order():
+    """In f32, (1e8 - 1e8) + 1 is not (1 - 1e8) + 1e8."""
+    attrs = {"n_targets": 1, "nodes_treeids": [0, 1, 2], "nodes_nodeids": [0] * 3, "nodes_featureids": [0] * 3,
+             "nodes_values": [0.0] * 3, "nodes_modes": ["LEAF"] * 3, "nodes_truenodeids": [0] * 3,
+             "nodes_falsenodeids": [0] * 3, "target_treeids": [0, 1, 2], "target_nodeids": [0] * 3,
+             "target_ids": [0] * 3, "target_weights": [1e8, -1e8, 1.0]}
+    assert run("TreeEnsembleRegressor", np.ones((1, 1), np.float32), opset=17, domain=ML, **attrs).tolist() == [[1]]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("simple", [False, True])
+def test_norms_of_sums(bias, simple):
+    """The mean root square's, or with a shift and less the mean; the fourth output is the sum."""
+    x, skip, gamma, shift, b = X[0, 0], X[0, 1], X[0, 2, 0], X[0, 2, 1], X[0, 2, 2]
+    total = x + skip + (b if bias else 0)
+    centred = total if simple else total - total.mean(-1, keepdims=True)
+    want = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.01) * gamma + (0 if simple else shift)
+    inputs = [x, skip, gamma, *([] if simple else [shift]), *([b] if bias else [])]
+    op = f"Skip{'Simplified' * simple}LayerNormalization"
+    y, *_, last = run(op, *inputs, opset=17, domain="com.microsoft", outputs=["o0", "", "", "o3"], epsilon=0.01)
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(last, total, rtol=1e-6)
+
+
+def test_a_dropout_that_does_not_train_has_a_mask_of_ones():
+    y, mask = run("Dropout", X, opset=13, outputs=2, native=False)
+    assert np.array_equal(y, X) and mask.dtype == np.bool_ and mask.all()
