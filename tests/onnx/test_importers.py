@@ -452,3 +452,57 @@ def test_norms_of_sums(bias, simple):
 def test_a_dropout_that_does_not_train_has_a_mask_of_ones():
     y, mask = run("Dropout", X, opset=13, outputs=2, native=False)
     assert np.array_equal(y, X) and mask.dtype == np.bool_ and mask.all()
+
+
+@pytest.mark.parametrize("op, defaults", [
+    ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}), ("LeakyRelu", {"alpha": 0.01}), ("Elu", {"alpha": 1.0}),
+    ("ScatterElements", {"axis": 0, "reduction": "none"}), ("GatherElements", {"axis": 0})])
+def test_attributes_that_are_left_out_have_the_operator_s_defaults(op, defaults):
+    """Of f32, the shortest numbers that are rounded to them."""
+    inputs = {"Scatter": "(x, i, x)", "GatherE": "(x, i)"}.get(op[:7], "(x)")
+    text = f"net (float[2,3] x, int64[2,3] i) => (float[2,3] y) {{ y = {op}{inputs} }}"
+    node, = gq.load_onnx(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}')).nodes
+    assert {name: node.attrs[name] for name in defaults} == defaults and all(
+        type(node.attrs[name]) is type(x) for name, x in defaults.items())
+
+
+def test_powers_of_constants():
+    x = abs(X[0, 0]) + 0.5
+    for y in (np.float32(2), np.float32([3]), np.int64(-1), np.float32([[1.5]])):
+        np.testing.assert_allclose(run("Pow", x, y, opset=15), x**y.astype(np.float32), rtol=1e-5)
+    for y in (np.float32([1, 2, 3, 4, 5, 6]), np.float32([[[2]]]), np.float32([[1], [2], [3], [-1]])):
+        np.testing.assert_allclose(run("Pow", x, y, opset=15, native=False), x**y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_unique_rows(axis, ordered):
+    x = np.float32([[3, 4], [1, 2], [3, 4], [0, 9]])
+    y, first, inverse, counts = run("Unique", x, opset=11, outputs=4, native=False, axis=axis, sorted=ordered)
+    want = [[0, 9], [1, 2], [3, 4]] if ordered else [[3, 4], [1, 2], [0, 9]]
+    assert y.tolist() == want and counts.sum() == 4
+    assert np.array_equal(x[first], y) and np.array_equal(y[inverse], x)
+
+
+@pytest.mark.parametrize("dtype, x", [(np.float64, [0.5, 0.5 + 1e-12]), (np.int64, [0, 1]), (np.float32, [0.5, 0.75])])
+def test_sources_of_trees(dtype, x):
+    """f64 is compared as it is, integers as f32."""
+    attrs = {"n_targets": 1, "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
+             "nodes_values": [0.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
+             "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0],
+             "target_weights": [2.0, 3.0]}
+    got = run("TreeEnsembleRegressor", np.array(x, dtype)[:, None], opset=17, domain=ML, **attrs)
+    assert got.tolist() == [[2], [3]]
+
+
+@pytest.mark.parametrize("equation", ["i,i->i", "i,j->ij", "i,i->", "ij,ij->ij", "ij,ij->i", "ij,i->i", "ij,j->ij",
+                                      "ij,jk->ik", "bij,bjk->bik", "bi,bi->b", "ij,j", "ji,jk",
+                                      "i,ij->j", "...i,i->...", "ij,kj->ki"])
+def test_equations(equation):
+    sizes = {"i": 3, "j": 4, "k": 5, "b": 2}
+    left = equation.partition("->")[0].replace("...", "b")
+    operands = [RNG.standard_normal([sizes[n] for n in term]).astype(np.float32) for term in left.split(",")]
+    got = run("Einsum", *operands, opset=12, equation=equation)
+    want = np.einsum(equation, *operands)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
