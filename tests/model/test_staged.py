@@ -77,6 +77,7 @@ def test_what_runs_is_told_part_by_part():
     assert "exp" in model.explain() and "sqrt" not in model.explain()
     model(feeds(False, 2))
     assert names() == ["head", "between", *bodies, *rest] and "sqrt" in model.explain()
+    assert [part.memory is None for part in model.parts()] == [name.endswith("between") for name in names()]
     found = model.coverage()
     assert (found.integer, found.total) == (0, 36) and found.total_by_op == {"matmul": 36}
     several = gq.compile(graph((None, 3)))
