@@ -166,6 +166,23 @@ def test_zero_points_along_the_sum_are_refused(dims, zps, w_zps, operand):
     assert edit == "give the operand one zero point, or one a row (of the weights: a column)"
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("dims, w_dims, attrs", [
+    ((3, 4), (4, 5), {}), ((4,), (4, 5), {}), ((4, 3), (4, 5), {"transpose_a": True}),
+    ((3, 4), (5, 4), {"transpose_b": True}), ((2, 3, 4), (2, 4, 5), {}), ((2, 1, 3, 4), (3, 4, 5), {}),
+    ((2, 4, 3), (2, 5, 4), {"transpose_a": True, "transpose_b": True})])
+def test_formulas_of_floats(dims, w_dims, attrs, dtype):
+    g, rng = gq.Graph("body"), np.random.default_rng(2)
+    b, a = g.input("w", dtype=dtype, shape=w_dims), g.input("x", dtype=dtype, shape=dims)
+    g.output(g.matmul(a, b, **attrs), name="y")
+    arrays = [rng.standard_normal(v.type.dims).astype(v.dtype.numpy) for v in g.inputs]
+    want = gq.reference(g, dict(zip("wx", arrays, strict=True)))
+    got = lower_matmul(g, [arrays[0], None]).formula(arrays)
+    assert got.dtype == want.dtype and got.shape == want.shape
+    near = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}[dtype]
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=near, atol=near)
+
+
 # -- compressed weights -----------------------------------------------------------------------------------------------
 
 
