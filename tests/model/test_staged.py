@@ -99,3 +99,18 @@ def test_open_shapes(rows):
     for n in (rows, 2, rows):
         batch = feeds(False, 2, n)
         np.testing.assert_allclose(model(batch)["z"], wanted(batch["x"], False, 2), rtol=1e-5, atol=1e-6)
+
+
+def found_boxes():
+    g = gq.Graph("boxes")
+    boxes, scores = g.input("boxes", dtype="f32", shape=(1, 5, 4)), g.input("scores", dtype="f32", shape=(1, 1, 5))
+    g.output(g.non_max_suppression(boxes, scores), name="y")
+    return g
+
+
+@pytest.mark.parametrize("build, message", [
+    (graph, "strict: bodies run as stages: .*if_else"), (found_boxes, "strict: shapes depend on data: .*non_max")])
+def test_a_strict_model_runs_in_one_plan(build, message):
+    """The first operation that does not is named."""
+    with pytest.raises(CompileError, match=message):
+        gq.compile(build(), strict=True)
