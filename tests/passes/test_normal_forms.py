@@ -25,6 +25,16 @@ def test_positive_axis(call):
     check(positive_axis, f"%0 = {call.format(1)}\n return %0")
 
 
+def test_positive_axes_of_all_nodes():
+    """Nodes that are in normal form, or of no known rank, stand before and between those that are not."""
+    axes = [0, -1, 1, -2, -2]
+    text = "\n".join(f"%{k} = softmax({'x' if not k else f'%{k - 1}'}, axis={{}})" for k in range(5)) + "\n return %4"
+    check(positive_axis, text.format(*axes), text.format(*(axis % 2 for axis in axes)), count=3)
+    check(positive_axis, "%0 = softmax(y, axis=-1)\n %1 = softmax(x, axis=-1)\n return %0, %1",
+          "%0 = softmax(y, axis=-1)\n %1 = softmax(x, axis=1)\n return %0, %1", inputs="x: f32[4,6], y: f32[*]",
+          sizes={"y": (3,)}, count=1)
+
+
 def test_positive_axis_of_dequantize():
     text = '%0 = dequantize(x, qtype="per_channel", axis={}, scales=[1, 2, 3, 4], zps=[1, 2, 3, 4])\n return %0'
     check(positive_axis, text.format(-2), text.format(0), inputs="x: u8[4,6]", count=1)
