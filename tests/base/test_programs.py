@@ -101,6 +101,16 @@ def test_a_record_has_what_a_program_needs(trace):
     assert [c.slot for c in again.calls] == slots
 
 
+def test_a_record_has_the_values_of_the_example(trace):
+    """Numbers and texts, of which a reader makes its own example; what is computed anew, as an array, is left out."""
+    n = trace.leaf(4, "n")
+    double, text, array, nothing = n * 2, later(str, n), later(np.arange, n), later(lambda k: None, n)
+    data = record(trace, [double, text, array, nothing])
+    assert data.values.items() >= {n.slot: 4, double.slot: 8, text.slot: "4"}.items()
+    assert array.slot not in data.values and nothing.slot not in data.values
+    assert restored(data).values[double.slot] == 8
+
+
 def test_the_record_of_an_empty_trace():
     data = record(Trace(), [])
     assert data == ({}, (), (), {}, {}) and restored(data).values == []

@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.base.sizes import Trace, later
-from graphq.dtypes import f32, s64
+from graphq.dtypes import f32, s32, s64
 from graphq.ir.constants import FOLDED, SIZED_CONSTANT, add_known, computed, evaluated, known, runs_long
 from graphq.ir.op import lookup
 from graphq.ir.tensor_type import TensorType
@@ -18,6 +18,15 @@ def test_results_of_constants(g):
     a, b = constants(g, [1, 2], [3, 4])
     (made,) = computed(lookup("add"), [a, b], lookup("add").complete({}), [TensorType(f32, (2,))])
     assert made.tolist() == [4, 6] and made.dtype == np.float32
+
+
+def test_results_where_an_operand_is_left_out(g):
+    q, w = g.constant(np.uint8([[1, 2]])), g.constant(np.int8([[3], [4]]))
+    op, z = lookup("matmul_integer"), g.constant(np.int8(1))
+    (made,) = computed(op, [q, w, None, z], op.complete({}), [TensorType(s32, (1, 1))])
+    assert made.tolist() == [[2 + 6]]
+    assert computed(op, [q, w, None, g.input("z", dtype="s8", shape=())], op.complete({}), [TensorType(s32, (1, 1))]) \
+        is None
 
 
 def test_what_is_not_computed(g, x):

@@ -281,6 +281,10 @@ def test_an_absent_optional_operand_leaves_no_trace(g, x):
 
 @pytest.mark.parametrize("build,message", [
     (lambda g, x: g.softmax(x, axes=1), r"softmax\(x: f32\[2,3\]\): has no attribute 'axes'; it has axis"),
+    (lambda g, x: g.softmax(x, axis=np.array([1])), "attribute 'axis' must be of type int, got array"),
+    (lambda g, x: g.softmax(x, keep_stats=np.array(True)), "attribute 'keep_stats' must be of type bool, got array"),
+    (lambda g, x: g.clamp(x, min=np.array(0.0), max=1), "attribute 'min' must be of type float, got array"),
+    (lambda g, x: g.softmax(x, mode=np.array("none")), "attribute 'mode' must be"),
     (lambda g, x: g.softmax(x, axis=1.5), "attribute 'axis' must be of type int, got 1.5"),
     (lambda g, x: g.softmax(x, axis=True), "attribute 'axis' must be of type int, got True"),
     (lambda g, x: g.softmax(x, axis=2), r"axis must be in \[-r, r-1\] with r = 2"),

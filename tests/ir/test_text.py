@@ -6,9 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from graphq.base.sizes import Trace, later
 from graphq.dtypes import DTYPES, DType
 from graphq.errors import ParseError
 from graphq.ir import Graph, TensorType
+from graphq.ir.constants import add_known
 from graphq.ir.op import OPS
 from graphq.ir.text import parse, to_text
 from graphq.ir.verify import verify
@@ -281,3 +283,25 @@ def test_elided_text_is_for_people():
         with pytest.raises(ParseError, match="line 2, column .*the text was cut short"):
             parse(cut)
     assert to_text(g, elide=9) == to_text(g)
+
+
+def test_kept_numbers_are_those_of_text_for_people():
+    """Text that is read back is numbered from 0, whatever numbers are kept."""
+    g = Graph()
+    x = g.input("x", dtype="f32", shape=(2,))
+    g.relu(x)
+    y = g.exp(x)
+    g.output(g.relu(y), name="y")
+    assert "%1 = exp(x)" in to_text(g)
+    g.labels.keep()
+    g.labels.of(y)
+    g.prune()
+    assert "%1 = exp(x)" in to_text(g, elide=9) and "relu(%1)" in to_text(g, elide=9)
+    assert "%0 = exp(x)" in to_text(g) and "relu(%0)" in to_text(g)
+    assert to_text(parse(to_text(g))) == to_text(g) and "%1 = exp" in to_text(g, elide=9)
+
+
+def test_a_constant_that_follows_from_open_sizes_is_printed_for_the_example():
+    g, n = Graph(), Trace().leaf(3, "n")
+    add_known(g, later(np.arange, n))
+    assert "s64[3]{0, 1, 2}" in to_text(g)

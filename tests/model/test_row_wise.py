@@ -35,6 +35,9 @@ APART = {
         g.static_reshape(x, shape=[0, 4, 2, 3], special_zero=True), order=[0, 2, 1, 3]), shape=[-1, 24]), (4, 6)),
     "tokens merged and split": (lambda g, x: g.static_reshape(
         g.relu(g.static_reshape(x, shape=[-1, 6])), shape=[-1, 4, 6]), (4, 6)),
+    "an axis in front split and merged again": (lambda g, x: g.static_transpose(g.static_reshape(
+        g.relu(g.static_reshape(g.static_transpose(x, order=[1, 0, 2]), shape=[2, -1, 6])), shape=[4, -1, 6]),
+        order=[1, 0, 2]), (4, 6)),
     "another axis first": (lambda g, x: g.static_transpose(
         g.softmax(g.static_transpose(x, order=[1, 0]), axis=0), order=[1, 0]), (5,)),
     "embedding": (lambda g, x: g.gather(g.constant(weights(9, 3)), x, axis=0), (5,), "s64"),

@@ -279,3 +279,24 @@ def test_many_threads_read_and_write(path):
     for t in threads:
         t.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_a_range_is_copied_whole_however_it_is_read(most):
+    class Short:
+        """A file that gives a few bytes at a time."""
+
+        def __init__(self, data):
+            self.data, self.at = data, 0
+
+        def seek(self, at):
+            self.at = at
+
+        def readinto(self, room):
+            count = min(most, len(room), len(self.data) - self.at)
+            room[:count] = self.data[self.at:self.at + count]
+            self.at += count
+            return count
+
+    found = format._copied(Short(bytes(range(20))), 3, 10)
+    assert bytes(found) == bytes(range(3, 13)) and found.readonly

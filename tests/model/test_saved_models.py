@@ -396,6 +396,28 @@ def test_json_is_read_within_the_limit(whole, tmp_path):
         assert model.source
 
 
+@pytest.mark.parametrize("change, message", [
+    (lambda dtype, shape, section: [dtype, [*shape, 2], section], "does not take .* bytes"),
+    (lambda dtype, shape, section: [dtype, [0], section], "does not take .* bytes"),
+    (lambda dtype, shape, section: [dtype, [-1, *shape], section], "does not take .* bytes"),
+    (lambda dtype, shape, section: [dtype, [-1, -1, *shape], section], "does not take .* bytes"),
+    (lambda dtype, shape, section: [dtype, [True, *shape], section], "does not take .* bytes"),
+    (lambda dtype, shape, section: [dtype, [1.0, *shape], section], "does not take .* bytes"),
+    (lambda dtype, shape, section: [dtype, [*shape, "1"], section], ""),
+    (lambda dtype, shape, section: ["f64", shape, section], "does not take .* bytes"),
+    (lambda dtype, shape, section: ["text", shape, section], ""),
+    (lambda dtype, shape, section: [dtype, shape, -1], ""), (lambda dtype, shape, section: [dtype, shape, 10**6], ""),
+    (lambda dtype, shape, section: [dtype, shape], ""), (lambda dtype, shape, section: 3, "")], ids=range(13))
+def test_arrays_fit_their_sections(change, message, whole, tmp_path):
+    (tmp_path / "m").write_bytes(whole)
+    found = format.File(tmp_path / "m")
+    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
+    index = {**found.index, "arrays": [change(*x) for x in found.index["arrays"]]}
+    (tmp_path / "m").write_bytes(sealed(index, sections))
+    with pytest.raises(gq.ParseError, match=f"m: .*{message}"):
+        _ = gq.load_compiled(tmp_path / "m").source
+
+
 @pytest.mark.parametrize("part", ["index", "graph", "plans"])
 def test_hostile_files_are_refused_or_harmless(part, whole, tmp_path, monkeypatch):
     """Whose hashes fit. Plans are read, and not run, as the file would have to be this user's own."""

@@ -161,9 +161,65 @@ def test_paths_that_are_no_files(tmp_path):
 
 def test_limits(tmp_path, monkeypatch):
     path = write(tmp_path, dense())
+    monkeypatch.setattr(onednn_reader, "MAX_OPS", 5)
+    load_onednn_json(path)
     monkeypatch.setattr(onednn_reader, "MAX_OPS", 4)
     with pytest.raises(ParseError, match="5 ops are more than 4"):
         load_onednn_json(path)
     monkeypatch.setattr(onednn_reader, "MAX_BYTES", 100)
     with pytest.raises(ParseError, match="larger than 100 bytes"):
         load_onednn_json(path)
+
+
+MOST, LEAST = 2**63 - 1, -(2**63)
+
+
+@pytest.mark.parametrize("kind, value, fine", [
+    ("s64", MOST, True), ("s64", LEAST, True), ("s64", MOST + 1, False), ("s64", LEAST - 1, False),
+    ("s64", True, False),
+    ("s64", 1.0, False), ("s64[]", [LEAST, 0, MOST], True), ("s64[]", [MOST + 1], False), ("s64[]", [LEAST - 1], False),
+    ("s64[]", 3, False), ("s64[]", [], True), ("f32", 3.4028234e38, True), ("f32", 3.5e38, False), ("f32", 7, True),
+    ("f32", -3.5e38, False), ("f32", True, False), ("f32", "1", False), ("f32[]", [1, -0.5], True), ("f32[]", 1, False),
+    ("f32[]", [1, 3.5e38], False), ("bool", 0, True), ("bool", 1, True), ("bool", True, True), ("bool", 2, False),
+    ("bool", -1, False), ("bool", "1", False), ("bool", 0.0, False), ("string", "text", True), ("string", 1, False),
+    ("string", "half \ud800", False), ("string", "half \udfff", False), ("string", "\ud7ff\ue000", True)])
+def test_values_of_each_type_of_attribute(kind, value, fine):
+    if fine:
+        found = onednn_reader.attribute_value(kind, value, "here")
+        assert found == (tuple(value) if isinstance(value, list) else value)
+    else:
+        with pytest.raises(ParseError, match="^here: "):
+            onednn_reader.attribute_value(kind, value, "here")
+
+
+@pytest.mark.parametrize("field, value, fine", [
+    ("id", 2**64 - 1, True), ("id", 2**64, False), ("id", -1, False), ("dtype", "f64", False), ("dtype", "s65", False),
+    ("shape", [1] * 12, True), ("shape", [1] * 13, False), ("shape", [MOST], False), ("shape", [-1], False),
+    ("shape", [2, -2], False), ("stride", [-(2**63)], False), ("layout_type", "rows", False),
+    ("property_type", "open", False)])
+def test_fields_of_tensors(field, value, fine, tmp_path):
+    def relu(**fields):
+        source, result = tensor(1, [4]), tensor(2, [4])
+        for t in (source, result):
+            more = {"stride": [1] * len(fields["shape"])} if "shape" in fields else {}
+            t.update({**fields, **more} if field != "id" or t is source else {})
+        return document(op(0, "ReLU", [source], [result]))
+
+    path = write(tmp_path, relu(**{field: value}))
+    if fine:
+        load_onednn_json(path)
+    else:
+        with pytest.raises(ParseError, match=rf"inputs\[0\].{field}: "):
+            load_onednn_json(path)
+
+
+@pytest.mark.parametrize("stride, fine", [([], True), ([-(2**63)], True), ([1], False), ([-(2**63)] * 2, False)])
+def test_strides_of_an_unknown_rank(stride, fine, tmp_path):
+    unknown = [-(2**63)]
+    tensors = [{**tensor(k, [4]), "shape": unknown, "stride": stride, "layout_type": "strided"} for k in (1, 2)]
+    path = write(tmp_path, document(op(0, "ReLU", tensors[:1], tensors[1:])))
+    if fine:
+        assert load_onednn_json(path).inputs[0].shape is None
+    else:
+        with pytest.raises(ParseError, match=r"stride: must be unknown for a shape of unknown rank, got \["):
+            load_onednn_json(path)

@@ -90,7 +90,7 @@ STATEMENTS += [
     *(f"reduce_{op}(x, axes=[0,2], keep_dims=true)" for op in ("l1", "l2", "max", "mean", "min", "prod", "sum")),
     'interpolate(x, mode="linear", sizes=[7,9], coordinate_transformation_mode="align_corners", data_format="NCX")',
     'interpolate(x, mode="nearest", sizes=[5,7])', 'interpolate(x, mode="bilinear", scales=[2,3])',
-    "prelu(x, v5)", 'prelu(x, y3, data_format="NCX", per_channel_broadcast=false)',
+    *(f'prelu(x, {slopes}, data_format="NCX", per_channel_broadcast=false)' for slopes in ("y3", "v5")),
     "concat(x, x, x, axis=-1)", "gather(x, row)", "gather(x, row, axis=-2)",
     "static_reshape(x, shape=[0,6,-1], special_zero=true)",
     "static_transpose(x, order=[3,1,0,2])", "slice(x, axes=[-1], starts=[-1], ends=[-99], steps=[-2])",
@@ -173,9 +173,11 @@ def test_every_exporter_is_tried():
     assert operations - elsewhere <= set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS])))
 
 
-def test_sums_of_means_in_another_order(tmp_path):
+@pytest.mark.parametrize("attrs", [f"{ATTRS}, kernel=[2,2]", "pads_begin=[1,0], kernel=[4,5]",
+                                   "strides=[1,2], kernel=[4,5]", "kernel=[4,4]"])
+def test_sums_of_means_in_another_order(attrs, tmp_path):
     """Newer versions of AveragePool add in order, as ONNX Runtime runs them."""
-    pool = f'avg_pool(x, {ATTRS}, kernel=[2,2], exclude_pad=true, data_format="NCX"'
+    pool = f'avg_pool(x, {attrs}, exclude_pad=true, data_format="NCX"'
     g, in_order = (gq.parse(f"{HEADER} {{\n %r = {pool}{more})\n return %r\n}}") for more in ("", ", in_order=true"))
     gq.save_onnx(g, tmp_path / "g.onnx")
     got, feeds = gq.reference(gq.load_onnx(tmp_path / "g.onnx"), inputs_of(g)), inputs_of(g)

@@ -250,6 +250,8 @@ POOLED = f"%p = max_pool(x, {POOL}, {NCX})\n"
     ("%y = static_reshape(%p, shape=[2,4,-1])", 2, 2),
     ("%0 = static_reshape(%p, shape=[2,4,20])\n %y = static_transpose(%0, order=[0,2,1])", 2, 1),
     ("%y = static_reshape(%p, shape=[2,80])", 1, 2),
+    ("%y = static_reshape(%p, shape=[1,8,4,5])", 1, 2),
+    ("%y = static_reshape(%p, shape=[2,2,2,20])", 1, 2),
     ("%y = dropout(%p, seed, seed, s)", 1, 2),
     ("%y = static_transpose(%p, order=[0,3,2,1])", 1, 3),
     ("%y = add(%p, chw)", 1, 2),

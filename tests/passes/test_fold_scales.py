@@ -104,6 +104,12 @@ def test_batch_norm_refusals():
     x, v = g.input("x", dtype="f32", shape=(2, 5)), g.input("v", dtype="f32", shape=(5,))
     g.output(g.batch_norm_inference(x, v, v, v, v, epsilon=1), name="y")
     refused(BatchNormAsScale(), g, "not constants")
+    for given in range(4):
+        g = Graph()
+        x, v = g.input("x", dtype="f32", shape=(2, 5)), g.input("v", dtype="f32", shape=(5,))
+        parameters = [v if k == given else positive(RNG(k), 5) for k in range(4)]
+        g.output(g.batch_norm_inference(x, *parameters, epsilon=1), name="y")
+        refused(BatchNormAsScale(), g, "not constants")
 
 
 # -- scales into weights ----------------------------------------------------------------------------------------

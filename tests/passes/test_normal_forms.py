@@ -12,7 +12,7 @@ from graphq.passes import (
     UniformChannelsArePerTensor,
     positive_axis,
 )
-from graphq.passes.normal_forms import VectorAsColumn
+from graphq.passes.normal_forms import SplitBiasOfRows, VectorAsColumn
 from graphq.testing import check_pass
 
 check = partial(check_pass, inputs="x: f32[4,6]")
@@ -23,6 +23,16 @@ check = partial(check_pass, inputs="x: f32[4,6]")
 def test_positive_axis(call):
     check(positive_axis, f"%0 = {call.format(-1)}\n return %0", f"%0 = {call.format(1)}\n return %0", count=1)
     check(positive_axis, f"%0 = {call.format(1)}\n return %0")
+
+
+def test_positive_axes_of_all_nodes():
+    """Nodes that are in normal form, or of no known rank, stand before and between those that are not."""
+    axes = [0, -1, 1, -2, -2]
+    text = "\n".join(f"%{k} = softmax({'x' if not k else f'%{k - 1}'}, axis={{}})" for k in range(5)) + "\n return %4"
+    check(positive_axis, text.format(*axes), text.format(*(axis % 2 for axis in axes)), count=3)
+    check(positive_axis, "%0 = softmax(y, axis=-1)\n %1 = softmax(x, axis=-1)\n return %0, %1",
+          "%0 = softmax(y, axis=-1)\n %1 = softmax(x, axis=1)\n return %0, %1", inputs="x: f32[4,6], y: f32[*]",
+          sizes={"y": (3,)}, count=1)
 
 
 def test_positive_axis_of_dequantize():
@@ -111,3 +121,23 @@ def test_a_constant_vector_becomes_a_column(transpose_b):
     batch = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 4, 6)), ("v", (6,)), ("row", (6,)))}
     for name, y in gq.reference(g, batch).items():
         np.testing.assert_allclose(gq.reference(out, batch)[name], y, rtol=1e-6)
+
+
+@pytest.mark.parametrize("x, attrs", [
+    ("f32", ""), ("f16", ""), ("bf16", ", dtype=f32"), ("f32", ", transpose_b=true")])
+@pytest.mark.parametrize("bias", ["3,1", "2,3,1", "1", "2,1,4"])
+def test_a_bias_of_rows_is_added_apart(x, attrs, bias):
+    """The sum is of f32 until the bias is added, and of the matmul's dtype after it."""
+    w = "4,5" if "transpose" in attrs else "5,4"
+    total = {"f32": "", "f16": ", dtype=f16", "bf16": ", dtype=f32"}[x]
+    check(SplitBiasOfRows(), f"%0 = matmul(x, w, b{attrs})\n return %0",
+          f"%0 = matmul(x, w{'' if x == 'f32' else ', dtype=f32'}{attrs.replace(', dtype=f32', '')})\n"
+          f" %1 = add(%0, b{total})\n return %1",
+          inputs=f"x: {x}[2,3,5], w: {x}[{w}], b: {x}[{bias}]", count=1)
+
+
+@pytest.mark.parametrize("w, b", [("5,4", "4"), ("5,4", "1,1,4"), ("5,1", "1"), ("*", "3,1"), ("5,?", "1"),
+                                  ("5,?", "3,1"), ("5,4", "*"), ("5,4", "?,1")])
+def test_a_bias_of_columns_or_of_unknown_size_stays(w, b):
+    g = gq.parse(f"graph(x: f32[2,3,5], w: f32[{w}], b: f32[{b}]) {{\n %0 = matmul(x, w, b)\n return %0\n}}")
+    assert SplitBiasOfRows()(g) == 0

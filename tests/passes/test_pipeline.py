@@ -1,13 +1,16 @@
 """PIPELINE from end to end: what real graphs become, and that the reference's numbers stay, bit for bit."""
+from types import FunctionType
+
 import numpy as np
 import pytest
 
 from graphq.base.budget import budget
-from graphq.errors import CompileError
+from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
-from graphq.passes import PIPELINE, run_passes
+from graphq.passes import PIPELINE, DropMultiplyByOne, DropRepeatedRelu, Fixpoint, RowsLast, run_passes
+from graphq.passes.pipeline import named, names_of
 from graphq.testing import check_round_trip, check_same_numbers
 
 
@@ -217,3 +220,34 @@ def test_constants_count_first():
         run_passes(graph(), [])
     with budget(199), pytest.raises(CompileError, match="the graph's constants would take"):
         run_passes(graph(), [])
+
+
+def test_passes_by_their_names():
+    """Every pass of PIPELINE is found again, a new instance of a rewrite as well; others have no name to be kept by."""
+    names = names_of(PIPELINE)
+    assert len(names) == len(PIPELINE) and names_of(named(names)) == names
+    assert named(names[3:1:-1]) == (PIPELINE[3], PIPELINE[2])
+    rewrite = next(step for step in PIPELINE if type(step) is RowsLast)
+    assert names_of([RowsLast(), PIPELINE[0]]) == names_of([rewrite, PIPELINE[0]])
+
+    class Other(RowsLast):
+        name = rewrite.name
+
+    def function(graph):
+        return 0
+
+    function.__name__ = next(step.__name__ for step in PIPELINE if isinstance(step, FunctionType))
+    repeated = next(step for step in PIPELINE if isinstance(step, Fixpoint))
+    for step in (Other(), function, Fixpoint(repeated.name, *repeated.passes[1:]), lambda graph: 0):
+        with pytest.raises(GraphError, match="can be saved if its passes are of graphq's PIPELINE; .* is not"):
+            names_of([PIPELINE[0], step])
+    with pytest.raises(KeyError):
+        named([names[0], "other"])
+
+
+def test_the_graph_is_printed_after_each_pass_that_changed_it(monkeypatch, capsys):
+    monkeypatch.setenv("GRAPHQ_DEBUG", "verify,passes")
+    g = Graph()
+    g.output(g.relu(g.relu(g.input("x", dtype="f32", shape=(2,)))), name="y")
+    run_passes(g, [DropRepeatedRelu(), DropMultiplyByOne()])
+    assert capsys.readouterr().err == f"# DropRepeatedRelu: 1\n{to_text(g)}\n\n"

@@ -1,12 +1,14 @@
 """Dynamic quantization by constants becomes static; ConvInteger a convolution."""
 import pytest
 
+from graphq.ir.parse import parse
 from graphq.passes.static_quantization import (
     ConvIntegerAsConvolution,
     DequantizeByGroups,
     StaticDequantize,
     StaticQuantize,
 )
+from graphq.rewrite.rule import ANY
 from graphq.testing import check_pass
 
 ATTRS = "strides=[1,1], pads_begin=[0,1], pads_end=[0,0], dilations=[1,1]"
@@ -31,6 +33,8 @@ def test_dequantize_by_constants(dtype, zps, attrs):
 @pytest.mark.parametrize("shape, axis, group_axis, scales, group_shape", [
     ("[4,3]", 1, 0, "f32[2,3]{1, 2, 3, 4, 5, 6}", [2, 1]),
     ("[3,4]", 0, -1, "f32[3,2]{1, 4, 2, 5, 3, 6}", [1, 2]),
+    ("[5,4,3]", -1, 1, "f32[1,2,3]{1, 2, 3, 4, 5, 6}", [5, 2, 1]),
+    ("[3,2,4]", -3, 2, "f32[3,1,2]{1, 4, 2, 5, 3, 6}", [1, 2, 2]),
 ])
 def test_scales_of_all_groups(shape, axis, group_axis, scales, group_shape):
     zps = scales.replace("f32", "s8")
@@ -159,3 +163,27 @@ def test_sums_that_could_wrap_stay():
           %1 = cast(%0, dtype=f32)
           return %1
         }}""")
+
+
+@pytest.mark.parametrize("zps", ["none, zw", "z, zw", "z, zws", "none, zws"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_zero_points_of_weights(zps, bias):
+    g = check_pass(ConvIntegerAsConvolution(), before=f"""
+        graph(x: u8[1,3,4,5], w: s8[2,3,2,2], z: u8[], zw: s8[1], zws: s8[2], b: s32[2,1,1]) {{
+          %0 = conv_integer(x, w, {zps}, {ATTRS})
+          {"%1 = add(%0, b)" if bias else ""}
+          %2 = cast(%{1 if bias else 0}, dtype=f32)
+          return %2
+        }}""", after=ANY, count=1)
+    assert [n.attrs["qtype"] for n in g.nodes_of(("dynamic_dequantize",))][-1] == (
+        "per_channel" if zps.endswith("s") else "per_tensor")
+
+
+@pytest.mark.parametrize("w, zw", [("s8[*]", ""), ("s8[?,3,2,2]", ""), ("s8[2,3,2,2]", ", none, zw")])
+def test_weights_and_zero_points_of_unknown_shapes_stay(w, zw):
+    graph = parse(f"""graph(x: u8[1,3,4,5], w: {w}, zw: s8[*]) {{
+      %0 = conv_integer(x, w{zw}, {ATTRS})
+      %1 = cast(%0, dtype=f32)
+      return %1
+    }}""")
+    assert ConvIntegerAsConvolution()(graph) == 0

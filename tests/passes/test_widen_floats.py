@@ -40,8 +40,9 @@ def test_a_matmul_of_constant_weights():
                         f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
     ("x: f16[1,7,1,2]", f"%w = constant(value=f16[2,2,1,1]{{1, 2, 3, 4}})\n"
                         f'%0 = convolution(x, %w, {LISTS}, data_format="NXC", weights_format="OIX")'),
-    ("x: f16[1,2,7,1]", f"%w = constant(value=f16[2,2,1,1]{{1, 2, 3, 4}})\n"
-                        f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
+    *((f"x: f16[{dims}]", f"%w = constant(value=f16[2,2,1,1]{{1, 2, 3, 4}})\n"
+                          f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")')
+      for dims in ("1,2,7,1", "1,2,1,7")),
 ])
 def test_what_stays(inputs, nodes):
     check_pass(WidenProducts(), before=f"graph({inputs}) {{\n {nodes}\n return %0\n}}")
@@ -76,3 +77,17 @@ def test_convolutions_of_enough_pixels(op, data_format, shape):
     }}""")
     assert WidenProducts()(g) == 1 and g.outputs[0].dtype.name == "f16"
     assert [n.op.name for n in g.nodes if n.op.name != "constant"] == ["type_cast", op, "type_cast"]
+
+
+@pytest.mark.parametrize("bias", ["", ", %b"])
+def test_attributes_that_are_not_the_defaults_stay(bias):
+    check_pass(WidenProducts(), inputs="x: f16[2,8]", before=f"""
+          %w = constant(value=f16[1,2]{{0.5, 3}})
+          {"%b = constant(value=f16[1]{7})" if bias else ""}
+          %0 = matmul(x, %w{bias}, transpose_a=true, transpose_b=true, dtype=f32)
+          return %0""", after=f"""
+          %0 = constant(value=f32[1,2]{{0.5, 3}})
+          {"%1 = constant(value=f32[1]{7})" if bias else ""}
+          %2 = type_cast(x, dtype=f32)
+          %3 = matmul(%2, %0{", %1" if bias else ""}, transpose_a=true, transpose_b=true)
+          return %3""")

@@ -76,6 +76,17 @@ def test_products_that_are_not_chosen_are_exact():
         np.testing.assert_allclose(out["y"], gq.compile(graph)(batch), rtol=1e-5, atol=1e-6)
 
 
+def test_weights_are_those_of_the_scheme_whatever_schemes_came_before():
+    work, batches, _ = searched(convolutional)
+    chosen = {name: replace(q, shift=None) for name, q in work.chosen(work.uniform(Candidate("min_max")), (0,)).items()}
+    schemes = [Scheme(weight_bits=bits, per_channel=each) for bits in (8, 7) for each in (True, False)]
+    kept = Parametrised(work.graph, twins=False)
+    for scheme in (*schemes, *schemes[::-1]):
+        fresh = Parametrised(work.graph, twins=False).inputs(chosen, scheme)
+        for name, x in kept.inputs(chosen, scheme).items():
+            np.testing.assert_array_equal(x, fresh[name], err_msg=f"{name} {scheme}")
+
+
 def outliers(seed=0):
     """Rows with a layer norm some of whose channels are 30 times as large, the last rows larger than the first."""
     g, rng = gq.Graph("outliers"), np.random.default_rng(seed)

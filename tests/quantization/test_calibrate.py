@@ -92,6 +92,21 @@ def test_channels_that_are_divided():
     assert (observed.statistics(batch)[name].high, observed.statistics(batch, factors)[name].high) == (16, 8)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_source_of_two_products_is_divided_along_the_axis_of_the_last(swapped):
+    g = gq.Graph("net")
+    x = g.relu(g.input("x", dtype="f32", shape=(2, 3)))
+    ones = [g.constant(np.ones((k, 4), np.float32)) for k in (2, 3)]
+    for k in (1, 0) if swapped else (0, 1):
+        g.output(g.matmul(x, ones[k], transpose_a=k == 0))
+    observed = Calibration(g, divided=True)
+    assert list(observed.divided.values()) == [(2, 1) if swapped else (1, 3)]
+    (name,) = observed.values
+    batch = [{"x": np.float32([[8, 4, 16], [2, 12, 4]])}]
+    factors = {name: np.array([4.0, 1.0]) if swapped else np.array([1.0, 2.0, 4.0])}
+    assert observed.statistics(batch, factors)[name].high == (12 if swapped else 8)
+
+
 @pytest.mark.parametrize("tensors, error, message", [
     (["z"], gq.GraphError, "graph 'net' has no value named 'z'"), (["q"], gq.GraphError, "'q' is u8"),
     ("x", gq.InputError, "tensors")])

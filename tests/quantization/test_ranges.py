@@ -215,3 +215,58 @@ def test_the_steps_that_stand_for_integers(dtype, zp, wide):
     ends = (int(dtype.min) - zp) * 0.25, (int(dtype.max) - zp) * 0.25
     want = (ends[0] - 0.125, ends[1] + 0.125 - 0.25 / 256) if wide else ends
     assert (part["low"] * part["step"], part["high"] * part["step"]) == want
+
+
+def least_divergence(t, levels, bins=2048):
+    """The range of the entropy method by a loop over bins, and the second least divergence over the least."""
+    top = max(-t.low, t.high)
+    even, edges = np.zeros(bins), np.linspace(0, top, bins + 1)
+    for lower, upper, count in zip(*t.bins(), strict=True):
+        a, b = sorted((abs(lower), abs(upper)))
+        share = np.clip(np.minimum(edges[1:], b) - np.maximum(edges[:-1], a), 0, None) / (b - a) if b > a else \
+            np.arange(bins) == max(np.searchsorted(edges, a) - 1, 0)
+        even += share * count
+    even[0] = even[1]
+    losses = {}
+    for size in range(levels, bins + 1, 8):
+        p, starts = even[:size].copy(), [-(-level * size // levels) for level in range(levels)]
+        means = np.add.reduceat(p, starts) / np.maximum(np.add.reduceat(p > 0, starts, dtype=int), 1)
+        q = np.repeat(means, np.diff([*starts, size])) * (p > 0)
+        p[-1] += even[size:].sum()
+        p, q = p / p.sum(), np.maximum(q / q.sum(), 1e-9)
+        losses[top * size / bins] = (p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum()
+    first, second = sorted(losses, key=losses.get)[:2]
+    return (max(t.low, -first), min(t.high, first)), losses[second] / losses[first]
+
+
+@pytest.mark.parametrize("name, dtype", [("normal", u8), ("outliers", s8), ("positive", u8), ("negative", s8)])
+def test_entropy_is_the_least_divergence(name, dtype):
+    t = statistics(DATA[name])
+    want, second = least_divergence(t, 256 if name == "positive" else 128)
+    assert second > 1 + 1e-9
+    assert chosen_range(t, Scheme(method="entropy"), dtype) == want
+
+
+@pytest.mark.parametrize("dtype", [u16, s16])
+def test_entropy_keeps_the_range_of_integers_finer_than_its_bins(dtype):
+    t = statistics(DATA["outliers"])
+    assert chosen_range(t, Scheme(method="entropy"), dtype) == (t.low, t.high)
+
+
+def test_entropy_of_zeros_alone_and_of_a_moving_average_without_batches():
+    assert chosen_range(statistics(np.zeros(9)), Scheme(method="entropy"), u8) == (0, 0)
+    assert chosen_range(TensorStatistics(-1.0, 2.0), Scheme(method="moving_average"), u8) == (-1, 2)
+
+
+@pytest.mark.parametrize("name", ["outliers", "positive", "negative"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_mse_of_symmetric_and_of_one_sided_ranges_tries_the_same_factor_at_both_ends(name, symmetric):
+    t = statistics(DATA[name])
+    low, high = min(t.low, 0), max(t.high, 0)
+    top = max(-low, high)
+    tried = [(max(low, -top * f), min(high, top * f)) for f in np.linspace(1, 0.28, 25)]
+    if symmetric or low == 0 or high == 0:
+        errors = squared_errors(t.bins(), [from_range(*r, s8, symmetric) for r in tried])
+        assert chosen_range(t, Scheme(method="mse", symmetric=symmetric), s8) == tried[int(np.argmin(errors))]
+    else:
+        assert chosen_range(t, Scheme(method="mse"), s8) not in tried

@@ -88,14 +88,19 @@ TRANSPOSED = {
 }
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("op, name", [*(("convolution", n) for n in CASES),
                                       *(("conv_transpose", n) for n in TRANSPOSED)])
-def test_formulas(op, name):
+def test_formulas(op, name, known):
     options = (CASES if op == "convolution" else TRANSPOSED)[name]
     g = body(op, **options)
     rng = np.random.default_rng(0)
     arrays = [rng.integers(-9 if v.dtype.name == "s8" else 0, 10, v.type.dims).astype(v.dtype.numpy) for v in g.inputs]
-    lowered = lower_convolution(g, [None, arrays[1]])
+    if not known and (g.inputs[1].dtype.name == "u8" or "zps" in options.get("right", {})):
+        with pytest.raises(Unsupported, match="the weights are u8 or have zero points, and are not constant"):
+            lower_convolution(g, [None, None])
+        return
+    lowered = lower_convolution(g, [None, arrays[1] if known else None])
     got, want = lowered.formula(arrays), gq.reference(g, dict(zip("xw", arrays, strict=True)))
     assert got.shape == want.shape == g.outputs[0].type.dims
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-4)
@@ -128,3 +133,30 @@ def test_macs():
      "f32[2,15,6]")])
 def test_epilogues(after, reason):
     check_epilogue(check_convolution, body(), after, reason)
+
+
+@pytest.mark.parametrize("op, groups, w_dims, axis, scales, message", [
+    ("conv_transpose", 2, (3, 8, 3, 2), 0, 3, "the weights have 3 scales for 6 output channels of 2 groups"),
+    ("conv_transpose", 4, (3, 4, 3, 2), 1, 4, "the weights have 4 scales for 12 output channels of 4 groups"),
+    ("conv_transpose", 1, (3, 4, 3, 2), 0, 3, None), ("convolution", 2, (6, 4, 3, 2), 0, 6, None)])
+@pytest.mark.parametrize("known", [True, False])
+def test_scales_of_weights_that_are_tensors(op, groups, w_dims, axis, scales, message, known):
+    """Those of the channels of a group are repeated when the plan is made: they must be constants."""
+    g = gq.Graph("body")
+    inner = w_dims[1] * (groups if op == "convolution" else 1)
+    x, w = g.input("x", dtype="u8", shape=(2, 5, 6, inner)), g.input("w", dtype="s8", shape=w_dims)
+    s = g.input("s", dtype="f32", shape=(scales,))
+    two = {name: [value] * 2 for name, value in (("strides", 1), ("pads_begin", 0), ("pads_end", 0), ("dilations", 1))}
+    g.output(getattr(g, op)(g.dequantize(x, scales=[0.5]), g.dynamic_dequantize(w, s, qtype="per_channel", axis=axis),
+                            groups=groups, data_format="NXC", weights_format="OIX", **two), name="y")
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 9, v.type.dims).astype(v.dtype.numpy) for v in g.inputs[:2]]
+    arrays.append(np.arange(1, scales + 1, dtype=np.float32))
+    constants = [None, arrays[1], arrays[2] if known else None]
+    if message is not None and not known:
+        with pytest.raises(Unsupported, match=message) as error:
+            check_convolution(g, constants)
+        assert (error.value.edit, error.value.operand) == ("make the scales constants", 1)
+        return
+    want = gq.reference(g, dict(zip("xws", arrays, strict=True)))
+    np.testing.assert_allclose(lower_convolution(g, constants).formula(arrays), want, rtol=2e-6, atol=1e-4)

@@ -167,3 +167,50 @@ def test_rules_on_special_numbers(text):
     want = gq.reference(body, {"x": x, "y": y})
     assert np.array_equal(got.astype(want.dtype), want, equal_nan=want.dtype.kind == "f")
     assert {n.op.name for n in body.nodes} <= set(lane_wise_operations())
+
+
+@pytest.mark.parametrize("text, more", [
+    ("dynamic_quantize(x, s, dtype=u8)", "s: f32[]"), ("dynamic_quantize(x, s, z, dtype=s8)", "s: f32[], z: s8[]"),
+    ("dynamic_quantize(x, s, z, dtype=u8)", "s: f32[], z: s32[]"),
+    ("dynamic_quantize(x, s, z, dtype=u8)", "s: f32[], z: u8[]"),
+    ('dynamic_quantize(x, s, z, dtype=s8, qtype="per_channel", axis=0)', "s: f32[20], z: s32[20]"),
+    ('dynamic_quantize(x, s, z, dtype=u8, qtype="per_channel", axis=1)', "s: f32[20], z: u8[20]"),
+    ("dynamic_dequantize(q, s)", "s: f32[]"), ("dynamic_dequantize(q, s, z)", "s: f32[], z: s32[]"),
+    ('dynamic_dequantize(q, s, z, qtype="per_channel", axis=0)', "s: f32[20], z: s8[20]"),
+    ('dynamic_dequantize(q, s, qtype="per_channel", axis=-1)', "s: f32[20]")])
+def test_rules_of_scales_that_are_tensors(text, more):
+    """On special numbers, and with zero points far out of the integers' range: then within 2**22 steps."""
+    body = gq.parse(f"graph(x: f32[20,20], q: s8[20,20], {more}) {{\n %0 = {text}\n return %0\n}}")
+    rng = np.random.default_rng(0)
+    far = np.resize([7, -9, 2**22, -2**22, 2**22 + 7, 2**30, -2**31, 2**31 - 1], 20)
+    near = np.clip(SPECIAL, -1e5, 1e5) if "s32" in more else SPECIAL
+    arrays = {"x": np.resize(near, (20, 20)), "q": rng.integers(-128, 128, (20, 20)).astype(np.int8)}
+    for v in body.inputs[2:]:
+        one = {"f32": np.resize(np.float32([0.5, 0.1, 3]), 20), "s32": far}.get(v.dtype.name, np.arange(20))
+        arrays[v.name] = one.astype(v.dtype.numpy).reshape(v.type.dims) if v.shape else one[0].astype(v.dtype.numpy)
+    e = EpilogueBuilder((20, 20))
+    expr = translate(e, body)
+    operands = [list(arrays.values())[s.index].reshape(s.shape) for s in e.sources]
+    got, want = evaluate(Store(expr, body.outputs[0].dtype.name), None, operands), gq.reference(body, arrays)
+    assert got.dtype == want.dtype and np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_each_intermediate_result_has_the_precision_of_its_type(dtype):
+    body = gq.parse(f"graph(x: {dtype}[400], y: {dtype}[400]) {{\n %0 = add(x, y)\n %1 = multiply(%0, x)\n"
+                    " %2 = subtract(%1, y)\n return %2\n}")
+    x, y = (np.random.default_rng(k).normal(size=400).astype(body.inputs[0].dtype.numpy) for k in range(2))
+    e = EpilogueBuilder((400,))
+    expr = translate(e, body)
+    got = evaluate(Store(expr, dtype), None, [(x, y)[s.index] for s in e.sources])
+    want = gq.reference(body, {"x": x, "y": y})
+    assert got.dtype == want.dtype and got.tobytes() == want.tobytes()
+
+
+def test_integers_between_operations_saturate():
+    body = gq.parse("graph(x: f32[20]) {\n %0 = quantize(x, dtype=u8, scales=[0.5], zps=[7])\n"
+                    " %1 = cast(%0, dtype=f32)\n %2 = quantize(%1, dtype=s8, scales=[0.25])\n return %2\n}")
+    e = EpilogueBuilder((20,))
+    expr = translate(e, body)
+    got = evaluate(Store(expr, "s8"), None, [SPECIAL if s.origin == "input" else s.data.reshape(-1) for s in e.sources])
+    assert np.array_equal(got, gq.reference(body, {"x": SPECIAL}))

@@ -190,3 +190,23 @@ def test_shared_parts_are_evaluated_once():
     for _ in range(200):  # 2**200 paths
         y = y + y
     assert evaluate(y * 2.0**-100 * 2.0**-100, None, [np.ones(1, np.float32)]) == np.inf
+
+
+@pytest.mark.parametrize("value, dtype, kept", [
+    (2**31 - 1, "s32", 2**31 - 1), (-2**31, "s32", -2**31), (2**31, "s32", None), (-2**31 - 1, "s32", None),
+    (3.0, "s32", 3), (0.5, "s32", None), (True, "bool", True), (0, "bool", False), (7, "bool", True), (1, "u8", None),
+    (1e39, "f32", np.inf), (-1e39, "f32", -np.inf), (0.1, "f32", float(np.float32(0.1)))])
+def test_constants_are_numbers_of_their_type(value, dtype, kept):
+    if kept is None:
+        with pytest.raises(KernelError, match="not a number of this type"):
+            const(value, dtype)
+    else:
+        made = const(value, dtype)
+        assert made.dtype == dtype and made.value == kept and type(made.value) is type(kept)
+
+
+@pytest.mark.parametrize("x, want", [
+    (2147483520, 2147483520), (2**31, -2**31), (-2**31, -2**31), (-2147483904, -2**31), (np.nan, -2**31),
+    (np.inf, -2**31), (2.5, 2), (-3.5, -4), (0.49999997, 0)])
+def test_floats_that_s32_does_not_hold_become_its_least(x, want):
+    assert evaluate(op("round_s32", load(0, "f32", "vector")), None, [np.float32([x])]).tolist() == [want]

@@ -122,3 +122,23 @@ def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
     wanted = {(top, left) for top in range(0, rows, GROUP) for left in range(0, vectors * lanes, lanes)
               if looks and near[top:top + GROUP, left:left + lanes].any()}
     assert {(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries} == wanted and len(entries) == len(wanted)
+
+
+def test_factors_of_a_column():
+    """Scale, zero point and start of a column are the bits of numbers that vary by column, or not at all."""
+    total = acc()
+    scale, zp = load(1, "f32", "column"), load(2, "u8", "column")
+    factors = scale * const(2.0), op("to_s32", op("to_f32", zp)) - 3, const(-0.5)
+    needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
+    exact, fast = op("high_u8", total), op("high_u8", total + const(1 << 17, "s32"))
+    x = Store(exact, "u8", SecondLook(needed, (), factors, total, BAND, ((exact, fast),)))
+    module = modules.load("test", store_functions, x, WIDTHS[-1][0], WIDTHS[-1][1], cache=False)
+    arrays = [np.arange(6, dtype=np.int32), np.float32([0.1, -3, 5, 1e9, 0, 7]), np.uint8([9, 0, 255, 3, 2, 1])]
+    words = np.zeros(HEADER_WORDS + 3 * (x.slots + 1), np.int64)
+    for k, a in enumerate(arrays):
+        words[HEADER_WORDS + 3 * k] = a.ctypes.data
+    wanted = (arrays[1] * np.float32(2), arrays[2].astype(np.int32) - 3, np.full(6, -0.5, np.float32))
+    for name, want in zip(("w_scale", "w_zp", "start"), wanted, strict=True):
+        native = ctypes.CFUNCTYPE(*[ctypes.c_ssize_t] * 4)(int(getattr(module, name)))
+        found = [native(words.ctypes.data, 0, j) for j in range(6)]
+        assert found == want.view(np.int32).tolist()

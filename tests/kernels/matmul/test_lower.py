@@ -6,8 +6,10 @@ from epilogues import check_epilogue
 
 import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul.family import macs
-from graphq.kernels.matmul.lower import check_matmul, refuse_overflow
+from graphq.kernels.matmul.lower import check_matmul, lower_matmul, refuse_overflow
 from graphq.kernels.matmul_compressed.lower import check_matmul_compressed
 
 
@@ -94,6 +96,91 @@ def test_macs():
     assert macs(g.matmul(g.input("v", dtype="f32", shape=(4,)), w, transpose_a=True).node) == 2 * 4 * 5
     a, b = g.input("a", dtype="u8", shape=(3, 7)), g.input("b", dtype="s8", shape=(7, 2))
     assert macs(g.matmul_integer(a, b).node) == 3 * 7 * 2
+
+
+def compensated(lowered, p, arrays):
+    """The accumulators by the lowering's own expression, of what kernels sum: u8 activations and s8 weights."""
+    a, b = (x.astype(np.int64) for x in p.operands(arrays))
+    a, b = a + 128 * (p.a_dtype == "s8"), b - 128 * (p.b_dtype == "u8")
+    raw = (a @ b).astype(np.uint64).astype(np.uint32).view(np.int32)
+    sums = {"row sums": a.sum(-1, keepdims=True), "column sums": b.sum(-2, keepdims=b.ndim > 2)}
+    operands = []
+    for source in lowered.sources:
+        x = sums.get(source.origin, arrays[source.index] if source.origin == "input" else source.data)
+        operands.append(x.astype(STORAGE[source.dtype]).reshape(source.shape))
+    return np.broadcast_to(evaluate(Store(lowered.accumulated, "s32"), raw, operands), raw.shape)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("options", [
+    dict(left={"zps": [7]}), dict(x="s8", left={"zps": [-3]}), dict(x="s8"), dict(w="u8"),
+    dict(w="u8", right={"zps": [9]}),
+    dict(x="s8", w="u8", left={"zps": [-3]}, right={"zps": [200]}), dict(w="s8", right={"zps": [-5]}),
+    dict(left={"zps": [7]}, right={**COLUMNS, "zps": [1, -2, 3, 0, 5]}),
+    dict(w="u8", left={"zps": [7]}, right={**COLUMNS, "zps": [1, 2, 3, 0, 255]}),
+    dict(dims=(4,), left={"zps": [7]}, right={"zps": [3]}), dict(dims=(4, 3), transpose_a=True, left={"zps": [7]}),
+    dict(w_dims=(5, 4), transpose_b=True, left={"zps": [7]}, right={"zps": [3]}),
+    dict(dims=(2, 3, 4), w_dims=(2, 4, 5), left={"zps": [7]}, right={"zps": [3]})])
+def test_formulas_and_what_is_taken_from_sums(options, known):
+    g = body(**options)
+    rng = np.random.default_rng(0)
+    ends = {"u8": (0, 256), "s8": (-128, 128)}
+    arrays = [rng.integers(*ends[v.dtype.name], v.type.dims).astype(v.dtype.numpy) for v in g.inputs]
+    lowered = lower_matmul(g, [None, arrays[1] if known else None])
+    want = gq.reference(g, dict(zip("xw", arrays, strict=True)))
+    np.testing.assert_allclose(lowered.formula(arrays), want, rtol=1e-5)
+    if lowered.accumulated is not None:
+        p = check_matmul(g, [None, None]).product
+        assert np.array_equal(compensated(lowered, p, arrays), lowered.anchor.accumulate(arrays))
+        assert known or {s.origin for s in lowered.sources} & {"row sums", "column sums"}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("dims, w_dims, zps, w_zps", [
+    ((3, 4), (4, 5), None, None), ((3, 4), (4, 5), (), None), ((3, 4), (4, 5), (1,), (5,)), ((3, 4), (4, 5), (3,),
+    (1,)),
+    ((3, 4), (4, 5), (3, 1), (1, 5)), ((2, 3, 4), (4, 5), (2, 3, 1), (5,)), ((2, 3, 4), (2, 4, 5), (3, 1), (2, 1, 5)),
+    ((2, 3, 4), (2, 4, 5), (2, 1, 1), (2, 1, 1)), ((3, 4), (4, 5), None, (5,))])
+def test_zero_points_of_sums_of_integers(dims, w_dims, zps, w_zps, known):
+    g, rng = gq.Graph("body"), np.random.default_rng(1)
+    shapes = {"x": ("s8", dims), "w": ("u8", w_dims), "zx": ("s8", zps), "zw": ("u8", w_zps)}
+    inputs = {n: None if s is None else g.input(n, dtype=t, shape=s) for n, (t, s) in shapes.items()}
+    g.output(g.matmul_integer(*inputs.values()), name="y")
+    ends = {"u8": (0, 256), "s8": (-128, 128)}
+    arrays = [np.asarray(rng.integers(*ends[v.dtype.name], v.type.dims)).astype(v.dtype.numpy) for v in g.inputs]
+    lowered = lower_matmul(g, [None, arrays[1] if known else None, *[None] * (len(arrays) - 2)])
+    want = gq.reference(g, {v.name: x for v, x in zip(g.inputs, arrays, strict=True)})
+    assert np.array_equal(lowered.formula(arrays), want)
+    p = check_matmul(g, [None] * len(arrays)).product
+    assert np.array_equal(compensated(lowered, p, arrays), want)
+
+
+@pytest.mark.parametrize("dims, zps, w_zps, operand", [
+    ((3, 4), (3, 4), None, 0), ((3, 4), (1, 4), None, 0), ((3, 4), None, (4, 5), 1), ((3, 4), None, (4, 1), 1)])
+def test_zero_points_along_the_sum_are_refused(dims, zps, w_zps, operand):
+    g = gq.Graph("body")
+    shapes = (("x", "u8", dims), ("w", "s8", (4, 5)), ("zx", "u8", zps), ("zw", "s8", w_zps))
+    g.output(g.matmul_integer(*(None if s is None else g.input(n, dtype=t, shape=s) for n, t, s in shapes)), name="y")
+    reason, edit, number = refused(check_matmul, g, [None] * len(g.inputs))
+    assert "of an operand that is" in reason and "along the sum" in reason and number == operand
+    assert edit == "give the operand one zero point, or one a row (of the weights: a column)"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("dims, w_dims, attrs", [
+    ((3, 4), (4, 5), {}), ((4,), (4, 5), {}), ((4, 3), (4, 5), {"transpose_a": True}),
+    ((3, 4), (5, 4), {"transpose_b": True}), ((2, 3, 4), (2, 4, 5), {}), ((2, 1, 3, 4), (3, 4, 5), {}),
+    ((2, 4, 3), (2, 5, 4), {"transpose_a": True, "transpose_b": True})])
+def test_formulas_of_floats(dims, w_dims, attrs, dtype):
+    g, rng = gq.Graph("body"), np.random.default_rng(2)
+    b, a = g.input("w", dtype=dtype, shape=w_dims), g.input("x", dtype=dtype, shape=dims)
+    g.output(g.matmul(a, b, **attrs), name="y")
+    arrays = [rng.standard_normal(v.type.dims).astype(v.dtype.numpy) for v in g.inputs]
+    want = gq.reference(g, dict(zip("wx", arrays, strict=True)))
+    got = lower_matmul(g, [arrays[0], None]).formula(arrays)
+    assert got.dtype == want.dtype and got.shape == want.shape
+    near = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}[dtype]
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=near, atol=near)
 
 
 # -- compressed weights -----------------------------------------------------------------------------------------------

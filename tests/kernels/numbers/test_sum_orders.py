@@ -4,7 +4,7 @@ import pytest
 from onnx_node import node_model
 from onnx_runtime import results
 
-from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
+from graphq.kernels.numbers.sum_orders import DequantizedSum, chain_block, matmul_order
 
 SHAPES = [(1, 96, 700), (1, 8, 33), (5, 1, 700), (1, 1, 129), (40, 1, 64), (6, 1, 2000), (6, 2, 2000), (3, 15, 900),
           (3, 17, 900), (7, 96, 700), (7, 16, 300), (3, 300, 500), (64, 64, 128), (2, 20, 1024), (7, 40, 3)]
@@ -26,3 +26,17 @@ def test_matmuls(m, n, k, transposed):
     got = literal.sums(x[rows], w.T[columns], columns).reshape(m, n)
     rows, columns = (m - m % 4, n) if order == "octets" and m > 1 else (m, n - n % 4) if order == "octets" else (m, n)
     assert np.array_equal(got[:rows, :columns], want[:rows, :columns])  # the last ones have an order of their own
+
+
+@pytest.mark.parametrize("m, n, k, transposed, order", [
+    (1, 96, 700, False, "quads"), (1, 96, 700, True, "octets"), (1, 1, 9, False, "quads"), (5, 1, 9, False, "octets"),
+    (5, 1, 9, True, "chains"), (2, 2, 9, False, "chains")])
+def test_orders_by_shape(m, n, k, transposed, order):
+    assert matmul_order(m, n, k, transposed=transposed)[0] == order
+
+
+@pytest.mark.parametrize("n, k, block", [
+    (128, 1000, 128), (65, 1000, 128), (64, 1000, 256), (33, 1000, 256), (32, 1000, 512), (17, 1000, 512),
+    (16, 1000, 1024), (8, 5000, 1024), (2, 5000, 1024), (64, 64, 128), (64, 65, 256), (16, 16, 128), (16, 17, 1024)])
+def test_chains_of_few_columns_are_longer(n, k, block):
+    assert chain_block(n, k) == block and matmul_order(7, n, k)[1] == block

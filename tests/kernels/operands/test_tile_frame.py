@@ -2,10 +2,19 @@
 import numpy as np
 import pytest
 from guarded_memory import guarded
-from kernel_factories import locating_windows, reading_frame
+from kernel_factories import locating_activations, locating_windows, reading_frame
 
 from graphq.kernels.jit import isa, modules
-from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, ROWS_AT, RUN, Frame
+from graphq.kernels.operands.tile_frame import (
+    FRAME,
+    FRAME_BYTES,
+    IN_COLUMNS,
+    IN_ROWS,
+    IN_WINDOWS,
+    ROWS_AT,
+    RUN,
+    Frame,
+)
 from graphq.kernels.operands.windows import windows
 
 ROWS = (1, 4, 8) + (16,) * any(level.name.startswith("avx512") for level in isa.available())
@@ -52,3 +61,26 @@ def test_rows_of_windows(m, rows, step):
             assert (words[:, 1] == base + fields["inner_table"] + 8 * 3 * (pixels % 6)).all()
             run = line * -(-m // RUN) + i // RUN
             assert frame[FRAME.number("runs")] == base + fields["more"] + 8 + run * 6 * 8
+
+
+@pytest.mark.parametrize("itemsize", [1, 4])
+@pytest.mark.parametrize("m, i, rows, step", [(24, 0, 4, 4), (24, 7, 3, 4), (6, 5, 1, 8)])
+def test_where_activations_lie_in_each_layout(itemsize, m, i, rows, step):
+    """Rows lie a stride apart, columns an element; windows begin at the batch element, with words for each row."""
+    w = windows((4, 6), (2, 3), (1, 1), (1, 1), ((0, 1), (1, 1)), (4, 6), 5)
+    block = w.block(np.zeros(5, np.uint8), w.runs(RUN, m))
+    start, base, batch = 1 << 20, block.ctypes.data, 2
+
+    def located(factory, *arguments, stride=0):
+        frame = np.zeros(FRAME_BYTES // 8, np.int64)
+        frame[FRAME.number("stride")] = stride
+        modules.load("frame", factory).block(np.array([frame.ctypes.data, *arguments]).ctypes.data, 0)
+        return frame
+
+    for layout, stride, first in ((IN_ROWS, 96, start + 96 * i), (IN_COLUMNS, 96, start + itemsize * i)):
+        frame = located(locating_activations, layout, itemsize, start, batch, m, i, rows, step, stride=stride)
+        assert frame[FRAME.number("a")] == first and not frame[ROWS_AT // 8:].any()
+    frame = located(locating_activations, IN_WINDOWS, itemsize, start, batch, m, i, rows, step, stride=base)
+    words = located(locating_windows, base, batch, m, i, rows, step)
+    assert frame[FRAME.number("a")] == start and frame[FRAME.number("runs")] == words[FRAME.number("runs")] != 0
+    assert np.array_equal(frame[ROWS_AT // 8:], words[ROWS_AT // 8:]) and words[ROWS_AT // 8:].any()

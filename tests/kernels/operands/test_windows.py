@@ -158,3 +158,20 @@ def test_runs_count_before_they_are_made():
     assert words.size > 0
     with budget(100), pytest.raises(CompileError, match=r"the runs of \[4, 5\] windows of \[2, 3\] elements"):
         w.runs(4, 5)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_repeated_taps(case, times):
+    channels = 2
+    w = windows(*case, channels)
+    x = np.random.default_rng(0).integers(1, 100, (2, *case[0], channels)).astype(np.uint8)
+    again = w.repeated(times)
+    assert again.taps == times * w.taps and again.pixels == w.pixels and (times > 1 or again is w)
+    wanted = np.concatenate([w.gather(x, 0)] * times, axis=2)
+    assert np.array_equal(again.gather(x, 0), wanted)
+
+
+def test_blocks_of_lines_are_no_larger_than_they_need_to_be():
+    w = windows((5, 7), (3, 2), (1, 1), (1, 1), ((1, 1), (0, 1)), (5, 7), 3)
+    assert w.block(np.zeros(3, np.uint8)).nbytes < 2048

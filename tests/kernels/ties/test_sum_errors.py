@@ -94,3 +94,15 @@ def test_the_estimate_has_what_roundings_of_weights_add_up_to():
     moved = 1000 * abs(float(np.float32(7) * scale) - 7 * float(scale))
     proved, estimated = sum_error(literal, 0, 255, w.T)
     assert moved > 0 and (255 * 0.25 * moved < estimated).all() and (estimated < proved).all()
+
+
+@pytest.mark.parametrize("order, ratios", [("chains", (1, 1.3)), ("octets", (1.2, 2.1)), ("taps", (1, 2.5))])
+@pytest.mark.parametrize("k", [48, 300, 1024])
+def test_the_estimate_for_unknown_weights_is_near_that_of_weights_drawn_evenly(order, ratios, k):
+    rng = np.random.default_rng(k)
+    k = 3 * k if order == "taps" else k
+    literal, w = made(order, k, rng), rng.integers(-127, 128, (k, COLUMNS))
+    drawn, unknown = sum_error(literal, 0, 255, w.T.astype(np.int16)), sum_error(literal, 0, 255, (k, 127))
+    assert ratios[0] <= np.median(unknown.estimated / drawn.estimated) <= ratios[1]
+    x = rng.integers(0, 256, (40, k)).astype(np.uint8)
+    assert (distances(literal, x, w) > unknown.estimated).mean() < 0.01

@@ -1,0 +1,153 @@
+"""What a plan that is read may hold: each rule of buffers, steps, words, numbers, types and traces by itself."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from graphq.base.programs import TraceRecord
+from graphq.base.sizes import Later, Trace, later
+from graphq.dtypes import f32, s32, u8
+from graphq.errors import ParseError
+from graphq.ir import TensorType
+from graphq.ir.signature import Parameter, Signature
+from graphq.kernels.jit.modules import FunctionTable
+from graphq.kernels.threads.steps import MOST_PIECES
+from graphq.model.saved_plans import check, check_record, open_axes
+from graphq.plan.plan import Buffer, Plan, PythonStep
+from graphq.plan.step import Ref
+
+F, B, OPEN = TensorType(f32, (2, 3)), TensorType(u8, (4,)), TensorType(f32, (None, 3))
+SIGNATURE = Signature("net", (Parameter("x", OPEN, "variable"), Parameter("b", B, "variable")), {"y": OPEN, "z": B})
+BUFFERS = (Buffer("input", 24, F, 0), Buffer("input", 4, B, 1), Buffer("output", 24, F, 0), Buffer("output", 4, B, 1),
+           Buffer("constant", 24, F, 0, np.zeros((2, 3), np.float32)), Buffer("report", 8, None, 0),
+           Buffer("arena", 100))
+PLAN = Plan(BUFFERS, (PythonStep("relu", abs, (0, None), (2,)), PythonStep("copy", abs, (1,), (3,), False)), (F, B), 2,
+            "avx2", (ValueError,), (0, None))
+N = Trace().leaf(5, "x.0")
+
+
+def refused(plan, signature=SIGNATURE):
+    with pytest.raises(ParseError, match="a plan that graphq does not make: "):
+        check(plan, signature)
+
+
+def with_buffer(number, **fields):
+    made = replace(BUFFERS[number], **fields)
+    return PLAN._replace(buffers=(*BUFFERS[:number], made, *BUFFERS[number + 1:]))
+
+
+def test_plans_as_they_are_made():
+    check(PLAN, SIGNATURE)
+    check(PLAN._replace(nodes=()), SIGNATURE)
+    for number, fields in [(4, {"data": later(np.zeros, N)}), (4, {"type": None}), (6, {"nbytes": 0}),
+                           (3, {"type": TensorType(u8, (2, 2))}), (6, {"nbytes": N * 4}), (6, {"index": 7}),
+                           (6, {"nbytes": (1 << 63) - 1}), (6, {"nbytes": np.int64(8)})]:
+        check(with_buffer(number, **fields), SIGNATURE)
+
+
+@pytest.mark.parametrize("number, fields", [
+    (0, {"data": np.zeros((2, 3), np.float32)}), (0, {"type": None}), (0, {"index": 2}), (0, {"index": 1}),
+    (0, {"type": TensorType(s32, (2, 3))}), (0, {"type": TensorType(f32, (3, 2))}),
+    (0, {"type": TensorType(f32, (6,))}), (1, {"type": TensorType(u8, (2, 2))}), (1, {"index": 0}), (1, {"index": -1}),
+    (2, {"data": np.zeros(6, np.float32)}), (2, {"nbytes": 4, "type": None}), (2, {"index": 1}), (2, {"index": 2}),
+    (3, {"nbytes": 3, "type": TensorType(u8, (3,))}), (4, {"data": None}), (4, {"data": np.zeros(5, np.float32)}),
+    (4, {"data": [0.0] * 6}), (4, {"type": TensorType(f32, (7,))}), (4, {"type": "f32[2,3]"}),
+    (5, {"index": 1}), (5, {"nbytes": 16}), (5, {"data": np.zeros(1)}), (6, {"data": np.zeros(100, np.uint8)}),
+    (6, {"nbytes": -1}), (6, {"nbytes": 1 << 63}), (6, {"nbytes": 8.0}), (6, {"index": -1}), (6, {"storage": "else"}),
+    (6, {"type": F})])
+def test_buffers_that_are_refused(number, fields):
+    refused(with_buffer(number, **fields))
+
+
+@pytest.mark.parametrize("fields", [
+    {"buffers": [*BUFFERS]}, {"steps": [*PLAN.steps]}, {"output_types": [F, B]}, {"errors": [ValueError]},
+    {"nodes": [0, None]}, {"output_types": (F,)}, {"output_types": (B, F)}, {"output_types": (F, B, B)},
+    {"output_types": (TensorType(f32, (2, 4)), B)}, {"errors": ("no function",)}, {"errors": ()}, {"nodes": (0,)},
+    {"nodes": (0, -1)}, {"nodes": (0, "1")}, {"nodes": (0, None, 1)}, {"buffers": BUFFERS[1:]},
+    {"buffers": (BUFFERS[1], BUFFERS[0], *BUFFERS[2:])}, {"buffers": (*BUFFERS, BUFFERS[0])}, {"steps": ("step",)},
+    {"buffers": (*BUFFERS[:6], "buffer")}])
+def test_plans_that_are_refused(fields):
+    refused(PLAN._replace(**fields))
+    refused(tuple(PLAN))
+
+
+@pytest.mark.parametrize("fields", [
+    {"kernel": 3}, {"call": "abs"}, {"reference": 1}, {"inputs": [0]}, {"outputs": [2]}, {"inputs": (7,)},
+    {"inputs": (-1,)}, {"inputs": (6,)}, {"inputs": ("0",)}, {"outputs": (7,)}, {"outputs": (-1,)}, {"outputs": (6,)},
+    {"outputs": (None,)}])
+def test_steps_in_python_that_are_refused(fields):
+    """Operands lie in buffers that have a type."""
+    refused(PLAN._replace(steps=(PLAN.steps[0]._replace(**fields), PLAN.steps[1])))
+
+
+@pytest.fixture(scope="module")
+def native():
+    """A plan with a step of a kernel, and the signature, of a compiled model."""
+    import graphq as gq
+
+    g = gq.Graph("net")
+    x, y = g.input("x", dtype="f32", shape=(7, 64)), g.input("y", dtype="f32", shape=(64, 32))
+    g.output(g.matmul(x, y), name="z")
+    plan = gq.compile(g, threads=2).plans.latest.plan
+    return plan, Signature.of(g), next(k for k, step in enumerate(plan.steps) if type(step) is not PythonStep)
+
+
+@pytest.mark.parametrize("fields, fine", [
+    ({}, True), ({"kernel": 3}, False), ({"function": abs}, False), ({"blocks": -1}, False),
+    ({"blocks": 1 << 63}, False), ({"blocks": N}, True), ({"pieces": MOST_PIECES}, True),
+    ({"pieces": MOST_PIECES + 1}, False),
+    ({"pieces": -1}, False), ({"macs": -1}, False), ({"macs": 0}, True), ({"exact": 0.5}, True),
+    ({"exact": 1}, False), ({"aligned": 0}, False),
+    ({"slots": []}, False), ({"slots": ((0, 0),)}, False), ({"slots": ([0, 0, 0],)}, False),
+    ({"slots": ((0, 0, 8),)}, True), ({"slots": ((0, 0, -8),)}, True), ({"slots": ((0, 0, 0.5),)}, False),
+    ({"words": (("a", 0),)}, False),
+    ({"words": {1: 0}}, False), ({"words": {"a": -(1 << 63)}}, True), ({"words": {"a": -(1 << 63) - 1}}, False),
+    ({"words": {"a": (1 << 63) - 1}}, True), ({"words": {"a": 1 << 63}}, False),
+    ({"words": {"a": later(int, N)}}, True), ({"words": {"a": Ref(0, -1)}}, False),
+    ({"words": {"a": Ref(99, 0)}}, False), ({"words": {"a": Ref(-1, 0)}}, False),
+    ({"words": {"a": Ref(0.0, 0)}}, False), ({"words": {"a": FunctionTable((-1, 5))}}, True),
+    ({"words": {"a": FunctionTable(("f",))}}, False), ({"words": {"a": "text"}}, False),
+    ({"words": {"a": 0}, "aligned": True}, True), ({"words": {"b": 0}, "aligned": True}, False)])
+def test_steps_of_kernels(fields, fine, native):
+    plan, signature, k = native
+    changed = plan._replace(steps=(*plan.steps[:k], plan.steps[k]._replace(**fields), *plan.steps[k + 1:]))
+    if fine:
+        check(changed, signature)
+    else:
+        refused(changed, signature)
+
+
+def test_open_axes():
+    types = TensorType(f32, (None, 3, None)), TensorType(f32, None), TensorType(f32, ()), TensorType(f32, (2, None))
+    signature = Signature("net", tuple(Parameter(f"x{k}", t, "variable") for k, t in enumerate(types)), {})
+    assert open_axes(signature) == [(0, 0), (0, 2), (3, 1)]
+
+
+RECORD = TraceRecord({0: 5, 1: 4, 2: 9, 3: 20}, ((2, max, (0, 1)), (3, min, (2, 1))), (0, 1), {"a": 5, "b": 4},
+                     {2: True, 0: False})
+
+
+@pytest.mark.parametrize("fields, fine", [
+    ({}, True), ({"values": [5, 4]}, False), ({"guards": ((2, True),)}, False), ({"assumed": (5, 4)}, False),
+    ({"calls": [*RECORD.calls]}, False), ({"assumed": {"a": 5, "b": 5}}, False), ({"assumed": {"a": 5}}, False),
+    ({"leaves": (1, 0)}, False), ({"leaves": (0, 0)}, False), ({"leaves": (0,)}, False), ({"leaves": (0, 2)}, False),
+    ({"calls": RECORD.calls[::-1]}, False), ({"calls": (*RECORD.calls, RECORD.calls[0])}, False),
+    ({"calls": ((2, "max", (0, 1)), RECORD.calls[1])}, False), ({"calls": ((2, max, (0, 7)), RECORD.calls[1])}, False),
+    ({"calls": ((2, max, (0, 2)), RECORD.calls[1])}, False), ({"guards": {7: True}}, False),
+    ({"values": {**RECORD.values, (1 << 22) - 1: 1}}, True), ({"values": {**RECORD.values, 1 << 22: 1}}, False),
+    ({"values": {**RECORD.values, -1: 1}}, False), ({"values": {**RECORD.values, "4": 1}}, False),
+    ({"calls": (*RECORD.calls, (1 << 22, max, (0, 1)))}, False)])
+def test_traces(fields, fine):
+    changed = RECORD._replace(**fields)
+    if fine:
+        check_record(changed, (5, 4))
+    else:
+        with pytest.raises(ParseError):
+            check_record(changed, (5, 4))
+    with pytest.raises(ParseError):
+        check_record(RECORD, (5, 5))
+
+
+def test_later_values_are_words_alone():
+    assert isinstance(later(int, N), Later)
+    refused(with_buffer(6, data=later(np.zeros, N)))
