@@ -17,7 +17,7 @@ from graphq.plan.step import Ref
 
 
 def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Copies, and loops over what a part computes; none for empty parts."""
+    """Add a copy, or a loop over a chain, for each part that is not empty."""
     assert isinstance(lowered, Concat)
     strides = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     out = b.result(node.output)
@@ -37,7 +37,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
-    """The loop over a part; `strides` are those of the whole result."""
+    """Add the loop that computes a part; `strides` are the strides of the whole result."""
     x = part.lowered
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
