@@ -233,7 +233,7 @@ _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 
 """Attributes with a number for each spatial axis, and their defaults; oneDNN's files and patterns hold all of them."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
-"""Lists that a single number may stand for if they have one element."""
+"""List attributes for which a user may give a single number; it means a list of that one element."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)

@@ -34,7 +34,7 @@ class OpPattern:
 
 @dataclass(frozen=True, eq=False)
 class AnyOf:
-    """Matches as its first fitting alternative does."""
+    """Matches what one of its alternatives matches: the first that fits."""
 
     alternatives: tuple[PatternLike, ...]
 

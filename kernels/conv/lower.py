@@ -47,10 +47,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution.
-
-    Its operands, by their numbers `a` and `b` among the partition's inputs, their types, its windows, and its filter.
-    """
+    """A convolution: its operands, by number among the partition's inputs, their types, its windows, and its filter."""
 
     integer: ClassVar[bool]
     a: int
@@ -80,10 +77,7 @@ class Convolution:
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of the convolution.
-
-        Their windows are those of `view`, which gives the same sums as the windows of this one.
-        """
+        """The phases of the convolution, for windows that equal those of `view` in their sums."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
@@ -110,10 +104,7 @@ class Convolution:
         return out.reshape(self.images, *self.windows.outputs, groups * columns)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums [groups, pixels, columns] of products of windows and weights.
-
-        Windows are [groups, pixels, taps, channels], weights as `matrix` returns them.
-        """
+        """The sums [groups, pixels, columns] of products of windows [groups, pixels, taps, channels] and a `matrix`."""
         raise NotImplementedError
 
 
@@ -135,18 +126,12 @@ class IntegerConvolution(Convolution):
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The zero point of the source as kernels take it.
-
-        Shifted to u8, except for the depthwise kernel, which takes s8 as it is.
-        """
+        """The zero point of the source as kernels take it: shifted to u8, but for the depthwise kernel unchanged."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point.
-
-        It is 0 if there are several, or if the zero point is a tensor: then the step fills it in at run time.
-        """
+        """The zero point; 0 if there are several, or if it is a tensor, which the step fills in at run time."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
@@ -172,9 +157,9 @@ class IntegerConvolution(Convolution):
         return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
-        """The compensation of the source's zero point: -zx * colsum(w), modulo 2**32, one s32 for each output channel.
+        """The compensation of the source's zero point.
 
-        Weights are [groups, taps, channels, columns].
+        -zx * colsum(w), modulo 2**32, an s32 for each output channel.
         """
         assert self.shifted_zp.data is not None
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
@@ -233,16 +218,13 @@ class FloatConvolution(Convolution):
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases.
-
-        A single one if the depthwise kernel computes the convolution, since it reads all taps of every output.
-        """
+        """The phases; a single one if the depthwise kernel computes it, since that reads all taps of every output."""
         return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The f32 sums as kernels order them.
 
-        Tiles pad the channels of each tap to groups of 4 bytes, as packed weights are padded.
+        Tiles pad the channels of each tap to groups of 4 bytes, as in packed weights.
         """
         groups, pixels, taps, channels = rows.shape
         more = 0 if self.depthwise else -channels % (4 // rows.dtype.itemsize)
@@ -252,10 +234,7 @@ class FloatConvolution(Convolution):
 
 
 class _Checked(NamedTuple):
-    """The anchor of a body and the convolution that it computes.
-
-    For dequantized operands also their scales, and the nodes that dequantize (`producers`).
-    """
+    """The anchor of a body, its convolution, and for dequantized operands their scales and dequantize nodes."""
 
     node: Node
     convolution: Convolution
@@ -307,10 +286,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """The f32 products that the graph as written sums, and their order.
-
-    In a transposed convolution, tap by tap, all channels of a tap.
-    """
+    """The f32 products that the graph as written sums; in a transposed convolution tap by tap, all channels of each."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
@@ -372,10 +348,7 @@ PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the source.
-
-    One, or one for each output channel if each of them reads one input channel.
-    """
+    """Scale and zero point of the source: one, or one for each output channel if each reads one input channel."""
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
     k, rank = left.attrs["axis"], len(filter.dims)
@@ -440,10 +413,7 @@ def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding along every spatial axis, with auto_pad resolved.
-
-    For a transposed convolution it is what is cut off the result.
-    """
+    """The padding along every spatial axis, with auto_pad resolved; for a transposed convolution what is cut off."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed

@@ -376,7 +376,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant weights are to be sorted: weights of integers are, for a CPU without VNNI."""
+    """Whether constant weights are to be sorted: integer weights on a CPU without VNNI are."""
     return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 

@@ -114,10 +114,7 @@ class RowGroups:
 
 
 class ColumnGroups:
-    """Reads groups of `rows` rows (at most 16) of a transposed operand, as RowGroups does for rows.
-
-    A group is found by its number.
-    """
+    """Reads groups of `rows` rows (at most 16) of a transposed operand; a group is given by its number along k."""
 
     def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
         self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a
