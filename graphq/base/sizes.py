@@ -100,9 +100,11 @@ class Trace:
 
 
 def _key(x: Any) -> tuple[Any, ...]:
-    """A key that is equal for equal arguments: contents of plain values, small arrays and containers of them.
+    """A key that is equal for equal arguments.
 
-    Else identity.
+    It has the contents of plain values, small arrays and containers of them.
+
+    Other objects are equal only to themselves.
     """
     kind = type(x)
     if kind in PLAIN:

@@ -197,9 +197,10 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """The value or node at a place.
+    """The value or node at a place of a graph, for pickling.
 
-    Input `index` of `graph` or, with the number of a node, its output `index`, or for -1 the node.
+    Without `node` it is input `index`; with the number of a node it is the node's output `index`, or the node itself
+    for -1.
     """
     if node is None:
         return graph.inputs[index]

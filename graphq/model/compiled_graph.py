@@ -207,7 +207,7 @@ class CompiledGraph:
     def parts(self) -> list[Part]:
         """The parts that `report` shows: the graph before and after the passes.
 
-        For a model in stages, those of each stage.
+        A model in stages has these for each stage.
         """
         return self.plans.latest.parts()
 
@@ -287,7 +287,7 @@ class CompiledGraph:
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
         """The arrays in the order of the inputs, if they fit.
 
-        A fast check for the usual case, without error messages.
+        It checks fast, for the usual case, and has no error messages.
         """
         if len(given) == len(self._checks):
             out = []

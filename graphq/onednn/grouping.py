@@ -1,6 +1,6 @@
 """Group, the base of the rewrites of group.py.
 
-Which nodes join a partition besides the nodes that a pattern matches.
+It decides which nodes join a partition besides the nodes that a pattern matches.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphq.rewrite.rule import Match
 MAX_CHAIN = 32
 """The most operations in a chain.
 
-OneDNN's 20 unary and binary ones, with casts and quantize or dequantize between them.
+oneDNN has 20 unary and binary ones; casts and quantize or dequantize may stand between them.
 """
 
 MOVES = ("static_transpose", "static_reshape", "reorder")

@@ -199,9 +199,9 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """Check oneDNN's rules.
+    """Check oneDNN's rules of strides.
 
-    One stride for each dimension, and no two elements at one place, except by a stride of 0.
+    There is one stride for each dimension, and no two elements are at one place, unless a stride is 0.
     """
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):

@@ -109,7 +109,7 @@ def observed(graph: Graph) -> tuple[str, ...]:
 def channel_axes(graph: Graph) -> dict[str, int]:
     """The axis of the channels of each source that meets weights, by the source's name.
 
-    The weights fix their number.
+    The weights determine the number of channels.
     """
     axes = {str(p.factors[0].name): p.source_axis() for p in products(graph) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}

@@ -44,7 +44,7 @@ SHOWN = 17
 class Comparison:
     """Differences of tensors, the costliest first, then those without a cost in graph order.
 
-    And 1 - cosine of the `outputs`.
+    `loss` is 1 - cosine of the outputs.
 
     `graph` is the quantized graph, in which a page shows them. `noise` is the uncertainty of costs: the most by which
     outputs got worse when one product was computed in f32, which can only be chance. The order of costs up to it means

@@ -27,9 +27,9 @@ Evaluate = Callable[[CompiledGraph], float]
 
 @dataclass
 class Controlled:
-    """The result.
+    """The result of accuracy control.
 
-    The graph, its accuracy and that of f32, milliseconds of a run of both, and the products left in f32.
+    It has the graph, its accuracy and that of f32, milliseconds of a run of both, and the products left in f32.
     """
 
     graph: Graph

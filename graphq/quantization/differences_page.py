@@ -1,6 +1,6 @@
 """The page of `Comparison.report`.
 
-The distance of each tensor of a quantized graph from f32, as charts and in the graph.
+It shows how far each tensor of a quantized graph is from f32, as charts and in the graph.
 """
 from __future__ import annotations
 

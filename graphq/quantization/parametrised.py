@@ -33,9 +33,9 @@ BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("lo
 
 @dataclass
 class Difference:
-    """The difference of one product over all batches: the mean of f32 - quantized, by channel if there are weights.
+    """The difference that quantization makes at one product, over all batches.
 
-    Mean squares.
+    `shift` is the mean of f32 - quantized, by channel if there are weights; `noise` and `signal` are mean squares.
     """
 
     shift: np.ndarray

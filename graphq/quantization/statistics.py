@@ -1,6 +1,6 @@
 """The statistics of calibration.
 
-For each tensor a histogram of fixed size, its extremes, and numbers for each channel.
+Each tensor has a histogram of fixed size, its extremes, and numbers for each channel.
 """
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ CHAIN = Fuse("eltwise", floats=True).name
 def causes(analysis: Analysis) -> list[Cause]:
     """The causes, one for all operations that are outside for the same reason.
 
-    Products first, the graph's borders last.
+    Products come first, the graph's borders last.
     """
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
@@ -117,7 +117,7 @@ class Analysis(Fusions):
     def _distance(self, value: Value) -> int:
         """How far from integers a value is computed.
 
-        In their partition, in a chain from them, or independent of them.
+        It may be in their partition, in a chain from them, or independent of them.
         """
         node = value.node
         if node is None:
@@ -152,7 +152,7 @@ class Analysis(Fusions):
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
         """The reason if something besides `user` reads `value` in floats.
 
-        The caller, the scale of `last`, or others.
+        This may be the caller, the scale of `last`, or another operation.
         """
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
@@ -247,7 +247,7 @@ class Analysis(Fusions):
     def _after(self, last: Node) -> list[Reason]:
         """Why the result of a chain of dequantized operands stays in f32.
 
-        No reasons for a dequantize that several users share.
+        There are no reasons for a dequantize that several users share.
         """
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []

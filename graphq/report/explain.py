@@ -183,7 +183,8 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 def _entry(group: Sequence[Cause]) -> list[str]:
     """The lines for causes that are alike.
 
-    The first one in full, with what else is outside for it, and the others' names.
+    The first cause is written in full, with further operations that it keeps outside; of the others only names are
+    listed.
     """
     cause, *others = group
     share = shared(group)

@@ -71,7 +71,7 @@ class Fusions:
     def fusion(self, maker: Node, user: Node) -> str:
         """The fusion that could most nearly take in both nodes.
 
-        That of the product or, without one, of the other anchor.
+        It is that of the product or, without one, that of the other anchor.
         """
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
@@ -104,7 +104,7 @@ class Fusions:
     def anchors(self, maker: Node) -> bool:
         """Whether the anchor of `maker`'s partition is an operation before the fusions.
 
-        True for families without anchors.
+        It is true for families without anchors.
         """
         family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))

@@ -32,9 +32,9 @@ NEAR = 16
 
 
 class Place(NamedTuple):
-    """The counterpart of a value in the given graph; `axes` has for each axis of the value the axis there (None.
+    """The counterpart of a value in the given graph.
 
-    None).
+    `axes` has for each axis of the value the corresponding axis there, None if there is none.
     """
 
     value: Value
@@ -52,7 +52,7 @@ def equal(node: Node) -> list[Node]:
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
     """A value, the values that `beside` gives for it, then for these, and so on.
 
-    Each once, the nearest first, `most` in all.
+    Each comes once, the nearest first, `most` in all.
     """
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`

@@ -14,7 +14,7 @@ from graphq.report.records import Report
 class Memory:
     """The memory of a plan.
 
-    Bytes of the arena, of constants, inputs and outputs, and the places of buffers in the arena.
+    It has the bytes of the arena, of constants, inputs and outputs, and the places of buffers in the arena.
     """
 
     arena: int

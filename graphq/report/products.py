@@ -1,6 +1,6 @@
 """Why a matmul or a convolution does not multiply integers.
 
-Which operand, or which check of the kernels, prevents it.
+The reason is an operand, or a check of the kernels.
 """
 from __future__ import annotations
 

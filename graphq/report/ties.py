@@ -24,7 +24,7 @@ def settled(partition: Node) -> tuple[str, ...]:
 def ties(graph: Graph) -> list[str]:
     """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not.
 
-    Empty without any.
+    The list is empty for a graph without quantizes.
     """
     found: list[tuple[Node, str]] = []
     for n in graph.nodes:

@@ -223,7 +223,7 @@ class Matcher:
 def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
     """The nodes that can be the last of a match, as far as operations tell, each once.
 
-    With `near` also of near misses.
+    With `near` the last nodes of near misses are included.
     """
     found = _makers(p, graph, near)
     return graph.nodes if found is None else found

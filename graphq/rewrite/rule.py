@@ -188,7 +188,7 @@ class _Application:
     def refusals(self) -> list[Refusal]:
         """The misses at nodes that still exist.
 
-        For each reason the deepest one, of equally deep ones the first in graph order.
+        For each reason it is the deepest one, of equally deep ones the first in graph order.
         """
         alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():

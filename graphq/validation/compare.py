@@ -109,7 +109,7 @@ def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
     """A mask of the elements that differ by more than the tolerance.
 
-    For integers one step, for floats relative to the largest.
+    For integers the tolerance is one step, for floats it is relative to the largest element.
     """
     a, b = x.astype(np.float64), y.astype(np.float64)
     bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)

@@ -27,9 +27,9 @@ MOST_ELEMENTS = 1 << 21
 """A graph whose values have more elements in all runs only on the first KINDS of inputs."""
 
 KINDS, MORE_SIZES = 3, 2
-"""The number of kinds of inputs for large graphs: random numbers, ties, NaN and infinities.
+"""The number of kinds of inputs for large graphs, and for sizes of open dimensions after the first.
 
-The other kinds show faults in small sums. And the number of kinds for all sizes of open dimensions but the first.
+The kinds are random numbers, ties, NaN and infinities; other kinds show faults in small sums.
 """
 
 MANY = 48
@@ -37,7 +37,7 @@ MANY = 48
 
 
 class Quantization(NamedTuple):
-    """A scale, a zero point, and the range of the integers."""
+    """A scale, a zero point, and the dtype of the integers."""
 
     scale: float
     zero_point: int
@@ -167,7 +167,7 @@ def _numbers(graph: Graph) -> list[float]:
 def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.Generator) -> np.ndarray:
     """A pool of floats.
 
-    Ties of quantizations, edges of ranges, the given numbers, their neighbours, zeros, small numbers.
+    It has ties of quantizations, edges of ranges, the given numbers, their neighbours, zeros, and small numbers.
     """
     chosen = [found[k] for k in rng.permutation(len(found))[:MANY]] or [Quantization(1.0, 0, s8)]
     numbers = [numbers[k] for k in rng.permutation(len(numbers))[:MANY]]

@@ -58,10 +58,7 @@ def _bypassed(graph: Graph, node: int, operand: int) -> Graph:
 
 
 def smaller_bodies(graph: Graph) -> Iterator[Candidate]:
-    """Make the body of a partition lack one node, whose results become operands.
-
-    Or replace the whole graph by the body.
-    """
+    """Replace the graph by one of its partitions, whose body lacks one node; the node's results become operands."""
     for node in graph.nodes_of(("partition",)):
         for inner in node.attrs["body"].nodes:
             yield partial(_with_smaller_body, graph, node, inner)

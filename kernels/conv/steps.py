@@ -275,7 +275,7 @@ def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
 def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
     """Pack weights [groups, taps, k, columns].
 
-    The taps of all parts one after another, each rounded up to whole groups of 4 bytes.
+    The taps of all parts follow one another; each is rounded up to whole groups of 4 bytes.
     """
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape

@@ -65,7 +65,7 @@ class Layout(NamedTuple):
     def order(self) -> np.ndarray:
         """The channel of a chunk that each [vector, lane] holds.
 
-        For pairs, in the order of vpunpcklbw within 128 bits.
+        Pairs of taps are in the order of vpunpcklbw within 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)

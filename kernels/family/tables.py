@@ -97,9 +97,9 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes whose values are bytes, and their types.
+    """The types of the nodes whose values are bytes.
 
-    Loads of bytes, results of `elementary.quantized`, and a stored byte.
+    These are loads of bytes, results of `elementary.quantized`, and a stored byte.
     """
     byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})

@@ -20,7 +20,7 @@ S32X16 = vector(I32, 16)
 def interleave(rows: Sequence[Value], lanes: int) -> Value:
     """Interleave 1, 2 or 4 rows of `lanes` elements.
 
-    The first element of every row, then the second of every row, and so on.
+    The first element of every row comes first, then the second of every row, and so on.
     """
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
     bits = rows[0].type.count // lanes * rows[0].type.element.width

@@ -303,7 +303,7 @@ def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Exp
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
 def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
-    """Compute `near_tie` of the same arguments; NaN gives NaN."""
+    """How near to a tie a quantize to [lo, hi] rounds y, as `near_tie`; NaN gives NaN."""
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 

@@ -97,9 +97,9 @@ class Expr:
 
 @dataclass(frozen=True)
 class Basic:
-    """A basic operation.
+    """A basic operation: its meaning in NumPy, and its types.
 
-    Its result type for each list of argument types ("f32 f32 -> f32, ..."), and its meaning in NumPy.
+    `types` gives the result type for each list of argument types ("f32 f32 -> f32, ...").
     """
 
     types: str

@@ -351,7 +351,7 @@ class EpilogueEmitter:
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
         """The accumulators, `acc` or from memory, or a loaded vector operand.
 
-        Without a row, an operand that varies by column.
+        Without a row it loads an operand that varies by column.
         """
         if node.op == "acc" and acc is not None:
             return acc

@@ -49,9 +49,9 @@ def line_bytes(k: int, taps: int) -> int:
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
-    """Make the function `(frame, rows)`: configure the tiles for 1 to 16 * `row_tiles` rows.
+    """Make the function `(frame, rows)` that configures the tiles for 1 to 16 * `row_tiles` rows.
 
-    Release them for 0 rows.
+    For 0 rows the function releases the tiles.
     """
 
     @emits
@@ -86,7 +86,7 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
 KStep = tuple[list[Value], list[Value], Value, Value]
 """A step of 64 bytes along k.
 
-Addresses of the tiles of rows, the bytes between their rows, the place in a panel, the step's number.
+It has the addresses of the tiles of rows, the bytes between their rows, the place in a panel, and the step's number.
 """
 
 

@@ -71,10 +71,11 @@ MANY = 1 << 14
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 """The bytes of the entries: one for each vector of a tile, and one more."""
 Writer = Literal["function", "tile", "both"]
-"""Who writes the outputs of a tile. "function": the Store's function, from sums in memory.
+"""Who writes the outputs of a tile.
 
-"tile": the tile function, from registers. "both": the tile function, and for partial tiles the Store's function; sums
-are then in memory, too, for a second look.
+With "function" the Store's function writes them, from sums in memory; with "tile" the tile function does, from
+registers; with "both" the tile function does, except for partial tiles. Then sums are in memory, too, for a second
+look.
 """
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 

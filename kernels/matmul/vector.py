@@ -120,9 +120,9 @@ A sentence encoder takes 3 % less time (Xeon).
 """
 
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
-"""The emission of one group.
+"""A function that emits one group.
 
-From its number, the addresses of the cursors and the sums before it to the sums after it.
+It takes the group's number, the addresses of the cursors and the sums before the group, and returns the sums after it.
 """
 
 

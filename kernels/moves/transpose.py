@@ -82,9 +82,9 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Interleave one vector of each of `ways` streams, with `partial` its first `count` lanes.
+    """Interleave one vector of each of `ways` streams or, with `apart`, deinterleave them.
 
-    With `apart` deinterleave.
+    With `partial` only the first `count` lanes are valid.
     """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)

@@ -24,7 +24,7 @@ def ordered(x: np.ndarray) -> np.ndarray:
 
 
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts (s32 [BINS]) and the extremes (f32 [2], in totalOrder) of f32 `x`; [inf, -inf] of no elements."""
+    """The counts (s32 [BINS]) and the extremes (f32 [2], in totalOrder) of f32 `x`; [inf, -inf] if it is empty."""
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))

@@ -47,9 +47,9 @@ class DequantizedSum(NamedTuple):
         return left, (w.astype(np.int32) - zp).astype(np.float32) * scale
 
     def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """The sums [p] of products of integers x and w [p, k], in the order of k.
+        """The sums [p] of products of integers x and w [p, k].
 
-        For "taps" in the order of taps first.
+        They are added in the order of k; for "taps" in the order of taps first.
         """
         x, w = self.factors(x, w, columns)
         total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)

@@ -225,7 +225,7 @@ def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[
 
 
 def _reduction(how: str) -> Callable[..., list[Value]]:
-    """The reduced number."""
+    """Make the function that emits the reduced number of a row."""
     def numbers(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
         if how in EXTREMES:
             return [_extreme(b, row, how)]

@@ -67,7 +67,7 @@ def _variable(name: str) -> int | None:
 def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
     """The number of cores that the quotas of the process's control groups allow, rounded up.
 
-    A large number without quotas.
+    Without quotas it is a large number.
     """
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)

@@ -62,7 +62,7 @@ CLOSE_SECONDS = 5e-4
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
 """A step as a row of STEP.
 
-Its block function, the address of its argument block, and the numbers of blocks and of pieces.
+It has the block function, the address of its argument block, and the numbers of blocks and of pieces.
 """
 
 

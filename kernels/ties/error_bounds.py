@@ -32,8 +32,8 @@ CHEAP = 2.0**-12
 ROUNDINGS = 6
 """The number of roundings of an anchor's result after its sum.
 
-The sum to f32, the product of scales, the product of these, both sums with a bias; and one more, for products of two
-differences, which all rules neglect.
+These are the sum to f32, the product of scales, the product of both, and both sums with a bias. One more covers
+products of two differences, which all rules neglect.
 """
 HUGE = 2.0**60
 """Sizes of values from here on count as infinite."""

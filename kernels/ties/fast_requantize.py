@@ -342,7 +342,7 @@ class FastRequantize:
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
                  stored: Expr) -> Affine | None:
-        """u as multiply-adds that decide all ties of two bytes correctly, times ONE; None if there are none."""
+        """ONE * u as multiply-adds that decide all ties of a sum of two bytes correctly; None if there are none."""
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
                 or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None

@@ -135,7 +135,7 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 def pool(w: Writer, node: Node) -> None:
     """Write a pool that rounds its output size down, since ONNX rounds up differently from oneDNN.
 
-    Means are summed in the order of ONNX Runtime's kernel then, except for means over all pixels.
+    A pool that is loaded from the file sums means in order, except for means over all pixels.
     """
     a = node.attrs
     if a["rounding_type"] == "ceil":

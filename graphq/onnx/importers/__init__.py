@@ -1,6 +1,6 @@
 """Importers turn ONNX operators into operations.
 
-One file for each family of operators, over the table in importer.py.
+There is one file for each family of operators, over the table in importer.py.
 """
 from importlib import import_module
 

@@ -69,9 +69,9 @@ TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
 
 @imports("LinearRegressor", domain=ML)
 def linear_regressor(c: Call) -> Outputs:
-    """Import LinearRegressor.
+    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed.
 
-    `x @ coefficients.T + intercepts`, transformed, with one row of coefficients for each target.
+    There is one row of coefficients for each target.
     """
     x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
     if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:

@@ -14,9 +14,9 @@ AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lo
 
 
 def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
-    """The attributes of a convolution or pool over `count` spatial axes.
+    """The attributes strides, dilations, pads, auto_pad and data_format of a convolution or pool.
 
-    Strides, dilations, pads, auto_pad, data_format.
+    `count` is the number of spatial axes.
     """
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:

@@ -12,7 +12,7 @@ from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 def multi_head_attention(c: Call) -> Outputs:
     """Import MultiHeadAttention.
 
-    Query, key, value [batch, length, width], one bias for all three, masks, past keys and values.
+    Its operands are query, key, value [batch, length, width], one bias for all three, masks, past keys and values.
     """
     q, k, v = (_wide(c.input(i)) for i in range(3))
     if c.has(8) or c.has(9) or c.outputs > 3:

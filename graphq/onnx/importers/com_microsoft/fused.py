@@ -1,6 +1,6 @@
 """Importers of fused operators that ONNX Runtime writes.
 
-Products with an activation, and channels-last convolutions.
+These are products with an activation, and channels-last convolutions.
 """
 from __future__ import annotations
 

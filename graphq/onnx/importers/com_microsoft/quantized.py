@@ -137,7 +137,7 @@ def qlinear_reduce_mean(c: Call) -> Outputs:
 def qlinear_where(c: Call) -> Outputs:
     """Import QLinearWhere.
 
-    A condition, X and Y with scales and zero points, then scale and zero point of the result.
+    Its operands are a condition, X and Y with scales and zero points, then scale and zero point of the result.
     """
     return result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype)
 

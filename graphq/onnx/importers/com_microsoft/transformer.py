@@ -95,7 +95,8 @@ def embed_layer_normalization(c: Call) -> Outputs:
 def attention(c: Call) -> Outputs:
     """Import Attention.
 
-    Input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], a bias of the scores.
+    Its operands are input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], and a bias of the
+    scores.
     """
     y = c.graph.matmul(c.input(0), c.input(1))
     return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
@@ -105,7 +106,7 @@ def attention(c: Call) -> Outputs:
 def qattention(c: Call) -> Outputs:
     """Import QAttention, with quantized input and weights.
 
-    Input, weights, bias, both scales, mask, both zero points, past.
+    Its operands are input, weights, bias, both scales, mask, both zero points, and past keys and values.
     """
     x, w = c.input(0), c.input(1)
     y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
@@ -116,7 +117,7 @@ def qattention(c: Call) -> Outputs:
 def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
     """softmax(q @ k' * scale + mask + bias) @ v by heads, for projected q, k, v [batch, length, 3 * width].
 
-    Also keys and values.
+    Returns keys and values, too.
     """
     g, count = c.graph, c.attr("num_heads")
     width = projected.shape[-1] if projected.shape else None
