@@ -46,7 +46,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     In this case it raises PassError for a pass that changes numbers, with its name and a test of the smallest graph
     that shows it. Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level
     that this machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that
-    would take more than `memory`, what `load_onnx` and others raise, and OSError, for a file.
+    would take more than `memory`; for a file it raises OSError and the errors of `load_onnx` and other readers.
     """
     if not isinstance(graph, Graph | str | os.PathLike):
         raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")

@@ -47,10 +47,10 @@ def multiplies_integers(partition: Node) -> bool:
 
 
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
-    """Lower a partition: work out what its kernels compute. Raises CompileError for an anchor that no family has.
+    """Lower a partition: work out the numbers that its kernels compute.
 
-    The plan calls it once, with the ISA level that decides which chains of operations become tables; formulas call it
-    again.
+    Raises CompileError for an anchor that no family has. The plan calls it once, with the ISA level that decides which
+    chains of operations become tables; formulas call it again.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -27,7 +27,7 @@ Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 
 def missing(name: str) -> str | None:
-    """What to install for a peer; None when it is there."""
+    """The package to install for a peer; None if it is installed."""
     package = PACKAGES[name]
     return None if find_spec(package) else f"it needs {package} ({how_to_install('bench')})"
 

@@ -324,7 +324,7 @@ class Graph(Operations):
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
         """`x`, checked.
 
-        A number or an array becomes the array of a constant; with `real` its numbers are f32 by default.
+        A number or an array becomes the array of a constant; numbers without a dtype get the dtype `real`.
         """
         if isinstance(x, Value):
             self._own(x, where)

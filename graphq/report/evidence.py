@@ -73,7 +73,7 @@ def prepare(plan: Plan) -> None:
 
 
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
-    """What bounds a step's speed, as measured on this machine: an instruction, and its peak rate.
+    """The bound of a step's speed, as measured on this machine: an instruction, and its peak rate.
 
     For a step with multiply-accumulates it is the one of its instructions that does most of them, and the number that
     it can do a second on the step's threads; None and None if `peaks` has none of its instructions. For any other step

@@ -18,7 +18,7 @@ Reason: TypeAlias = Callable[[], str]
 
 
 class Match(NamedTuple):
-    """What a pattern matched: root, all nodes, the values of its variables, and the values of its inner patterns."""
+    """A match of a pattern: root, all nodes, the values of its variables, and the values of its inner patterns."""
 
     root: Node
     nodes: tuple[Node, ...] = ()

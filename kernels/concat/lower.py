@@ -59,11 +59,10 @@ class Concat(Lowered):
 
 
 class _Chain(NamedTuple):
-    """What a part computes, from element `start` of the axis on: a body of lane-wise nodes.
+    """The work of one part, from element `start` of the axis on: a body of lane-wise nodes.
 
-    A body without nodes is a copy.
-
-    `inputs` are the numbers that the body's inputs have among the partition's inputs; `result` is the body's result.
+    A body without nodes is a copy. `inputs` are the numbers that the body's inputs have among the partition's inputs;
+    `result` is the body's result.
     """
 
     start: int

@@ -413,7 +413,10 @@ def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding along every spatial axis, with auto_pad resolved; for a transposed convolution what is cut off."""
+    """The padding along every spatial axis, with auto_pad resolved.
+
+    A transposed convolution cuts so many elements off.
+    """
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed

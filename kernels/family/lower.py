@@ -1,6 +1,6 @@
-"""Lowering: from a partition's body to what a kernel computes, and to the NumPy formula that states the same numbers.
+"""Lowering: a partition's body becomes expressions for kernels, and a NumPy formula of the same numbers.
 
-Each kernel family has its own file for it, such as kernels/matmul/lower.py. This file has what they share, and the
+Each kernel family has its own file for it, such as kernels/matmul/lower.py. This file has their common code, and the
 lowering of bodies without an anchor.
 """
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Lowered:
 
     An epilogue `store` for each output element, whose operands are `sources`, by slot.
 
-    `anchor` is what accumulates (None: nothing does). The store takes accumulators as kernels leave them. `accumulated`
-    is the part of its expression that equals the result of `anchor.accumulate`, None if kernels leave exactly this
-    result.
+    `anchor` computes the accumulators (None: there are none). The store takes accumulators as kernels leave them.
+    `accumulated` is the part of its expression that equals the result of `anchor.accumulate`, None if kernels leave
+    exactly this result.
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
     the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` says for each quantize after

@@ -34,7 +34,8 @@ class Family:
     has one of them. Only the family of lane-wise chains has none.
 
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
-    built, `lower` turns the body into what kernels compute, and `steps` adds the plan steps that compute it.
+    built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
+    them.
 
     Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantized`
     is matched first, while constants are still quantized and a dequantize follows each: such a dequantize joins the

@@ -26,7 +26,7 @@ def called_axes(axes: list[int]) -> str:
 
 
 Mention: TypeAlias = Value | Axes
-"""What a reason says of a body's values: axes of one, or its type."""
+"""A part of a reason that refers to a value of the body: its axes, or its type."""
 
 
 class Unsupported(Exception):  # a refusal with its reason, not a defect

@@ -20,7 +20,7 @@ from graphq.kernels.jit.values import I64, Builder, Value
 
 
 class Functions:
-    """What a factory returns: the functions of a kernel module, each under the name by which others find it.
+    """The result of a factory: the functions of a kernel module, each under the name by which callers find it.
 
     A function is Python code of 64-bit integers without a result, or one that `emits` marks, of 64-bit integers too.
     Variables of the factory are constants in it: a branch that they rule out is not compiled. Division by zero is not
@@ -35,7 +35,7 @@ class Functions:
 
 
 class Source(NamedTuple):
-    """What a kernel module is made from: a factory, which is a function of a file, and its arguments.
+    """The source of a kernel module: a factory, which is a function at the top of a file, and its arguments.
 
     Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
     of them, and Stores. `without` are features of this machine that LLVM may not use, by its names (`isa.withheld`).

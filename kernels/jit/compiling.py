@@ -98,7 +98,7 @@ class Job:
         return False
 
     def result(self) -> Any:
-        """Wait for the answer. Raises KernelError with what went wrong.
+        """Wait for the answer. Raises KernelError with the reason if it failed.
 
         It polls: a signal's handler that waited for the same lock as the frame that it interrupted would never return.
         """

@@ -1,6 +1,6 @@
 """Lane-wise expressions.
 
-What a kernel computes per output element, stated once, evaluated in NumPy and in machine code.
+An expression states once how a kernel computes an output element; NumPy and machine code evaluate it.
 
 An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation; `stores.evaluate` is its
 meaning in NumPy, `vector.emit` its machine code. Both do the same operations in the same order, so results are equal

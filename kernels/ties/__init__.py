@@ -8,13 +8,14 @@ integers, lies between them:
         k                    tie                   k + 1
         |---------------------|---------------------|
                              x w                            x  the exact sum, w  the sum as written
-                          [---+---]                         the band: what is this close to the tie is near it
+                          [---+---]                         the band: an x within it is near the tie
 
-The kernel knows x alone, but how far w may lie from it is bounded: by the weights, by the order of the sum, and by what
-operations between the sum and the quantize do to a difference. An output whose x lies within this bound of a tie, one
-in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as written. Such an output is
-*settled*, and so is its quantize. Without it one of 10**5 to 10**6 outputs would be another integer, and a network
-carries such a difference on to its end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98.
+The kernel knows x alone, but how far w may lie from it is bounded: by the weights, by the order of the sum, and by the
+effect on a difference of the operations between the sum and the quantize. An output whose x lies within this bound of a
+tie, one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as written. Such an
+output is *settled*, and so is its quantize. Without it one of 10**5 to 10**6 outputs would be another integer, and a
+network carries such a difference on to its end: with a few of them in MobileNetV2 the cosine of the last outputs is
+0.98.
 
 A kernel finds these outputs in three stages. Its tiles quantize by a fast form, which also gives the least distance to
 a tie in each group of outputs: one comparison a group, and an entry for each group that is near. For the outputs of an

@@ -13,8 +13,8 @@ Fewer operations: where y is a sum of integers times constants, u is a chain of 
 scales and zero points too. The integers of a quantize in the middle of the chain are floor(u) of that quantize; as
 floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which has 15 bits of fraction.
 
-What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and for
-NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where many
+The stored integer is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and
+for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where many
 values saturate to the least integer, as after a ReLU, u is kept at least a quarter above it, so that these do not. For
 functions of two bytes (`exhaustive_requantize`) constants are sought with which u decides all ties as y does: then no
 output counts as near.
