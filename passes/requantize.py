@@ -43,7 +43,7 @@ class DropRequantize(Rewrite):
 
 
 class DropLimitBeforeQuantize(Rewrite):
-    """quantize(relu(x)) -> quantize(x), and the same for clamp, if numbers beyond the limits saturate to them"""
+    """quantize(relu(x)) -> quantize(x), and the same for clamp, if quantize saturates at these limits in any case"""
 
     def pattern(self, g, x):
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)

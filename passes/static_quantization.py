@@ -59,7 +59,7 @@ class StaticDequantize(Rewrite):
         return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
 
     def check(self, x, scales, zps, match):
-        """dequantize must be able to express it."""
+        """Scales and zero points must be such that the attributes of dequantize can express them."""
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
         if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
@@ -79,7 +79,7 @@ class StaticQuantize(Rewrite):
         return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
 
     def check(self, scales, zps, match):
-        """quantize must be able to express it."""
+        """Scales and zero points must be such that the attributes of quantize can express them."""
         return _refuses(match.root, match.root.attrs["dtype"], scales, zps)
 
     def replace(self, g, x, scales, zps, match):

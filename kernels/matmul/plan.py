@@ -290,10 +290,7 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) -> _Blocks:
-    """Choose the blocks for the cheapest kernel of these names.
-
-    The last panels come `tail` at a time, or all at once.
-    """
+    """Choose the blocks by the cheapest kernel of these names, whose last panels come `tail` at a time, or at once."""
     costs = [KERNELS[name].cost(KERNELS[name], x.m, x.n, x.depth) for name in names]
     number = costs.index(min(costs))
     kernel, windows = KERNELS[names[number]], x.layout == "windows"
@@ -314,10 +311,10 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) ->
 
 
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None) -> Step:
-    """Plan a product, whose sums `store` takes.
+    """Plan a product, the sums of which `store` takes.
 
-    `kernel` forces a kernel; otherwise `select` chooses one, for open sizes at each size. Raises KernelError if there
-    is none.
+    `kernel` forces a kernel, else `select` chooses, of open sizes at each of them. Raises KernelError where there is
+    none.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth

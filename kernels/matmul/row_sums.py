@@ -101,9 +101,9 @@ def column_sum_block() -> Functions:
 
 
 def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False) -> Step:
-    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128); the caller completes SUMS.
+    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS.
 
-    With `columns` the activations are transposed: k rows of m bytes.
+    `columns`: activations are transposed, k rows of m bytes.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)

@@ -200,7 +200,7 @@ class _Tile:
         """Emit the products of all groups of k, in windows those of one tap; returns the state of the sums after them.
 
         The first panel's weights are at `w`, each next panel's `panel_bytes` further. Sorted weights are multiplied in
-        their order, which each `tap` has its own of.
+        their own order, which differs from `tap` to tap.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))

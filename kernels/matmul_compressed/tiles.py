@@ -9,10 +9,11 @@ Activations of f32, in the order of `float_sums`, whose blocks consist of whole 
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-A line of 64 bytes gives the 4-bit weights of 8 k and 16 columns: an and, or a shift and an and, and a subtraction make
-four k of it, which multiply as 8-bit weights do. For f32 the bits of u become the last bits of the f32 2**23, which
-gives 2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a third of the
-memory traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are f32.
+A line of 64 bytes gives the 4-bit weights of 8 k and 16 columns: a mask, perhaps after a shift, and a subtraction
+unpack four of the k, which are multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32
+2**23, which gives 2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a
+third of the memory traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are
+f32.
 """
 from __future__ import annotations
 
