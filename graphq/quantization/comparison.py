@@ -1,4 +1,4 @@
-"""The result of `compare`: each tensor's distance from f32 and its cost, as a table, as JSON and as a page."""
+"""What `compare` finds: a tensor's distance from f32 and its cost; all of them as a table, as JSON and as a page."""
 from __future__ import annotations
 
 import json
@@ -17,8 +17,8 @@ class TensorDifference:
     """A tensor of both graphs over all batches.
 
     `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` the largest difference;
-    `saturation` the share of elements that the integers of a tensor's quantize do not reach. `cost` is the loss at the
-    outputs that the tensor's product causes: how much 1 - cosine falls if only this product is computed in f32.
+    `saturation` the share of elements that the integers of a tensor's quantize do not reach. `cost` is what the
+    product that makes the tensor loses at the outputs: how much 1 - cosine falls when it alone is computed in f32.
     """
 
     name: str
@@ -30,7 +30,7 @@ class TensorDifference:
     cost: float | None = None
 
     def cells(self) -> dict[str, str]:
-        """The numbers as texts for a table, by the heads of its columns."""
+        """The numbers as a table has them, by the heads of its columns."""
         return {"cost": "" if self.cost is None else f"{self.cost:.1e}", "SQNR dB": f"{self.sqnr:.1f}",
                 "cosine": f"{self.cosine:.6f}", "largest": f"{self.largest:.3g}",
                 "saturated": "" if self.saturation is None else f"{100 * self.saturation:.3f}%"}
@@ -42,13 +42,11 @@ SHOWN = 17
 
 @dataclass
 class Comparison:
-    """Differences of tensors, the costliest first, then those without a cost in graph order.
+    """Differences in the order of their cost, then those without one in the order given; `outputs`' 1 - cosine.
 
-    `loss` is 1 - cosine of the outputs.
-
-    `graph` is the quantized graph, in which a page shows them. `noise` is the uncertainty of costs: the most by which
-    outputs got worse when one product was computed in f32, which can only be chance. The order of costs up to it means
-    nothing.
+    `graph` is the quantized graph, in which a page shows them. `noise` is how far costs are uncertain: the most by
+    which outputs got worse as one product was computed in f32, which it does by chance alone. Costs up to that are in
+    no order.
     """
 
     tensors: list[TensorDifference]
@@ -66,12 +64,12 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The loss in a line, and the number of costs that are noise."""
+        """The loss in a line, and which costs are noise."""
         noise = f"; costs up to {self.noise:.1e} are noise, in no order" if self.noise else ""
         return f"outputs: 1 - cosine {self.loss:.2e}{noise}"
 
     def __getitem__(self, name: str) -> TensorDifference:
-        """The tensor of this name. Raises KeyError if there is none."""
+        """The tensor of that name. Raises KeyError where there is none."""
         for t in self.tensors:
             if t.name == name:
                 return t
@@ -94,8 +92,8 @@ class Comparison:
     def report(self, path: str | os.PathLike[str], /) -> None:
         """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.
 
-        It is one file and needs no network. The graph is shown if Graphviz is installed (the extra `report`). Raises
-        GraphError if `path` is not a path, OSError if it cannot write.
+        It has all in it, and needs no network. The graph is there where Graphviz is (the extra `report`).
+        Raises GraphError for what is no path, OSError where it cannot write.
         """
         from graphq.quantization.differences_page import differences_page
 
