@@ -58,7 +58,7 @@ def _load_onednn(path: Path) -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # rooms of files stand above that of graphs, too
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # packages of files stand above graphs
 add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
 add_method("_repr_html_", _repr_html_)
 

@@ -20,7 +20,7 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # for those who evaluate annotations, and import what these name by that
+    graphq = sys.modules["graphq"]  # for tools that evaluate annotations, in which this name stands
 
 
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,

@@ -78,7 +78,7 @@ class Fuse(Fusion):
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """Kernels must be able to compute the partition, with each sum computed once."""
-        # Longer and longer epilogues are tried: of those that end here no body is made.
+        # Longer and longer epilogues are tried: one that ends here needs no body.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:

@@ -20,13 +20,13 @@ class Program:
         self._results = {x.slot for x in results}
         guards = needed_slots(trace, set(trace.guards))
         needed = needed_slots(trace, self._results) | guards
-        # first what guards need: where one fails, nothing else is computed
+        # calls that guards need come first: if a guard fails, nothing else is computed
         calls = [c for c in trace.calls if c.slot in guards] + \
             [c for c in trace.calls if c.slot in needed and c.slot not in guards]
         self._calls = [(*c, c.slot in trace.guards, trace.guards.get(c.slot)) for c in calls]
         self._leaves = list(trace.leaves)
         made = {c.slot for c in calls} | set(self._leaves)
-        # what does not follow from sizes stays; the rest of the example goes
+        # only values that do not depend on sizes are kept from the example
         self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
 
     def at(self, sizes: Sequence[int]) -> Values | None:

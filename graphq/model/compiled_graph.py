@@ -23,7 +23,7 @@ from graphq.model.planned import Options
 from graphq.model.plans import Plans, Shapes
 from graphq.rewrite.rule import Refusal
 
-if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+if TYPE_CHECKING:  # only reports need these, and import them when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
     from graphq.report.coverage import Coverage

@@ -20,7 +20,7 @@ from graphq.plan.step import Step
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
-if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+if TYPE_CHECKING:  # only reports need these, and import them when they run
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile

@@ -305,7 +305,7 @@ class Plans:
             self._latest = self._made(tuple(chosen[d.name] for d in self.dimensions))
         except GraphError:
             return
-        except CompileError:  # that of `strict`, or these sizes take too much memory
+        except CompileError:  # `strict` refuses, or these sizes take too much memory
             if self.options.strict:
                 raise
         except _Anew:

@@ -58,7 +58,7 @@ def why_rows_mix(graph: Graph) -> str | None:
             for name, t in types.items() if not t.known})
     except GraphqError as e:
         return f"the graph does not take {ROWS} rows: {e}"
-    graph.prune()  # such as what computed shapes, which are constants now
+    graph.prune()  # nodes that computed shapes, for example, which are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:

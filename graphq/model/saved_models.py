@@ -210,7 +210,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # made here, where what is wrong with the data is a ParseError
+        _ = out.program  # computed here, where errors in the data become a ParseError
         return out
 
     def _json(self, section: Any) -> Any:

@@ -100,7 +100,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # its type may be that of a value that the output is a view of
+        case "output":  # if the output is a view, this may be the type of the viewed value
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data

@@ -30,7 +30,7 @@ _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 # Attributes of ours that a file states by its number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that oneDNN does not have: what they choose it leaves open, or a reader tells.
+# Attributes that oneDNN does not have: it leaves their choice open, or a reader sets them.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
 # Values of oneDNN's attributes that oneDNN does not have.

@@ -84,7 +84,7 @@ def _check(model: ModelProto, where: str) -> None:
     """
     try:
         onnx.checker.check_model(_with_types(_without_data(model)))
-    except Exception as e:  # ValidationError, what pybind makes of C++'s, text that is not UTF-8
+    except Exception as e:  # ValidationError, pybind's forms of C++ exceptions, text that is not UTF-8
         _refuse(where, e)
 
 

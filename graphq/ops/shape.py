@@ -22,7 +22,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     if copied and copied[-1] >= len(src):
         raise GraphError(f"special_zero copies dimension {copied[-1]}, which {show(src)} does not have; "
                          f"shape {list(shape)}")
-    # Copied dimensions are on both sides: what is left of either side must have the same number of elements.
+    # Copied dimensions are on both sides: the other dimensions of both must give the same number of elements.
     out: list[Dim] = [src[k] if k in copied else d for k, d in enumerate(shape)]
     rest = [d for k, d in enumerate(src) if k not in copied]
     want = math.prod(d for k, d in enumerate(shape) if k not in copied and d != -1)

@@ -256,6 +256,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
-    for p, name in zip(list(products(graph)), names, strict=True):  # those that were folded into are new
+    for p, name in zip(list(products(graph)), names, strict=True):  # nodes with folded weights are new
         graph.rename(p.node.output, name)
     name_values(graph)

@@ -230,7 +230,7 @@ class Analysis(Fusions):
                 return why("outside, refused", more=more, refused=refused)
             return why("outside, of an input") if source.node is None else why("outside", more=more)
         taken = self.anchored(source.node, node)
-        if taken is not None and refused is None:  # it is what the operation reads that kernels do not take
+        if taken is not None and refused is None:  # kernels compute the operation, but not on this operand
             return reason(last, fusion, "dequantized, refused", node, source, refused=taken)
         kind = "reads"
         if node.op.name in MOVES:

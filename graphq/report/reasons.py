@@ -147,7 +147,7 @@ REASONS: Mapping[str, Texts] = {
     "no pattern": Texts("the pattern matches", "it has other operands than source, weights and bias",
                         "leave further operands to an operation after it"),
 
-    # what is wrong with an operand of a product
+    # phrases for an operand of a product
     "source from input": Texts(OPERANDS, "its source, {value}, is an input of the graph in {value:dtype}",
                                "quantize and dequantize {value}, or pass it as u8 and dequantize that"),
     "weights from input": Texts(OPERANDS, "its weights, {value}, are an input of the graph in {value:dtype}",

@@ -30,7 +30,7 @@ class Baseline:
         for given in inputs:
             try:
                 self.results.append(_run(graph, given))
-            except Exception as e:  # references are NumPy functions, and raise what these raise
+            except Exception as e:  # references raise any error of NumPy
                 error = e
         if error is not None and not self.results:
             raise GraphError(f"graph '{graph.name}' runs on none of the inputs that were tried: {error}") from error

@@ -58,7 +58,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
+    if merged > 1:  # whole groups read beyond the taps: weights are 0 there, and `_padded` has room
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)

@@ -283,7 +283,7 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # an application with Python inside: what sys.executable does is not known
+    _processes_work = False  # an application that embeds Python: sys.executable may be any program
 
 
 def serve(descriptors: list[int]) -> None:

@@ -167,7 +167,7 @@ class Module:
             if self._addresses is None:
                 self._addresses = addresses
                 _count(compiled=1)
-        else:  # another thread has not begun yet, or what the folder has is damaged
+        else:  # another thread has not begun yet, or the file in the folder is damaged
             self._job = Job("object_code", self.source, self._keep)
 
 

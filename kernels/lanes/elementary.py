@@ -57,7 +57,7 @@ def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) = 2**n * (high + low'): (high, low', n as s32); high alone is within 0.7 ulp."""
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
-    p = (rest - (first - 1.0)) + p  # what the first sum lost goes into the second
+    p = (rest - (first - 1.0)) + p  # the rounding error of the first sum goes into the second
     high = first + p
     return high, p - (high - first), n
 

@@ -155,7 +155,7 @@ class EpilogueEmitter:
         read = partial(SlotOperand.read, builder, first)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if into_acc else read(store.slots, store.dtype, "vector")
-        self.fixed: Emitted = {}  # what is the same for all outputs of the block
+        self.fixed: Emitted = {}  # values that are the same for all outputs of the block
         emit_nodes(builder, self.at("scalar"), self.fixed, lanes, partial(self.broadcast, None))
         self.entries = None if entries is None else Entries(builder, entries)
 

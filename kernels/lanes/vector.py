@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, Builder, Type, Value, constant, vector
 from graphq.kernels.jit.x86 import instruction
-from graphq.kernels.lanes import elementary  # and what defines operations that stores name
+from graphq.kernels.lanes import elementary  # it defines operations that stores name
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
 from graphq.kernels.lanes.lookup import LookupTable, look_up
 

@@ -159,7 +159,7 @@ class _Pixels:
         """Emit the copies of short taps; copies of longer ones are made when they are needed."""
         b, f, window = self.b, self.f, self.window
         with b.if_then(self.short):
-            with Loop(b, f.rows) as row:  # what lies behind the last tap
+            with Loop(b, f.rows) as row:  # zeros after the last tap
                 end = self.copies + row.k * self.line + (self.all_steps << 6)
                 constant(LINE, 0).store(end + -64)
             with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, Loop(b, c64(ROWS // 16)) as part:

@@ -359,7 +359,7 @@ class _Blocks(_TileSums):
              turn: Turn) -> list[Value]:
         """Emit `turn` for `count` groups; the state after them."""
         block = self.products.block
-        rest = count - state[-2]  # what the present block does not take; the pieces are its part and more blocks
+        rest = count - state[-2]  # groups after the present block; they go to further blocks
         more = (rest + (block - 1)) // block
         pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:

@@ -151,7 +151,7 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares of a cache line by as many: what is fetched is used up. The last tiles repeat some of the former.
+        # Squares of a cache line by as many: fetched lines are used fully. The last tiles overlap those before.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):

@@ -37,7 +37,7 @@ def enter(function: int, argument: int, threads: int) -> None:
     Returns when all calls have. A call may begin after others have ended, if Numba's threading layer grants fewer
     threads or is busy.
     """
-    config: Any = numba.config  # its stubs lack what it reads from the environment
+    config: Any = numba.config  # its stubs lack settings that it reads from the environment
     before = numba.get_num_threads()
     try:
         numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))

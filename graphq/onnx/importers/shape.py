@@ -77,7 +77,7 @@ def reshape(c: Call) -> Outputs:
     wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
-        # The static form can say this too, but what comes after wants dimensions.
+        # The static form can express this, too, but later importers need dimensions.
         raise GraphError(f"the shape of {x.type} is not known yet")
     return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
 

@@ -100,14 +100,14 @@ def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]
         slot.CopyFrom(value_info(slot.name, type))
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as e:  # InferenceError, ValidationError and what pybind makes of C++'s
+    except Exception as e:  # InferenceError, ValidationError and pybind's forms of C++ exceptions
         raise GraphError(f"{where}: {str(e).strip()[:300]}") from None
     return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in inferred.graph.output)
 
 
 @lru_cache(1024)
 def _evaluator(model: bytes) -> ReferenceEvaluator:
-    from onnx.reference import ReferenceEvaluator  # 0.2 s, for models with such nodes alone
+    from onnx.reference import ReferenceEvaluator  # takes 0.2 s, and few models need it
 
     return ReferenceEvaluator(parsed(model))
 
