@@ -58,7 +58,7 @@ def _load_onednn(path: Path) -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # rooms of files stand above that of graphs, too
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # packages of files stand above graphs
 add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
 add_method("_repr_html_", _repr_html_)
 
@@ -70,11 +70,11 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
 _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
             "load_compiled": "model.loading", "load_onednn_json": "onednn.files", "passes": "passes",
             "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
-"""The public names whose modules are imported when they are asked for: what builds graphs needs none of them."""
+"""The public names whose modules are imported only when they are first used: building a graph needs none of them."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what builds no graphs, when it is asked for."""
+    """Import the module of a name of _MODULES when the name is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
     try:
@@ -86,5 +86,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names: not the modules that hold them."""
+    """The public names, without the modules that hold them."""
     return sorted({*__all__, *(name for name in list(globals()) if name.startswith("__"))})

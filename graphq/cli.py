@@ -29,7 +29,7 @@ COMMANDS = {
     "compare": "say how far a quantized model's tensors are from f32, and what costs most",
     "cache": "say where the cache of kernels and models is and what it holds; empty it",
 }
-"""The commands, each a module of `graphq.commands`, with what they are for."""
+"""The commands, each a module of `graphq.commands`, with a short description."""
 
 DESCRIPTION = "An operator graph compiler for int8 inference: run models, time them, see what fused and why."
 EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), a model that `graphq compile` saved
@@ -39,10 +39,10 @@ Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, fi
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser whose errors are one line."""
 
     options: Sequence[str] = ()
-    """The options of the command, from which messages suggest near names."""
+    """The options of the command, from which error messages suggest similar names."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and a hint, and exit with code 2."""
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code, 2 after one line on stderr about what is wrong."""
+    """Run one command. Returns its exit code: 2 after an error, which is one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser(given[0] if given else None).parse_args(given)
     code = 0
@@ -79,7 +79,7 @@ def _fail(message: str) -> int:
 
 
 def _parser(named: str | None) -> argparse.ArgumentParser:
-    """The parser of all commands, with the arguments of the one that is named."""
+    """The parser of all commands, with the arguments of the command `named`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"graphq {__version__}")

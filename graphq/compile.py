@@ -20,7 +20,7 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # for those who evaluate annotations, and import what these name by that
+    graphq = sys.modules["graphq"]  # for tools that evaluate annotations, in which this name stands
 
 
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
@@ -29,25 +29,24 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
             verify: Literal["numeric"] | None = None) -> graphq.CompiledGraph:
     """Compile `graph`, or the graph of a file (.onnx, .json, the text form); the graph itself is not changed.
 
-    `outputs`: names of the values to return, whatever the graph returns. A value that is returned is computed and
-    stored as the graph states it, so nothing fuses across it (`explain()` shows what does).
+    `outputs`: names of the values to return, instead of the graph's outputs. A value that is returned is computed and
+    stored as the graph states it, so no fusion goes across it (`explain()` shows the fusions).
 
     `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
     default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
     process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
     `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models of files: the next process with the same file
-    and options finds the model, of which `origin` tells. `memory`: the bytes that constants, packed weights, tables and
-    what lies between steps may take (default: half of the machine's memory). Results do not depend on `isa`, `threads`,
+    and options finds the model; its `origin` tells so. `memory`: the bytes that constants, packed weights, tables and
+    values between steps may take (default: half of the machine's memory). Results do not depend on `isa`, `threads`,
     `cache` or `memory`.
 
-    `verify="numeric"` proves the passes by trial first: the op-by-op reference runs before and after each pass that
-    changes the graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes
-    for a model.
+    `verify="numeric"` first tests the passes: the op-by-op reference runs before and after each pass that changes the
+    graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes for a model.
 
-    Raises PassError for a pass that changes numbers then: with its name and a test of the smallest graph that shows it.
-    Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level that this
-    machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that would take
-    more than `memory`, what `load_onnx` and others raise, and OSError, for a file.
+    In this case it raises PassError for a pass that changes numbers, with its name and a test of the smallest graph
+    that shows it. Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level
+    that this machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that
+    would take more than `memory`; for a file it raises OSError and the errors of `load_onnx` and other readers.
     """
     if not isinstance(graph, Graph | str | os.PathLike):
         raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")

@@ -13,7 +13,7 @@ from graphq.errors import GraphError
 
 @dataclass(frozen=True, repr=False)
 class DType:
-    """An element type. `name` is oneDNN's; `numpy` the storage type; `bits` the logical width."""
+    """An element type: `name` is oneDNN's name, `numpy` the storage type, `bits` the logical width."""
 
     name: str
     numpy: np.dtype
@@ -24,7 +24,7 @@ class DType:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        """Equal to another DType, and to its name, so that `value.dtype == "u8"` holds."""
+        """Whether both are the same DType; a DType also equals its name, so that `value.dtype == "u8"` holds."""
         if isinstance(other, DType):
             return self.name == other.name
         return self.name == other if isinstance(other, str) else NotImplemented
@@ -34,7 +34,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element takes in memory; those of 2 and 4 bits take one, as in ml_dtypes."""
+        """The bytes of an element in memory; types of 2 and 4 bits take one byte, as in ml_dtypes."""
         return self.numpy.itemsize
 
     @lazy_property
@@ -91,7 +91,7 @@ Name: TypeAlias = Literal[
     "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "s64", "s32", "s8", "u8", "s4", "u4", "boolean", "f64", "f8_e4m3fnuz",
     "f8_e5m2fnuz", "f8_e8m0", "f4_e2m1", "u64", "u32", "s16", "u16", "s2", "u2", "float16", "float32", "float64",
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
-"""The names of the dtypes, and NumPy's for them, for type checkers."""
+"""The names of the dtypes, and NumPy's names for them, for type checkers."""
 
 DTypeLike: TypeAlias = "DType | Name | np.dtype | type"
 

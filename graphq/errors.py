@@ -3,9 +3,9 @@ from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds the packages of one of graphq's extras, for messages.
+    """The command that installs the packages of one of graphq's extras, for messages.
 
-    It installs a checkout, as the package indexes have another project by the name of graphq.
+    It installs a checkout, since the package index has another project of the name graphq.
     """
     return f'pip install -e ".[{extra}]" in a checkout of graphq'
 
@@ -22,7 +22,7 @@ class GraphqError(Exception):
 
 
 def shortened(message: str) -> str:
-    """A message of at most LONGEST characters, in which what is left out is said."""
+    """A message of at most LONGEST characters; a note replaces the part that is left out."""
     gone = len(message) - LONGEST + 100
     if len(message) <= LONGEST:
         return message
@@ -45,8 +45,8 @@ class VerifyError(GraphqError):
 class PassError(VerifyError):
     """A pass changed a graph's numbers, found by `verify="numeric"`: a defect of the pass, not of the user's graph.
 
-    `name` is the pass's, `test` a test for pytest that fails as long as the pass does it, with the smallest graph that
-    was found; None where the pass did not do it a second time.
+    `name` is the name of the pass. `test` is a test for pytest that fails as long as the pass has the defect, with the
+    smallest graph that was found; None if the defect could not be repeated.
     """
 
     def __init__(self, message: str, name: str, test: str | None) -> None:

@@ -26,17 +26,17 @@ __all__ = ["check_pass", "check_round_trip", "check_same_numbers", "random_array
 def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, inputs: str | None = None,
                count: int | None = None, seed: int = 0, rtol: float | None = None, atol: float | None = None,
                sizes: Mapping[str, tuple[int, ...]] | None = None, vary: bool = True) -> Graph:
-    """Run `rewrite` on the text `before` and compare with the text `after`; the graph after the pass.
+    """Run `rewrite` on the text `before` and compare with the text `after`; returns the graph after the pass.
 
-    With `inputs`, such as "x: f32[4], y: f32[4]", both texts are the statements of a graph that takes these.
+    With `inputs`, such as "x: f32[4], y: f32[4]", both texts are only the statements of a graph with these inputs.
     `after=None` says that nothing may change, `after=ANY` that any text will do. Asserts the text, the number of
     rewrites (`count`; when not given: none exactly when the text stays), that both texts make the round trip through
     print and parse, that the graph verifies, and that the references of both graphs agree on adversarial inputs, as
-    `check_same_numbers` does: by default within the pass's own `tolerance`, which is none unless it says so. `sizes`
+    `check_same_numbers` does: by default within the pass's own `tolerance`, which is 0 unless the pass sets it. `sizes`
     gives shapes to inputs whose shapes the text leaves open.
 
     Then the pass is tried on the same text with other constants, attributes and sizes (`graphq.validation.variations`),
-    as far as it applies to these: there too it must keep the numbers. `vary=False` leaves that out.
+    as far as it applies to them: it must keep the numbers there, too. `vary=False` leaves that out.
     """
     if inputs is not None:
         before = f"graph({inputs}) {{\n{before}\n}}"
@@ -59,7 +59,7 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
 
 
 def _check_text(original: Graph, graph: Graph, applied: int, after: str | None, count: int | None) -> None:
-    """Assert the text that a pass gives, and the number of its rewrites."""
+    """Assert the text after a pass, and the number of its rewrites."""
     wanted = to_text(original if after is None else parse(after))
     got = to_text(graph)
     assert got == wanted, f"the pass gives\n{textwrap.indent(got, '    ')}\nnot\n{textwrap.indent(wanted, '    ')}"
@@ -71,7 +71,7 @@ def _check_text(original: Graph, graph: Graph, applied: int, after: str | None, 
 
 
 def check_round_trip(graph: Graph) -> None:
-    """Assert that the graph's text parses to a graph of the same text."""
+    """Assert that the graph's text parses to a graph with the same text."""
     text = to_text(graph)
     again = to_text(parse(text))
     assert again == text, f"the text\n{text}\nparses to\n{again}"
@@ -93,6 +93,9 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
 
 def random_inputs(graph: Graph, seed: int = 0,
                   sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs, the same for the same seed; `sizes` gives the shapes that the graph leaves open."""
+    """Random arrays for all inputs; the same seed gives the same arrays.
+
+    `sizes` gives the shapes that the graph leaves open.
+    """
     rng = np.random.default_rng(seed)
     return {name: random_array(type, rng) for name, type in input_types(graph, sizes).items()}

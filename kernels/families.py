@@ -1,4 +1,4 @@
-"""FAMILIES: the records of all kernel families, in the order in which fusions meet them."""
+"""FAMILIES: the records of all kernel families, in the order in which fusion tries them."""
 from __future__ import annotations
 
 from graphq.errors import CompileError
@@ -20,10 +20,10 @@ from graphq.kernels.ties.attach import attach
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
 
 ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
-"""Operations that partitions have kernels for, with what is lane-wise around them."""
+"""Operations that partitions are built around: their kernels also compute the lane-wise operations around them."""
 
 TIES = "ties"
-"""The key of a partition's `meta` under which the plan notes `Lowered.ties`, for reports."""
+"""The key under which the plan notes `Lowered.ties` in a partition's `meta`, for reports."""
 
 CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
 """Operations whose kernels read channels-last tensors alone."""
@@ -38,7 +38,7 @@ def family_named(name: str) -> Family:
 
 
 def multiplies_integers(partition: Node) -> bool:
-    """Whether its anchor is a product of integers, or of what the partition dequantizes."""
+    """Whether the partition's anchor multiplies integers, or numbers that the partition dequantizes."""
     for node in partition.attrs["body"].nodes:
         if any(node.op.name in f.macs for f in FAMILIES):
             source = next(node.operands)
@@ -47,9 +47,10 @@ def multiplies_integers(partition: Node) -> bool:
 
 
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
-    """What the kernels compute for a partition, worked out anew; raises CompileError for an anchor that no family has.
+    """Lower a partition: work out the numbers that its kernels compute.
 
-    The plan asks it once, for an ISA level, for which chains of operations may become tables; formulas ask again.
+    Raises CompileError for an anchor that no family has. The plan calls it once, with the ISA level that decides which
+    chains of operations become tables; formulas call it again.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

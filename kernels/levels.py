@@ -25,18 +25,17 @@ from graphq.kernels.matmul.tiles import DTYPES, SORTED_DTYPES
 from graphq.plan.step import Step, Target
 
 SELF_TEST = 35, 37, 70
-"""m, n and k: with tails."""
+"""m, n and k of the self-test's matmul: none is a multiple of a tile's size, so that tails are tested."""
 _lock = Lock()
 _checked: dict[Level, bool] = {}
 
 
 def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
-    """Give the levels to compile for, one after another: `isa`, or $GRAPHQ_ISA, alone, else all that the machine has.
+    """The levels to compile for, one after another: only `isa` or $GRAPHQ_ISA if given, else all that the machine has.
 
-    The best comes first. The kernels of its self-test are being compiled: ask `works` before any code of the level
-    runs, and go on to the next level where it does not. Raises KernelError when there is none left, for an unknown
-    name, and for a level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel
-    cache.
+    The best comes first. The kernels of its self-test are already being compiled: call `works` before any code of the
+    level runs, and go on to the next level if it fails. Raises KernelError if no level is left, for an unknown name,
+    and for a level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel cache.
     """
     name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
     if name is not None:
@@ -59,9 +58,10 @@ def resolve(isa: str | None = None, cache: bool = True) -> Level:
 
 
 def works(level: Level, cache: bool = True) -> bool:
-    """Try once per process whether the level's kernels compute a small matmul right; warn when they do not.
+    """Test once per process whether the level's kernels compute a small matmul correctly; warn if they do not.
 
-    It notices what feature bits cannot: an LLVM intrinsic whose operands moved, a virtual machine that hides state.
+    The self-test notices what feature bits cannot show: an LLVM intrinsic whose operands moved, a virtual machine that
+    hides state.
     """
     with _lock.hold:
         if level not in _checked:
@@ -85,7 +85,7 @@ def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
 
 
 def self_test(level: Level, cache: bool = True) -> str | None:
-    """Try a kernel of the level on a small matmul with tails; what is wrong, or None."""
+    """Try a kernel of the level on a small matmul with tails. Returns what is wrong, or None."""
     m, n, k = SELF_TEST
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)

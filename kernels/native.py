@@ -14,21 +14,27 @@ from graphq.plan.builder import PlanBuilder
 
 
 class Native(NamedTuple):
-    """`steps` adds the plan steps of a node, `macs` counts its multiply-accumulates if it has any."""
+    """The kernel of an operation.
+
+    `steps` adds the plan steps of a node, `macs` counts its multiply-accumulates, if any.
+    """
 
     steps: Callable[[PlanBuilder, Node], None]
     macs: Count | None = None
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of an LSTM, a GRU or an RNN, whose kernels are imported here as most models have none."""
+    """Add the plan steps of an LSTM, a GRU or an RNN.
+
+    Their kernels are imported only here, as few models have such layers.
+    """
     from graphq.kernels.recurrent.steps import STEPS
 
     STEPS[node.op.name](b, node)
 
 
 def recurrent_macs(node: Node) -> int:
-    """Each row of each step takes all weights of the state."""
+    """Count the multiply-accumulates: each row of each time step takes all recurrent weights."""
     gates, weights, *_ = (v.type.dims for v in node.operands)
     return gates[0] * gates[1] * prod(weights)
 

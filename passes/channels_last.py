@@ -1,9 +1,10 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
-Every node computes either in the layout that the graph gives or channels last: CHANNELS_LAST with data_format NCX must
-do the latter, what `channels_last_form` does not know the former, all others are free. A value is reordered, once, when
-those that make and use it differ. Which free nodes go where, so that the reordered values are the smallest, is a
-minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs", 1973: values are hyperedges over nodes).
+Every node computes either in the given layout or channels last. CHANNELS_LAST nodes with data_format NCX must be
+channels last, nodes that `channels_last_form` does not know must keep the given layout, all others are free. A value is
+reordered, once, if the nodes that compute and use it differ in their layout. The layouts of free nodes are chosen so
+that the reordered values are smallest. This is a minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs",
+1973: values are hyperedges over nodes).
 """
 from __future__ import annotations
 
@@ -20,14 +21,16 @@ GIVEN, LAST = "given", "last"
 """The two sides of the cut."""
 
 WEIGHT = 16
-"""What a byte costs, against 1 to 4 for a reorder as such."""
+"""The cost of a byte; a reorder itself costs 1 to 4."""
 
 
 @rounds(tolerance=1e-5)
 def channels_last(graph: Graph) -> int:
-    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)), and what lies between follows; nodes changed.
+    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)); nodes between follow.
 
-    Inputs and outputs keep their layout. Numbers stay, but for reductions, whose sums may be taken in another order.
+    Returns the changed nodes.
+
+    Inputs and outputs keep their layout. Numbers stay the same, except for reductions, which may add in another order.
     """
     forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
     if not any(n.op.name in CHANNELS_LAST for n in forms):
@@ -36,9 +39,10 @@ def channels_last(graph: Graph) -> int:
 
 
 def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
-    """The static_transposes that lead from one layout to the other, and to which.
+    """The static_transposes that convert from one layout to the other, and the layout that they convert to.
 
-    Of rank 3, where both are one order: those of a value that comes from channels-first operations lead to LAST.
+    For rank 3 both conversions have the same order of axes: transposes of values from channels-first operations convert
+    to LAST.
     """
     turns: dict[Node, str] = {}
     first: set[Value] = set()
@@ -58,9 +62,9 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
 class _Placement:
     """The layouts chosen for one graph, and the graph rewritten to them.
 
-    A transpose to LAST uses its operand channels last, and its result is in the given layout; one to GIVEN uses its
-    operand in the given layout, and its result is one that is made channels last: so they cost nothing where the other
-    layout is there already.
+    A transpose to LAST takes its operand as a channels-last value, and its result is in the given layout; a transpose
+    to GIVEN takes its operand in the given layout, and its result is channels last. So a transpose costs nothing if the
+    other layout of the value exists already.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
@@ -71,9 +75,11 @@ class _Placement:
         self.names: dict[Value, str] = {}
 
     def _cheapest(self) -> set[Node]:
-        """The nodes of `forms` that compute channels last: one side of a minimum cut, the larger one of equals.
+        """The nodes of `forms` that compute channels last.
 
-        So what could be on either side stays with the anchors, that they may fuse it.
+        One side of a minimum cut, the larger one if several are minimal.
+
+        So nodes that could be on either side stay with the anchors, which may fuse them.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
@@ -87,7 +93,7 @@ class _Placement:
         return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
 
     def _values(self) -> Iterator[Value]:
-        """The values whose reordering has a cost: those that have a layout and are no constants."""
+        """The values whose reordering has a cost: values that have two layouts and are not constants."""
         for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
             if has_layouts(value) and value.data is None:
                 yield value
@@ -96,21 +102,21 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """Where `value` is made: the side, or the node whose side it is."""
+        """The side on which `value` is computed, or the node whose side it is."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """Where a value is used: the side, or the node whose side it is."""
+        """The side on which a value is used, or the node whose side it is."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]
         return self._side(node) if node in self.forms and self.forms[node].operands[use.number] == "moves" else GIVEN
 
     def rewrite(self) -> int:
-        """Make the chosen nodes again, channels last; their number."""
+        """Add the chosen nodes again, channels last; returns their number."""
         for node in list(self.graph.nodes):
             if node in self.last:
                 self._remake(node)
@@ -123,7 +129,7 @@ class _Placement:
         return len(self.last)
 
     def _turn(self, node: Node) -> None:
-        """A transpose that is there already makes the other layout, or takes the one that is there."""
+        """Use an existing transpose: its operand or its result is the other layout of the value."""
         (source,) = node.operands
         if self.turns[node] == GIVEN:
             self.other[node.output] = source
@@ -154,7 +160,10 @@ class _Placement:
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
-        """Let the users of `old` in the given layout use `new`, reordered when it `moves`; others are made again."""
+        """Let the users of `old` in the given layout use `new`, reordered if it `moves`.
+
+        Users that change layout are made again.
+        """
         if moves:
             assert old.shape is not None
             self.other[old] = new
@@ -175,9 +184,10 @@ class _Placement:
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
-    """The side of GIVEN in a minimum cut of a hypergraph between LAST and GIVEN: the smallest of equals.
+    """The side of GIVEN in a minimum cut of a hypergraph between LAST and GIVEN; if several are minimal, the smallest.
 
-    An edge is the set of nodes that it joins, and what it costs when these do not all lie on one side.
+    An edge is the set of nodes that it connects, with the cost of cutting it, that is, if these are not all on one
+    side.
     """
     with importing.hold:
         import networkx as nx  # here, since the import takes 0.2 s and not every model has something to decide
@@ -203,9 +213,12 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
 
 
 def _cost(value: Value, inner: bool) -> int:
-    """The bytes that a reorder of `value` moves, unknown dimensions as 1, times WEIGHT; views cost next to nothing.
+    """The cost of reordering `value`: its bytes, with unknown dimensions as 1, times WEIGHT.
 
-    Among equals, rather what comes from outside or leaves is reordered than what may fuse with its users.
+    A view costs next to nothing.
+
+    Among equal costs, inputs and outputs of the graph are reordered rather than `inner` values, which may fuse with
+    their users.
     """
     shape = value.shape or ()
     if is_view(shape):

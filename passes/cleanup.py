@@ -10,7 +10,7 @@ from graphq.ir import Graph, Node
 
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
-    """Two nodes of the same op, operands and attributes -> one."""
+    """Two nodes of the same op, operands and attributes -> one"""
     seen: dict[Any, Node] = {}
     count = 0
     for node in list(graph.nodes):
@@ -38,7 +38,7 @@ def _key(node: Node) -> tuple[Any, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Equal exactly when the attributes mean the same; -0.0 and 0.0 differ, as do 1 and True."""
+    """A key that is equal exactly if the attributes mean the same; -0.0 and 0.0 differ, and so do 1 and True."""
     if value is None or type(value) in (bool, int, str):
         return type(value), value
     if isinstance(value, np.ndarray):
@@ -54,7 +54,7 @@ def _hashable(value: Any) -> Any:
 
 
 class _Content:
-    """An array as a key: equal when dtype, shape and all bytes are; the hash is that of a sample."""
+    """An array as a key: equal if dtype, shape and all bytes are equal; the hash uses a sample of the bytes."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.kind = x.dtype.name, x.shape

@@ -1,6 +1,6 @@
 """Give each user of a dequantize a dequantize of its own, so that each user can fuse with it.
 
-Copies that nothing fuses with are merged again later.
+Copies that do not fuse are merged again later.
 """
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from graphq.passes.fuse import taken
 
 
 def duplicate_dequantize(graph: Graph) -> int:
-    """`(dynamic_)dequantize` with n users -> n of them; the number added. A returned one keeps one for that alone.
+    """`(dynamic_)dequantize` with n users -> n of them; returns the number added.
 
-    Those of wider integers, which no anchor takes, are left to the chain that made them.
+    If the graph returns the result, one copy is for that alone. A dequantize of wider integers, which no anchor takes,
+    is left to the chain that computes them.
     """
     count = 0
     for node in list(graph.nodes):

@@ -10,20 +10,23 @@ from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26
-"""Results larger than this stay operations."""
+"""Larger results are not folded: they stay operations."""
 
 
 def fold_constants(graph: Graph) -> int:
-    """op(constants) -> constant; but dequantize of at most 8 bits stays where fusions take it, and not f32 weights.
+    """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
-    So a Quantize -> Dequantize pair is never folded away, only a constant's quantize is. Wider integers, as biases are,
-    no anchor takes.
+    So a quantize -> dequantize pair is never folded away: only the quantize of a constant is. Wider integers, such as
+    biases, are folded, since no anchor takes them.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
 
 def _fuses(node: Node) -> bool:
-    """Whether anchors take what a dequantize is given; where its scales are tensors, the weights of some products."""
+    """Whether an anchor may take a dequantize into its partition.
+
+    If its scales are tensors, only the weights of some products.
+    """
     if node.op.name == "dequantize":
         return taken(node)
     return node.op.name == "dynamic_dequantize" and taken(node) and any(
@@ -31,12 +34,12 @@ def _fuses(node: Node) -> bool:
 
 
 def fold_dequantized_operands(graph: Graph) -> int:
-    """dequantize(constant) -> constant, where no anchor takes it: what chains read; runs before the fusions."""
+    """dequantize(constant) -> constant, if no anchor takes it, for operands of chains; runs before the fusions"""
     return _fold(graph, lambda node: node.op.name in DEQUANTIZES and not feeds_anchor(node))
 
 
 def fold_dequantized_constants(graph: Graph) -> int:
-    """dequantize(constant) -> constant, for those that nothing fused; runs after the fusions."""
+    """dequantize(constant) -> constant, for those that did not fuse; runs after the fusions"""
     return _fold(graph, lambda node: node.op.name != "constant")
 
 

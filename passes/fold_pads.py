@@ -8,7 +8,8 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class FoldPadIntoConvolution(Rewrite):
     """convolution(pad(x), w) -> convolution(x, w) with more padding, also through a dequantize
 
-    For a pad of spatial axes with 0, or with the zero point before a dequantize: what convolutions pad with.
+    The pad must be of spatial axes, with 0, or with the zero point before a dequantize, since convolutions pad with
+    these.
     """
 
     def pattern(self, g, x, w, b):
@@ -16,7 +17,7 @@ class FoldPadIntoConvolution(Rewrite):
         return g.any_of(g.convolution(source, w, attrs=ANY), g.convolution(source, w, b, attrs=ANY))
 
     def check(self, match: Match) -> str | None:
-        """Nothing is cut off, batch and channels stay, and the value stands for 0."""
+        """Refuse a pad that cuts elements off, pads batch or channels, or whose value does not stand for 0."""
         pad, root = match.node("pad").attrs, match.root.attrs
         begin, end = pad["pads_begin"], pad["pads_end"]
         outer = (0, 1 if root["data_format"] == "NCX" else len(begin) - 1)
@@ -42,7 +43,7 @@ class FoldPadIntoConvolution(Rewrite):
                           {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
 
     def _zero(self, match: Match) -> float:
-        """What stands for 0 where the pad is; NaN, which equals nothing, where channels differ."""
+        """The number that stands for 0 at the place of the pad; NaN, which equals nothing, if channels differ."""
         found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
         zps = set(found.attrs["zps"] or (0,)) if found else {0}
         return zps.pop() if len(zps) == 1 else float("nan")

@@ -1,6 +1,6 @@
 """Turn batch normalisation into a scale and a shift of channels, and fold both into weights and biases before them.
 
-Numbers change by roundings of f32 alone. Every weight, scale and bias is rounded once more, by at most half a unit in
+Numbers change only by roundings of f32. Every weight, scale and bias is rounded once more, by at most half a unit in
 its last place, so that a sum of products moves by at most 2**-24 of the sum of their magnitudes. The batch
 normalisation itself, which is computed in f64 and rounded once, becomes one multiplication and one addition in f32.
 """
@@ -21,18 +21,18 @@ WEIGHTED = ("convolution", "conv_transpose", "matmul")
 """Operations that are linear in their weights."""
 
 Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
-"""A new constant, or new attributes of a constant's dequantize."""
+"""A new constant; for a dequantized constant the new attributes of its dequantize."""
 
 
 class NotFolded(Exception):
-    """Why something does not fold."""
+    """Raised with the reason why a scale or a bias cannot be folded."""
 
 
 class BatchNormAsScale(Rewrite):
     """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b, a = gamma / sqrt(variance + epsilon)
 
-    b = beta - mean * a; both in f64, rounded to f32 once. Parameters may be dequantized constants. The result of an x
-    in bf16 or f16 is cast back.
+    b = beta - mean * a; a and b are computed in f64 and rounded to f32 once. Parameters may be dequantized constants.
+    If x is bf16 or f16, the result is cast back.
     """
 
     tolerance = 1e-5
@@ -58,8 +58,8 @@ class BatchNormAsScale(Rewrite):
 class ScaleIntoWeights(Rewrite):
     """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, a with one element a channel
 
-    Likewise (anchor(x, w) + bias) * a. w and bias may be dequantized constants: their scales are multiplied, which a
-    must be positive for. Sums of integers that stand for themselves (all scales 1) are exact, and stay.
+    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants: then their scales are
+    multiplied, so a must be positive. Sums of integers with all scales 1 are exact, and are not folded.
     """
 
     tolerance = 1e-5
@@ -71,7 +71,7 @@ class ScaleIntoWeights(Rewrite):
         return g.multiply(y, a, attrs=ANY)
 
     def check(self, bias, a, match):
-        """All must be constants, and a fit."""
+        """All operands must be constants, and a must fit the channels."""
         if all(_counts(v) for v in _matched(match).inputs[:2]):
             return "the sums are exact integers, which are scaled once"
         try:
@@ -97,7 +97,7 @@ class MergeBiases(Rewrite):
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
     def check(self, bias, b, match):
-        """All must be constants, and b fit."""
+        """All operands must be constants, and b must fit the channels."""
         try:
             _merged(match, bias, b)
         except NotFolded as e:
@@ -110,14 +110,17 @@ class MergeBiases(Rewrite):
 
 
 class AddAsBias(Rewrite):
-    """anchor(x, w) + b -> anchor(x, w, b) for constants w and b with one element a channel; for quantization alone"""
+    """anchor(x, w) + b -> anchor(x, w, b) for constants w and b with one element a channel.
+
+    Used only for quantization
+    """
 
     def pattern(self, g, x, w, b):
         y = g.any_of(*WEIGHTED)(x, w, attrs=ANY)
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
     def check(self, w, b, match):
-        """Both must be constants, and b fit."""
+        """Both operands must be constants, and b must fit the channels."""
         if w.data is None:
             return "the weights are not constants"
         try:
@@ -136,7 +139,7 @@ REWRITES = (BatchNormAsScale(), ScaleIntoWeights(), MergeBiases())
 
 @rounds(tolerance=1e-5)
 def fold_scales(graph: Graph) -> int:
-    """Apply all of REWRITES in order; the number of changes."""
+    """Apply all of REWRITES in order; returns the number of changes."""
     return sum(rewrite(graph) for rewrite in REWRITES)
 
 
@@ -150,7 +153,7 @@ def _constant(value: Value) -> np.ndarray | None:
 
 
 def _counts(value: Value | None) -> bool:
-    """Whether a value has integers as they are: dequantized with scales of 1."""
+    """Whether a value is integers dequantized with scales of 1."""
     node = None if value is None else value.node
     return node is not None and node.op.name == "dequantize" and set(node.attrs["scales"]) == {1.0}
 
@@ -190,7 +193,7 @@ def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
 
 
 def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
-    """The constant `operand` of `user`, the next after the anchor `node`, as one element for each channel."""
+    """The constant `operand` of `user`, which follows the anchor `node`, as one element for each channel."""
     y, weights = node.output, node.inputs[1]
     if operand.data is None or operand.dtype != f32:
         raise NotFolded(f"the other operand must be an f32 constant, got {operand.type}")

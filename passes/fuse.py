@@ -1,4 +1,4 @@
-"""Fuse: fold operations that kernels compute as one into partitions, by the records of kernel families."""
+"""Fuse: folds operations that kernels can compute together into partitions, by the records of kernel families."""
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +15,10 @@ from graphq.rewrite.rule import Match
 
 
 def ends_chain(node: Node) -> str | None:
-    """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
+    """A reason why an epilogue ends before `node`, or None.
+
+    The reason is empty for a dequantize that the next partition needs.
+    """
     return "" if feeds_anchor(node) else refuses(node)
 
 
@@ -26,18 +29,18 @@ def feeds_anchor(node: Node) -> bool:
 
 
 def taken(node: Node) -> bool:
-    """Whether anchors take what a dequantize is given, integers of at most 8 bits."""
+    """Whether anchors take the operand of a dequantize: integers of at most 8 bits."""
     return next(node.operands).dtype.bits <= 8
 
 
 class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
-    The anchor is an operation of the family called `family`, whose record has the pattern and says what its kernels
-    refuse. f is any chain of lane-wise operations, whose
-    other operands may be dequantized too. The family of lane-wise chains has no anchor.
+    The anchor is an operation of the family called `family`, whose record has the pattern and tells what its kernels
+    refuse. f is any chain of lane-wise operations, whose other operands may be dequantized, too. The family of
+    lane-wise chains has no anchor.
 
-    Raises CompileError for a family that there is not, or that has no such pattern.
+    Raises CompileError for an unknown family, or for one without such a pattern.
     """
 
     def __init__(self, family: str, *, floats: bool = False) -> None:
@@ -48,19 +51,22 @@ class Fuse(Fusion):
 
     @property
     def name(self) -> str:
-        """`FuseMatmul`, and `FuseFloatMatmul` where a family has both."""
+        """`FuseMatmul`; `FuseFloatMatmul` if a family has patterns for both."""
         both = self.family.quantized is not None and self.floats
         return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
-        """The record's pattern, and the epilogue."""
+        """The record's pattern, followed by the epilogue."""
         made = self.family.floats if self.floats else self.family.quantized
         assert made is not None
         y = made(g)
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """A post-op's second operand may be dequantized, or a scale multiplied, on the way in; a constant's folds."""
+        """Whether a second operand of the epilogue, if `node` dequantizes or scales it, joins the partition.
+
+        Constants are folded instead.
+        """
         operations = self.family.operations
         if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
             return False
@@ -72,7 +78,7 @@ class Fuse(Fusion):
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """Kernels must be able to compute the partition, with each sum computed once."""
-        # Longer and longer epilogues are tried: of those that end here no body is made.
+        # Longer and longer epilogues are tried: one that ends here needs no body.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:

@@ -1,7 +1,7 @@
-"""How operations compute on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
+"""The layouts of operations on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
 
-A value of rank 3 or more has two layouts: as the graph gives it, or with axis 1 moved to the end. Of a node that can
-compute in the latter, `channels_last_form` tells its attributes there, and which operands and results are moved.
+A value of rank 3 or more has two layouts: the given one, or the one with axis 1 moved to the end. If a node can compute
+in the latter, `channels_last_form` tells its attributes there, and which operands and results are moved.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
-"""An operand stays as it is; or moves; or, of a lower rank than the result, is aligned with it and moves freely."""
+"""An operand stays, moves, or, if its rank is lower than the result's, is aligned with the result at no cost."""
 
 
 class Form(NamedTuple):
@@ -48,7 +48,7 @@ def is_view(shape: Sequence[Dim]) -> bool:
 
 
 def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
-    """`value` in the other layout: a constant, a view where only dimensions of 1 move, or a static_transpose."""
+    """`value` in the other layout: as a constant, as a view if only dimensions of 1 move, or as a static_transpose."""
     assert value.shape is not None
     if value.data is not None:
         constant = graph.add_constant(np.transpose(value.data, order))
@@ -62,7 +62,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """`value`, with leading dimensions of 1 up to `rank`, channels last; a constant, or a view."""
+    """`value` in channels-last layout, with leading dimensions of 1 up to `rank`: a constant, or a view."""
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:
@@ -71,14 +71,14 @@ def aligned(graph: Graph, value: Value, rank: int) -> Value:
 
 
 def channels_last_form(node: Node) -> Form | None:
-    """How the node computes on channels-last tensors; None when it cannot."""
+    """The form of the node on channels-last tensors; None if it has none."""
     rule = node.op.layout or ("lane_wise" if node.op.elementwise else None)
     moving = [v for v in (*node.operands, *node.outputs) if has_layouts(v)]
     return RULES[rule](node) if rule is not None and moving and node.inputs[0] is not None else None
 
 
 def _anchor(node: Node) -> Form | None:
-    """Operand 0 and the result move, others stay: weights are in any format."""
+    """The rule of anchors: operand 0 and the result move, other operands stay, since weights may be in any format."""
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
@@ -91,7 +91,7 @@ def _first_moves(node: Node) -> tuple[Port, ...]:
 
 
 def _lane_wise(node: Node) -> Form | None:
-    """Operands that broadcast must have the result's rank, or come to it for nothing."""
+    """The rule of lane-wise operations: operands must have the result's rank, or be aligned with it at no cost."""
     shape = node.outputs[0].shape
     ports = [None if v is None or shape is None else _broadcast(v, len(shape)) for v in node.inputs]
     if shape is None or len(shape) < 3 or None in ports:
@@ -111,7 +111,7 @@ def _broadcast(value: Value, rank: int) -> Port | None:
 
 
 def _along_axis(node: Node) -> Form | None:
-    """All operands and results move, and with them the attribute `axis`."""
+    """The rule of operations along an axis: all operands and results move, and so does the attribute `axis`."""
     ranks = {None if v is None or v.shape is None else len(v.shape) for v in node.inputs}
     if None in ranks or len(ranks) > 1:
         return None
@@ -122,13 +122,16 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """Softmax moves like other operations along an axis; along the last one, which its kernels need, it stays."""
+    """The rule of softmax: it moves like other operations along an axis, but not if the axis is the last.
+
+    Kernels need the axis of softmax to be the last one.
+    """
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 
 
 def _scaled(node: Node) -> Form | None:
-    """Quantize and its kin: the channels' axis moves; scales and zero points that are operands stay."""
+    """The rule of quantize and dequantize: the channels' axis moves; scales and zero points that are operands stay."""
     src = node.inputs[0]
     if src is None or src.shape is None or node.attrs["qtype"] == "per_group":
         return None
@@ -139,7 +142,10 @@ def _scaled(node: Node) -> Form | None:
 
 
 def _sloped(node: Node) -> Form | None:
-    """A prelu with one slope for each channel moves like an anchor, with any other slope like a lane-wise operation."""
+    """The rule of prelu.
+
+    With one slope for each channel it moves like an anchor, otherwise like a lane-wise operation.
+    """
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)
@@ -147,7 +153,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The axes move; the result must be that of the given layout, or that moved as a whole."""
+    """The rule of reductions: the axes move; the result must be equal in both layouts, or moved as a whole."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None
@@ -163,7 +169,7 @@ def _reduced(node: Node) -> Form | None:
 
 
 def _reshaped(node: Node) -> Form | None:
-    """Spatial dimensions may merge and split: [n, c, h, w] -> [n, c, h * w]."""
+    """The rule of reshapes that merge or split only spatial dimensions: [n, c, h, w] -> [n, c, h * w]."""
     src, out = node.inputs[0], node.output
     if src is None or not (src.type.known and out.type.known and has_layouts(src) and has_layouts(out)):
         return None

@@ -1,4 +1,4 @@
-"""Move dequantize after, and quantize before, operations that only move elements, so that 8-bit data is moved.
+"""Move dequantize after, and quantize before, operations that only move elements, so that these move 8-bit data.
 
 Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
 (requantize.py); a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each other:
@@ -21,7 +21,7 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
-"""Operations whose partitions begin with a dequantize."""
+"""Operations that may take a dequantize into their partition."""
 
 
 class TransposeBeforeDequantize(Rewrite):
@@ -31,7 +31,7 @@ class TransposeBeforeDequantize(Rewrite):
         return g.static_transpose(g.dequantize(x, attrs=ANY))
 
     def replace(self, g, x, match):
-        """The channel axis moves with its dimension."""
+        """Move the channel axis along with its dimension."""
         order, attrs = transpose_order(match.root), match.node("dequantize").attrs
         axis = attrs["axis"]
         if attrs["qtype"] == "per_channel":
@@ -46,7 +46,7 @@ class ReshapeBeforeDequantize(Rewrite):
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x, match):
-        """The dimension that has a scale for each element must stay one."""
+        """The dimension that has a scale for each element must remain one dimension."""
         return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
 
     def replace(self, g, x, match):
@@ -56,13 +56,13 @@ class ReshapeBeforeDequantize(Rewrite):
 
 
 class QuantizeBeforeReshape(Rewrite):
-    """quantize(static_reshape(y)) -> static_reshape(quantize(y)), so that what computes y meets its quantize"""
+    """quantize(static_reshape(y)) -> static_reshape(quantize(y)), so that the operation before meets its quantize"""
 
     def pattern(self, g, y):
         return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
 
     def check(self, y, match):
-        """The dimension that has a scale for each element must stay one."""
+        """The dimension that has a scale for each element must remain one dimension."""
         return _channels_stay(match.root, match.root.output.type, y.type)
 
     def replace(self, g, y, match):
@@ -78,7 +78,7 @@ class QuantizeBeforeTranspose(Rewrite):
         return g.quantize(g.static_transpose(y), attrs=ANY)
 
     def replace(self, g, y, match):
-        """The channel axis moves with its dimension."""
+        """Move the channel axis along with its dimension."""
         order, attrs = transpose_order(match.node("static_transpose")), match.root.attrs
         axis = attrs["axis"]
         if attrs["qtype"] == "per_channel":
@@ -103,7 +103,7 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """A channel axis behind that of the gather moves by the rank of the indices."""
+        """A channel axis after the gathered axis moves by the rank of the indices."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None
@@ -113,13 +113,13 @@ class GatherBeforeDequantize(Rewrite):
 
 
 class PickBeforeDequantize(Rewrite):
-    """slice(dequantize(x)) -> dequantize(slice(x)), likewise expand"""
+    """slice(dequantize(x)) -> dequantize(slice(x)), and the same for expand"""
 
     def pattern(self, g, x):
         return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The channels must all stay."""
+        """All channels must remain."""
         node, root = match.node("dequantize"), match.root
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -132,7 +132,7 @@ class PickBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """Axes are counted from the end, where expand adds none."""
+        """Axes are counted from the end, where expand adds none, to find the channel axis."""
         attrs = match.node("dequantize").attrs
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and match.root.output.shape is not None
@@ -167,7 +167,7 @@ class PadBeforeDequantize(Rewrite):
         return g.dequantize(g.pad(x, **{**pad, "value": value}), **node.attrs)
 
     def _integer(self, x: Value, node: Node, value: float) -> int | None:
-        """The integer that stands for `value`."""
+        """The integer that dequantizes to exactly `value`; None if there is none."""
         every = np.arange(x.dtype.min, x.dtype.max + 1).astype(x.dtype.numpy)
         numbers = dequantize.reference(every, **node.attrs)
         return next((int(q) for q in every[numbers == np.float32(value)]), None)
@@ -195,14 +195,15 @@ class QuantizeBeforePad(Rewrite):
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
-    Where what follows begins with a dequantize; concats fuse with anything else by themselves.
+    This is for concats before a user that takes a dequantize into its partition; before other users concats fuse by
+    themselves.
     """
 
     def pattern(self, g):
         return g.concat(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """All sources must be dequantized alike, with one scale, and a user must take 8-bit data."""
+        """All sources must have the same dequantize parameters, with one scale, and a user must take 8-bit data."""
         nodes = [v.node for v in match.root.operands]
         if not any(n is not None and n.op.name == "dequantize" for n in nodes) \
                 or not any(user.op.name in TAKERS for user in match.root.output.users):
@@ -221,9 +222,9 @@ class ConcatBeforeDequantize(Rewrite):
 
 
 def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
-    """The dimension of `there` that a quantization along `axis` of `here` follows, when one is reshaped to the other.
+    """The dimension of `there` that a quantization along `axis` of `here` gets, if one is reshaped to the other.
 
-    None when channels would be split or merged; the axis itself when there is one scale for all.
+    None if channels would be split or merged; the axis itself if there is one scale for all.
     """
     axis: int = attrs["axis"]
     if attrs["qtype"] == "per_tensor":
@@ -234,7 +235,10 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
 
 
 def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
-    """The dimension of `there` that is `axis` of `here` when one is reshaped to the other; None where none is."""
+    """The dimension of `there` that corresponds to `axis` of `here`, if one is reshaped to the other.
+
+    None if there is none.
+    """
     if not here.known or not there.known:
         return None
     outside = prod(here.dims[:axis])

@@ -1,4 +1,7 @@
-"""Write operations that have several spellings in one, so that fusions need one pattern. Numbers do not change."""
+"""Normal forms: operations with several spellings are written in one, so that fusions need one pattern.
+
+Numbers do not change.
+"""
 from __future__ import annotations
 
 import numpy as np
@@ -9,10 +12,10 @@ from graphq.rewrite.rule import ANY, Rewrite
 
 
 def positive_axis(graph: Graph) -> int:
-    """softmax(x, axis=-1) -> softmax(x, axis=r-1), likewise per-channel quantize and dequantize
+    """softmax(x, axis=-1) -> softmax(x, axis=r-1), and the same for per-channel quantize and dequantize
 
-    Per-tensor ones ignore their axis: it becomes 1, the default. No pattern: most nodes of a quantized model are such,
-    and have their axis in normal form.
+    Per-tensor ones ignore their axis, which becomes 1, the default. It is a function without a pattern, as most nodes
+    of a quantized model would match one, and already have their axis in normal form.
     """
     count = 0
     for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
@@ -28,7 +31,7 @@ def positive_axis(graph: Graph) -> int:
 
 
 def _normal_axis(node: Node) -> int | None:
-    """The axis counted from the front; None where the rank is not known."""
+    """The axis counted from the front; None if the rank is not known."""
     if node.attrs.get("qtype") == "per_tensor":
         return 1
     shape = node.output.shape if len(node.outputs) == 1 else None
@@ -36,7 +39,7 @@ def _normal_axis(node: Node) -> int | None:
 
 
 class UniformChannelsArePerTensor(Rewrite):
-    """quantize(x, per_channel, scales=[s, s, ...]) -> quantize(x, scales=[s]), likewise dequantize"""
+    """quantize(x, per_channel, scales=[s, s, ...]) -> quantize(x, scales=[s]), and the same for dequantize"""
 
     def pattern(self, g, x):
         return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
@@ -54,9 +57,9 @@ class UniformChannelsArePerTensor(Rewrite):
 
 
 class VectorAsColumn(Rewrite):
-    """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least; for quantization
+    """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least
 
-    Integer kernels take matrices, and the scales of weights need an axis.
+    It is for quantization: integer kernels take matrices, and the scales of weights need an axis.
     """
 
     tolerance = 1e-6
@@ -77,9 +80,9 @@ class VectorAsColumn(Rewrite):
 
 
 class SplitBiasOfRows(Rewrite):
-    """matmul(x, w, b) -> add(matmul(x, w), b) for a bias that is not one element a column, which kernels take
+    """matmul(x, w, b) -> add(matmul(x, w), b) unless the bias has one element a column, which kernels take
 
-    The sum is rounded to f32 before the bias is added, and to the result's dtype after it, as the matmul has it.
+    The sum is rounded to f32 before the bias is added, and to the result's dtype afterwards, as in the matmul.
     """
 
     def pattern(self, g, x, w, b):
@@ -126,7 +129,7 @@ class DropRepeatedRelu(Rewrite):
 
 
 class CubeAsProducts(Rewrite):
-    """pow(x, beta=3) -> square(x) * x, in f32, where that is how pow computes it"""
+    """pow(x, beta=3) -> square(x) * x, in f32, where pow computes it in this way"""
 
     def pattern(self, g, x):
         return g.pow(x, beta=3)
@@ -140,6 +143,6 @@ class CubeAsProducts(Rewrite):
 
 
 def _again(g: Graph, node: Node, **changed: object) -> Value:
-    """The node's operation on its operands, with some attributes changed."""
+    """Add the node's operation again, on its operands, with some attributes changed."""
     return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
 

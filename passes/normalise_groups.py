@@ -11,8 +11,8 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class NormaliseGroupsAsRows(Rewrite):
     """group_norm(x, gamma, beta) -> reshape(layer_norm(reshape(x))) * gamma + beta
 
-    Channels last, the rows are those of transpose(x), and transposed back. Sums are in another order than those of
-    group_norm's reference: results differ by up to 1.2e-6 (of N(3, 2)).
+    If channels are last, x is transposed before and the result transposed back. Sums are added in another order than in
+    group_norm's reference: results differ by up to 1.2e-6 (for inputs from N(3, 2)).
     """
 
     tolerance = 1e-5

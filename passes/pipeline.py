@@ -71,7 +71,7 @@ canonicalise = Fixpoint(
     requantize.RequantizePicked(),
     fold_pads.FoldPadIntoConvolution(),
 )
-"""Bring graphs to one form, so that the patterns of later passes meet fewer of them. Numbers do not change."""
+"""Bring graphs to one form, so that later passes need fewer patterns. Numbers do not change."""
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
@@ -101,14 +101,14 @@ _NAMED: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None,
                history: History | None = None) -> list[Refusal]:
-    """Run the passes on `graph` in order; the near misses of the rewrites among them.
+    """Run the passes on `graph` in order; returns the near misses of the rewrites among them.
 
     Unnamed values keep the numbers that they have in the graph's text now, in all reports and debug prints.
     GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
-    GRAPHQ_DEBUG=verify, the graph is verified after each pass. `after` is called after each pass, of a Fixpoint after
-    each in it, with the pass, the number of its changes and the graph, which it must leave as it is. With a `history`,
-    that of `graph`, the result is `history.after`. Raises GraphError for what is not a pass, VerifyError, naming the
-    pass, for one that leaves the graph inconsistent.
+    GRAPHQ_DEBUG=verify, the graph is verified after each pass. `after` is called after each pass, in a Fixpoint after
+    each of its passes, with the pass, the number of its changes and the graph, which it must not change. With a
+    `history` of `graph`, the graph after the passes is `history.after`. Raises GraphError for an object that is not a
+    pass, VerifyError, naming the pass, for one that leaves the graph inconsistent.
     """
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
@@ -137,7 +137,7 @@ def _constant_bytes(graph: Graph) -> int:
 
 
 def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """The passes; raises GraphError for what is not a list of passes."""
+    """The passes as a tuple; raises GraphError unless they are a list of passes."""
     if not isinstance(passes, list | tuple):
         raise GraphError(f"passes must be a list of passes, got {passes!r}")
     for step in passes:
@@ -147,7 +147,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes by which `named` finds them; raises GraphError for one that is not of PIPELINE."""
+    """The names of passes by which `named` finds them; raises GraphError for one that is not in PIPELINE."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -161,7 +161,7 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes of PIPELINE of these names. Raises KeyError."""
+    """The passes of PIPELINE that have these names. Raises KeyError for an unknown name."""
     return tuple(_NAMED[name] for name in names)
 
 

@@ -1,6 +1,6 @@
-"""Give rows of dynamically quantized sources ranges of their own, so that none depends on the batch or on padding.
+"""Quantize dynamically quantized sources by row, so that no row depends on the batch or on padding.
 
-`RangesByRow` changes numbers, mostly for the better, and is no part of PIPELINE. Run it first:
+`RangesByRow` changes numbers, mostly for the better, and is not part of PIPELINE. Run it first:
 
     graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
 
@@ -27,14 +27,14 @@ def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
 
 
 class IntegerProductByRow(Rewrite):
-    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same of rows, where s, z are the range of x, and q its u8"""
+    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same by rows, where q is x as u8, by its range s, z"""
 
     def pattern(self, g, q, s, z, w, wz, ws):
         sums = g.any_of(g.matmul_integer(q, w, z), g.matmul_integer(q, w, z, wz))
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        """q must be quantized by its range, others of which may need it; and the product be f32."""
+        """q must be quantized by its range, and the product must be f32; others may use the range."""
         if match.root.output.dtype != f32:
             return f"the product is {match.root.output.dtype}"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
@@ -48,13 +48,13 @@ class IntegerProductByRow(Rewrite):
 
 
 class DequantizedByRow(Rewrite):
-    """matmul(dynamic_dequantize(q, s, z), w) -> the same of rows, where s, z are the range of x, and q its u8"""
+    """matmul(dynamic_dequantize(q, s, z), w) -> the same by rows, where q is x as u8, by its range s, z"""
 
     def pattern(self, g, q, s, z, w):
         return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        """The rows must lie along the last axis of x, of known size."""
+        """The rows must lie along the last axis of x, whose size is known."""
         if match.root.attrs["transpose_a"] or q.shape is None or q.shape[-1] is None:
             return "the rows of the source do not lie along its last axis, of known size"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
@@ -71,7 +71,7 @@ NOT_DYNAMIC = "the source is not quantized by its own range"
 
 
 def _quantized(q: Value, s: Value, z: Value) -> Value | None:
-    """The f32 that q is the u8 of, by s and z, which must be its range; None where they are not."""
+    """The f32 value of which q is the u8 form, if s and z are its range; None if they are not."""
     quantize, range = q.node, s.node
     if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
         return None
@@ -82,4 +82,4 @@ def _quantized(q: Value, s: Value, z: Value) -> Value | None:
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""All dynamically quantized products by row."""
+"""Rewrites all dynamically quantized products to quantize by row."""

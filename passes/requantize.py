@@ -17,7 +17,7 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""Between these no product of a scale and a difference of numbers of at most 16 bits is subnormal or infinite."""
+"""With scales in this range no product of a scale and a difference of 16-bit numbers is subnormal or infinite."""
 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 """Operations that run in integers when their operands come from dequantize."""
@@ -26,14 +26,14 @@ MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 class DropRequantize(Rewrite):
     """quantize(dequantize(x)) with the same parameters -> x
 
-    Let d be `x - zp`, at most 2**16: d * s and its division by s are off by 2**-23 parts at most, and round to d.
+    Let d be `x - zp`, at most 2**16: the relative error of d * s divided by s is at most 2**-23, so it rounds to d.
     """
 
     def pattern(self, g, x):
         return g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """One dtype of integers, equal parameters, scales that keep products in the range of f32."""
+        """There must be one integer dtype, equal parameters, and scales that keep products in the range of f32."""
         if x.dtype not in INTEGERS or match.root.output.dtype != x.dtype:
             return f"{x.dtype} becomes {match.root.output.dtype}"
         return _same_parameters(match.node("dequantize"), match.root)
@@ -43,7 +43,7 @@ class DropRequantize(Rewrite):
 
 
 class DropLimitBeforeQuantize(Rewrite):
-    """quantize(relu(x)) -> quantize(x), likewise clamp, where what is cut off saturates to the same numbers"""
+    """quantize(relu(x)) -> quantize(x), and the same for clamp, if quantize saturates at these limits in any case"""
 
     def pattern(self, g, x):
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
@@ -66,13 +66,13 @@ class DropLimitBeforeQuantize(Rewrite):
 
 
 class DropLimitAfterDequantize(Rewrite):
-    """relu(dequantize(x)) -> dequantize(x), likewise clamp, where no number lies beyond the limits"""
+    """relu(dequantize(x)) -> dequantize(x), and the same for clamp, if no number lies beyond the limits"""
 
     def pattern(self, g, x):
         return g.any_of("relu", "clamp")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The least and the greatest number of each channel must lie within."""
+        """The least and the greatest number of each channel must lie within the limits."""
         if x.dtype not in INTEGERS:
             return f"{x.dtype} is no integer"
         attrs = match.node("dequantize").attrs
@@ -86,10 +86,10 @@ class DropLimitAfterDequantize(Rewrite):
 
 
 class RequantizePicked(Rewrite):
-    """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), likewise nearest interpolate
+    """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), and the same for nearest interpolate
 
-    Where a product takes the result, it then takes 8-bit integers. Exact as DropRequantize, for the elements are some
-    of those before.
+    It is for results that a product takes, which then gets 8-bit integers. It is exact, like DropRequantize, since each
+    element is one of those before.
     """
 
     def pattern(self, g, x):
@@ -97,7 +97,7 @@ class RequantizePicked(Rewrite):
                         g.interpolate(g.dequantize(x, attrs=ANY), mode="nearest", attrs=ANY))
 
     def check(self, x: Value, match: Match) -> str | None:
-        """A product must take it; one scale; no window of padding alone."""
+        """A product must take the result, there must be one scale, and no window may consist of padding only."""
         node = match.node("dequantize")
         if not any(user.op.name in MULTIPLIES for user in match.root.output.users):
             return ""
@@ -136,7 +136,7 @@ def _limits(match: Match) -> tuple[float, float]:
 
 
 def _windows_see_elements(node: Node) -> bool:
-    """Whether each window of a max_pool has an element of the source: that of zeros then is 0 everywhere."""
+    """Whether each window of a max_pool has an element of the source: if so, the pool of zeros is 0 everywhere."""
     source = next(node.operands).type
     if not source.known:
         return False

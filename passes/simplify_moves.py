@@ -1,4 +1,4 @@
-"""Drop reshapes and transposes that change nothing, merge successive ones, and make views of transposes that are.
+"""Drop reshapes and transposes that change nothing, merge successive ones, and turn trivial transposes into views.
 
 Numbers do not change.
 """
@@ -66,7 +66,7 @@ class DropNoopTranspose(Rewrite):
 
 
 class TransposeAsReshape(Rewrite):
-    """static_transpose(x) that moves dimensions of 1 alone -> static_reshape(x), a view"""
+    """static_transpose(x) that only moves dimensions of 1 -> static_reshape(x), a view"""
 
     def pattern(self, g, x):
         return g.static_transpose(x)

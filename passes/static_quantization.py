@@ -10,16 +10,16 @@ from graphq.ir import Graph, Node, Value
 from graphq.rewrite.rule import ANY, Rewrite
 
 WIDER = {s4: s8, u4: u8}
-"""What integers of 4 bits become where kernels take those of 8."""
+"""The 8-bit types to which integers of 4 bits are converted if kernels take only those."""
 
 MAX_SUM = 2**31 // 255**2
-"""The longest sum of products of 9 bits that cannot leave s32."""
+"""The longest sum of products of two 9-bit numbers that cannot leave s32."""
 
 
 class DequantizeByGroups(Rewrite):
     """dequantize(x, scales of every group along group_axis) -> dynamic_dequantize(x, scales, zps?) per_group
 
-    Passes and kernels know scales of groups in this form alone.
+    Passes and kernels only know scales of groups in this form.
     """
 
     def pattern(self, g, x):
@@ -52,14 +52,14 @@ class DequantizeByGroups(Rewrite):
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Constants of 4 bits become such of 8; those that a matmul takes stay, for they have a fusion of their own.
+    Constants of 4 bits are converted to 8 bits, except for weights of a matmul, which has a fusion for them.
     """
 
     def pattern(self, g, x, scales, zps):
         return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
 
     def check(self, x, scales, zps, match):
-        """dequantize must be able to say it."""
+        """Scales and zero points must be such that the attributes of dequantize can express them."""
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
         if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
@@ -79,7 +79,7 @@ class StaticQuantize(Rewrite):
         return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
 
     def check(self, scales, zps, match):
-        """quantize must be able to say it."""
+        """Scales and zero points must be such that the attributes of quantize can express them."""
         return _refuses(match.root, match.root.attrs["dtype"], scales, zps)
 
     def replace(self, g, x, scales, zps, match):
@@ -87,7 +87,7 @@ class StaticQuantize(Rewrite):
 
 
 def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str | None:
-    """Why the attributes of a static operation cannot say scales and zero points, or None."""
+    """Why the attributes of a static operation cannot express scales and zero points, or None."""
     if dtype.name not in ("s8", "u8"):
         return f"of {dtype}"
     if node.attrs["qtype"] == "per_group":
@@ -113,8 +113,8 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
 class ConvIntegerAsConvolution(Rewrite):
     """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
-    Both are dequantized by 1. The sums are exact, and rounded to f32 once, either way; with a bias so are it and the
-    total, which changes nothing below 2**24 and is within one rounding more beyond.
+    Both operands are dequantized with scale 1. The sums are exact in both forms, and rounded to f32 once. With a bias,
+    the bias and the total are rounded, too; this changes nothing below 2**24, and beyond it makes one rounding more.
     """
 
     tolerance = 1e-6
@@ -125,7 +125,7 @@ class ConvIntegerAsConvolution(Rewrite):
         return g.cast(g.any_of(sums, g.add(sums, bias, attrs=ANY)), dtype=f32)
 
     def check(self, w, zw):
-        """Sums must not wrap, and the zero points of the weights be one, or one a channel."""
+        """Sums must not wrap, and the weights must have one zero point, or one for each channel."""
         if w.shape is None or None in w.shape:
             return "the shape of the weights is not known"
         if (terms := int(np.prod(w.shape[1:]))) > MAX_SUM:
@@ -141,7 +141,7 @@ class ConvIntegerAsConvolution(Rewrite):
 
 
 def _centred(g: Graph, x: Value, zps: Value | None) -> Value:
-    """x - zps in f32, the zero points one, or one an index of the first axis."""
+    """x - zps in f32, with one zero point, or one for each index of the first axis."""
     if zps is None:
         return g.dequantize(x, scales=[1.0])
     one = zps.type.size == 1

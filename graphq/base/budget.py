@@ -20,12 +20,15 @@ from graphq.base.sizes import is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Fewer bytes than any machine's limit: of such arrays, which every run may make, the system is not asked."""
+"""Arrays below this size in bytes are not checked against the system.
+
+It is less than any limit, and every run may make some.
+"""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class _Budget:
-    """A limit in bytes, how many of them are taken, and how many there were at the last recount."""
+    """A limit in bytes, the bytes that are reserved, and the bytes that were in use at the last recount."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used, self.live = limit, 0, 0
@@ -35,10 +38,10 @@ _CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
 
 
 def default_limit() -> int:
-    """Half of the memory that the machine, or the process's control group, has; the bytes.
+    """Half of the memory in bytes that the machine, or the process's control group, has.
 
-    Of an address space with a limit (`ulimit -v`) a quarter: libraries, the stacks of threads and copies of arrays that
-    live for a moment take addresses too.
+    With a limit of the address space (`ulimit -v`) it is a quarter of that: libraries, the stacks of threads and
+    temporary copies of arrays take addresses, too.
     """
     memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in _CGROUP:
@@ -58,7 +61,10 @@ def check_limit(memory: Any) -> None:
 
 @contextmanager
 def budget(memory: int | None) -> Iterator[None]:
-    """Within the block at most `memory` bytes (None: `default_limit()`) are reserved; an outer block's limit stays."""
+    """Within the block at most `memory` bytes (None: `default_limit()`) are reserved.
+
+    The limit of an outer block remains.
+    """
     check_limit(memory)
     outer = _CURRENT.get()
     now = outer or _Budget(memory or default_limit())
@@ -70,9 +76,9 @@ def budget(memory: int | None) -> Iterator[None]:
 
 
 def expect(nbytes: int, what: str) -> None:
-    """Raise CompileError when `nbytes` for `what`, and all that the block has reserved, are more than its limit.
+    """Raise CompileError if `nbytes` for `what`, added to all that the block has reserved, exceed its limit.
 
-    Outside of a block they alone are compared with the default.
+    Outside of a block only `nbytes` are compared with the default limit.
     """
     if is_open(nbytes):  # counted at the sizes that a call has
         return
@@ -96,14 +102,14 @@ def reserve(nbytes: int, what: str) -> None:
 
 
 def recount(live: Callable[[], int]) -> None:
-    """If anything was reserved since the last recount, `live()` bytes are taken now: the rest was freed."""
+    """Replace the count by `live()` bytes if anything was reserved since the last recount: the rest was freed."""
     now = _CURRENT.get()
     if now is not None and now.used > now.live:
         now.used = now.live = live()
 
 
 def size_text(nbytes: int) -> str:
-    """Bytes for people: `3.5 GiB`."""
+    """A number of bytes as text: `3.5 GiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes > 999 / 1024 * scale:  # so that three digits are enough
             return f"{nbytes / scale:.3g} {unit}"

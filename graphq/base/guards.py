@@ -13,7 +13,10 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 
 
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
-    """How a slot follows from the leaves, which have these names: as arithmetic, else the function and the names."""
+    """How the number of a slot follows from open sizes, as text: as arithmetic, else as a function and its arguments.
+
+    `names` are the names of the open sizes.
+    """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 
     def text(slot: int, depth: int) -> str:

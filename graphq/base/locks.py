@@ -1,14 +1,15 @@
-"""Locks between threads, and what a fork and a signal handler do to each.
+"""Locks between threads that survive forks and signal handlers.
 
 A fork copies locks, but not the threads that hold them: a child would wait for such a lock for ever. There are two
 kinds, for two kinds of state:
 
 - `Lock()` guards Python objects that are whole whenever another thread may run. The child gets a new, free lock.
-- `Lock(fork_waits=True)` guards state that is not ours to repair, such as LLVM's, or a module's while it is imported.
+- `Lock(fork_waits=True)` guards state that we cannot repair, such as LLVM's, or a module's while it is imported.
   The thread that forks takes the lock first, so that nobody is inside at that moment.
 
 All are re-entrant: a signal's handler runs on the main thread between two of its instructions, and may call a model
-while that thread holds a lock. So what a lock guards may change under a frame that holds it: look again after a call.
+while that thread holds a lock. So guarded state may change during a call that a holder of the lock makes: read it again
+afterwards.
 
 `lazy_property` needs no lock.
 """
@@ -26,7 +27,10 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 PATIENCE_SECONDS = 10.0
-"""A fork waits at most this long: the thread inside may be waiting for what another library's fork hook holds."""
+"""A fork waits at most this long.
+
+The thread that holds the lock may wait for a lock that another library's fork hook holds.
+"""
 _waited_for: list[Lock] = []
 _taken: list[Lock] = []
 _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
@@ -35,8 +39,8 @@ _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
 class lazy_property(Generic[T]):
     """A property that is computed when it is first read, and kept in the object's `__dict__`.
 
-    Threads that read it at the same time may all compute it; the first result is kept, and all get that one. There is
-    no lock, as `functools.cached_property` has one in Python 3.11, which a fork copies while another thread holds it.
+    Threads that read it at the same time may all compute it; the first result is kept, and all threads get it. There is
+    no lock: `functools.cached_property` has one in Python 3.11, and a fork may copy it while another thread holds it.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -50,14 +54,14 @@ class lazy_property(Generic[T]):
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
     def __get__(self, instance: object | None, owner: type) -> lazy_property[T] | T:
-        """The kept result, or what is computed now."""
+        """The kept result; it is computed if there is none."""
         if instance is None:
             return self
         return instance.__dict__.setdefault(self.name, self.compute(instance))
 
 
 class Lock:
-    """A re-entrant lock, taken by `with lock.hold:`; see the module's text for `fork_waits`."""
+    """A re-entrant lock, taken by `with lock.hold:`; the module's text explains `fork_waits`."""
 
     def __init__(self, *, fork_waits: bool = False) -> None:
         self.hold = threading.RLock()  # a child's frame that is in `with` leaves the lock that it took
@@ -92,5 +96,5 @@ def _in_child() -> None:
 
 
 importing = Lock(fork_waits=True)
-"""Held by who imports another package late: Python's own locks of modules do not survive a fork."""
+"""Held by code that imports another package late, since Python's own locks of modules do not survive a fork."""
 os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 
 
 def path_of(path: Any) -> Path:
-    """The path as a Path; raises GraphError for what is none, such as the number of an open file."""
+    """The path as a Path; raises GraphError for anything else, such as the number of an open file."""
     try:
         return Path(path)
     except TypeError:
@@ -19,9 +19,9 @@ def path_of(path: Any) -> Path:
 
 
 def named_object(text: str) -> Any:
-    """What `FILE.py:NAME` or `module:NAME` names.
+    """The Python object that `FILE.py:NAME` or `module:NAME` names.
 
-    Raises ImportError, AttributeError or OSError where there is none, and what the file or the module raises.
+    Raises ImportError, AttributeError or OSError if there is none, and any error of the file or the module.
     """
     place, _, name = text.rpartition(":")
     if not place.endswith(".py"):

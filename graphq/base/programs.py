@@ -1,7 +1,7 @@
-"""Programs: the numbers of an open plan at other sizes than its example's, and its trace as data for a file.
+"""Programs compute the numbers of an open plan at other sizes than its example's; TraceRecords store a trace in a file.
 
-`sizes` says what a trace records. A program runs what guards need first: where a guard has another answer, the plan
-does not hold for those sizes, and nothing else is computed.
+`sizes` explains traces. A program first runs the calls that guards need: if a guard has another answer, the plan does
+not hold for these sizes, and nothing else is computed.
 """
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from graphq.errors import GraphqError
 
 
 class Program:
-    """Computes numbers and objects of a trace for other sizes: only what guards and `results` need."""
+    """Computes numbers and objects of a trace for other sizes: only those that guards and `results` need."""
 
     def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
         self._results = {x.slot for x in results}
         guards = needed_slots(trace, set(trace.guards))
         needed = needed_slots(trace, self._results) | guards
-        # first what guards need: where one fails, nothing else is computed
+        # calls that guards need come first: if a guard fails, nothing else is computed
         calls = [c for c in trace.calls if c.slot in guards] + \
             [c for c in trace.calls if c.slot in needed and c.slot not in guards]
         self._calls = [(*c, c.slot in trace.guards, trace.guards.get(c.slot)) for c in calls]
         self._leaves = list(trace.leaves)
         made = {c.slot for c in calls} | set(self._leaves)
-        # what does not follow from sizes stays; the rest of the example goes
+        # only values that do not depend on sizes are kept from the example
         self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
 
     def at(self, sizes: Sequence[int]) -> Values | None:
-        """All results for these values of the leaves; None where the plan does not hold for them."""
+        """All results for these values of the open sizes; None if the plan does not hold for them."""
         values, failed = self._run(sizes)
         return None if failed is not None else Values({k: values[k] for k in self._results})
 
     def failed(self, sizes: Sequence[int]) -> int | None:
-        """The slot of the first guard that does not hold for these sizes, or of what cannot be computed for them."""
+        """The slot of the first guard that does not hold for these sizes, or of a value that cannot be computed."""
         return self._run(sizes)[1]
 
     def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
@@ -54,7 +54,7 @@ class Program:
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """`slots`, and all slots that they are computed from."""
+    """`slots`, and all slots from which they are computed."""
     out = set(slots)
     for call in reversed(trace.calls):
         if call.slot in out:
@@ -63,7 +63,10 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
 
 
 class TraceRecord(NamedTuple):
-    """What a `Program` needs of a trace, as plain data; `values` maps slot numbers to the example's values."""
+    """The parts of a trace that a `Program` needs, as plain data.
+
+    `values` maps slot numbers to the example's values.
+    """
 
     values: Mapping[int, Any]
     calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
@@ -73,7 +76,10 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace that computes `results`. Values computed from sizes are kept only if of a PLAIN type."""
+    """The record of a trace, for computing `results`.
+
+    Values computed from sizes are kept only if they are of a PLAIN type.
+    """
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
@@ -99,7 +105,7 @@ class Values:
         self._values = values
 
     def of(self, x: Any) -> Any:
-        """`x`, in which all Sizes and Laters have become what they are at these sizes."""
+        """`x` with its Sizes and Laters replaced by their values at these sizes."""
         kind = type(x)
         if kind is Size or kind is Later:
             return self._values[x.slot]

@@ -1,4 +1,4 @@
-"""How far long work is: bars with a total, where `bars` asks for them, as the command line does on a terminal.
+"""Progress bars for long work. They are shown if `bars` asks for them, as the command line does on a terminal.
 
 Loops that can take seconds go over `progress(items, "what they are")`. Bars are those of tqdm (the extra `progress`);
 without it there are none.
@@ -13,14 +13,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DELAY = 1.0
-"""Seconds after which a bar appears: what is done by then has none."""
+"""Seconds after which a bar appears: shorter work has none."""
 
 _wanted: ContextVar[bool] = ContextVar("wanted", default=False)
 
 
 @contextmanager
 def bars(wanted: bool = True) -> Iterator[None]:
-    """Show bars on stderr, or none, for what runs inside of this context, in this thread."""
+    """Show bars on stderr, or show none, while this context is active in this thread."""
     before = _wanted.set(wanted)
     try:
         yield
@@ -29,7 +29,7 @@ def bars(wanted: bool = True) -> Iterator[None]:
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items, with a bar where bars are wanted: how many of them are done, and of how many where that is known."""
+    """The items, with a bar if bars are wanted: the number of items that are done and, if it is known, of all items."""
     if not _wanted.get():
         return items
     try:

@@ -1,13 +1,14 @@
 """Open sizes: integers of a graph that are not known yet, and the trace of all that was computed from them.
 
-A graph with open dimensions is compiled once and runs at many shapes. Types, lowering and plans are computed as of a
-graph of fixed shape, but on a `Size` in place of each open dimension: it has the value of one example, the assumed
-one, and the `Trace` keeps how each further number came from it. What is decided by a Size (a comparison, a conversion
-to int) is decided for the example, and the trace keeps the decision as a guard. A `programs.Program` computes the
-numbers for other sizes again, and says where a guard has another answer: then the plan does not hold for those sizes.
+A graph with open dimensions is compiled once and runs at many shapes. Types, lowering and plans are computed as for a
+graph of fixed shape, but with a `Size` in place of each open dimension. A Size has the value of one example, the
+assumed value, and the `Trace` records how each further number is computed from it. A decision that depends on a Size (a
+comparison, a conversion to int) is made for the example, and the trace keeps it as a guard. A `programs.Program`
+computes the numbers again for other sizes, and tells if a guard has another answer: then the plan does not hold for
+these sizes.
 
-So code that knows nothing of Sizes is right, too: at worst it asks for an int, and its plan holds for one size only.
-The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
+So code that is written for ints is correct for Sizes, too: at worst it converts to an int, and its plan holds for one
+size only. The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
 """
 from __future__ import annotations
 
@@ -31,11 +32,14 @@ class Call(NamedTuple):
 
 
 PLAIN = frozenset({int, float, str, bool, type(None)})
-"""Types of values that hold no Size, that their contents tell apart, and that a file can keep."""
+"""Types of values that contain no Size, that can be compared by their contents, and that a file can keep."""
 
 
 class Trace:
-    """What was computed from open sizes: a value for each slot, and the calls that gave it; guards of decisions."""
+    """The record of all that was computed from open sizes.
+
+    A value for each slot, the calls that gave it, and guards.
+    """
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -47,14 +51,17 @@ class Trace:
         self._known: dict[Any, int] = {}
 
     def leaf(self, assumed: int, place: str, name: str = "") -> int:
-        """A new open size, of `assumed` in the example; `place` says of what, `name` stands in texts."""
+        """A new open size, whose value in the example is `assumed`.
+
+        `place` identifies it, `name` is its name in texts.
+        """
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
         return cast(int, Size(self, slot, name or place))  # a Size acts as an int for all who compute with it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
-        """The slot of the function's result; the same for the same arguments."""
+        """The slot of the function's result; equal calls share a slot."""
         slots = tuple([self.slot(x) for x in arguments])
         key = function, slots
         if key not in self._known:
@@ -63,7 +70,10 @@ class Trace:
         return self._known[key]
 
     def slot(self, x: Any) -> int:
-        """The slot of an argument: of a Size or Later its own; lists, tuples and dicts that hold one are made again."""
+        """The slot of an argument.
+
+        A Size or Later has its own; a list, tuple or dict that holds one is built again by a call.
+        """
         kind = type(x)
         if kind is Size or kind is Later:
             return x.slot
@@ -77,7 +87,7 @@ class Trace:
         return self._known[key]
 
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result in the example, which a guard keeps."""
+        """The function's result in the example, which is recorded as a guard."""
         if self.sealed:
             return function(*[assumed(x) for x in arguments])
         slot = self.call(function, *arguments)
@@ -90,7 +100,12 @@ class Trace:
 
 
 def _key(x: Any) -> tuple[Any, ...]:
-    """What tells arguments apart: contents of plain values, small arrays and what holds such; else identity."""
+    """A key that is equal for equal arguments.
+
+    It has the contents of plain values, small arrays and containers of them.
+
+    Other objects are equal only to themselves.
+    """
     kind = type(x)
     if kind in PLAIN:
         return kind, x.hex() if kind is float else x  # hex tells -0.0 from 0.0, and makes NaN equal to itself
@@ -110,7 +125,7 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
 
 
 def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
-    """The method of Size that computes `function` of it and another number: a Size again.
+    """Make the method of Size that applies `function` to it and another number; the result is a Size.
 
     With the `neutral` element it is the Size itself.
     """
@@ -125,7 +140,7 @@ def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: i
 
 
 def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
-    """The method of Later that computes `function` of it and something else: a Later again."""
+    """Make the method of Later that applies `function` to it and another operand; the result is a Later."""
     def method(self: Later, other: Any) -> Any:
         return later(function, *((other, self) if swapped else (self, other)))
 
@@ -133,7 +148,7 @@ def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
 
 
 def _changes(function: Callable[..., Any]) -> Any:
-    """The method of Size that computes `function` of it: a Size again."""
+    """Make the method of Size that applies `function` to it; the result is a Size."""
     def method(self: Size) -> Any:
         return Size(self.trace, self.trace.call(function, self))
 
@@ -141,7 +156,7 @@ def _changes(function: Callable[..., Any]) -> Any:
 
 
 def _decides(function: Callable[..., Any]) -> Any:
-    """The method of Size that compares it with a number; a guard keeps the answer."""
+    """Make the method of Size that compares it with a number; a guard records the answer."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other) or isinstance(other, Size) and other.trace is not self.trace:
             return NotImplemented
@@ -153,7 +168,7 @@ def _decides(function: Callable[..., Any]) -> Any:
 
 
 def _converts(function: Callable[..., Any]) -> Any:
-    """The method of Size that makes a plain number of it."""
+    """Make the method of Size that converts it to a plain number."""
     def method(self: Size) -> Any:
         return self.trace.decide(function, self)
 
@@ -166,10 +181,10 @@ def _is_number(x: Any) -> bool:
 
 
 class Size:
-    """A number that follows from open sizes, for code that computes with ints; it has the value of the trace's example.
+    """A number that depends on open sizes, for code that computes with ints; it has the value of the trace's example.
 
-    Arithmetic gives Sizes. All else decides, and so adds a guard to the trace: a comparison, a conversion, a use as an
-    index or by NumPy. Texts (`str`, `format`) and `hash` add none. Sizes of two traces are never equal.
+    Arithmetic gives Sizes. Every other use is a decision, and adds a guard to the trace: a comparison, a conversion, a
+    use as an index or by NumPy. Texts (`str`, `format`) and `hash` add none. Sizes of two traces are never equal.
     """
 
     __slots__ = ("name", "slot", "trace")
@@ -208,7 +223,7 @@ class Size:
         return other // self, other % self
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """The size as a NumPy array of a plain number; a guard keeps that number."""
+        """The size as a NumPy array of a plain number; a guard records the number."""
         return np.asarray(self.trace.decide(_same, self), dtype)
 
     def __hash__(self) -> int:
@@ -222,10 +237,12 @@ class Size:
 
 
 class Later:
-    """What `later` gave: an array, or another object, that follows from open sizes; `assumed` in the example.
+    """An array, or another object, that depends on open sizes: the result of `later`.
 
-    NumPy's functions and Python's operators take a Later of an array as they take arrays, and give a Later. What needs
-    to know more, as a condition or a shape does, decides, and so adds a guard.
+    `assumed` is its value in the example.
+
+    NumPy's functions and Python's operators take a Later of an array as they take arrays, and return a Later. A use
+    that has to know more, such as a condition or a shape, is a decision and adds a guard.
     """
 
     __slots__ = ("slot", "trace")
@@ -266,15 +283,15 @@ class Later:
 
     @property
     def size(self) -> int:
-        """The number of elements, which a guard keeps."""
+        """The number of elements, which is recorded as a guard."""
         return self.trace.decide(np.size, self)
 
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
-    """`function(*arguments)`; where arguments hold Sizes, a Later, which stands for that at all sizes.
+    """`function(*arguments)`; if arguments hold Sizes, a Later, which represents the result at all sizes.
 
-    A Later can be given to further calls of `later` and to a plan's constants; nothing else is known of it before a
-    plan runs. The function gets plain numbers. It must depend on its arguments alone and must not change them.
+    A Later can be given to further calls of `later` and to a plan's constants; its value is not known before a plan
+    runs. The function gets plain numbers. It must depend only on its arguments and must not change them.
     """
     trace = trace_of(arguments)
     if trace is None:
@@ -318,7 +335,7 @@ def assumed(x: Any) -> Any:
 
 
 def plain(x: T) -> T:
-    """`x`, in which Sizes have become numbers, by decisions; `x` may be a tuple, named or not, of such."""
+    """`x` with Sizes replaced by plain numbers, which are decisions; `x` may be a tuple of Sizes, named or not."""
     if isinstance(x, Size):
         return x.trace.decide(_same, x)
     if isinstance(x, tuple) and is_open(x):
@@ -332,25 +349,25 @@ def _same(x: Any) -> Any:
 
 
 def smallest(*numbers: T) -> T:
-    """The least number, a Size where one is: `min` would decide."""
+    """The least number, as a Size if one of them is a Size; `min` would add a guard."""
     return number(min, *numbers)
 
 
 def largest(*numbers: T) -> T:
-    """The greatest number, a Size where one is: `max` would decide."""
+    """The greatest number, as a Size if one of them is a Size; `max` would add a guard."""
     return number(max, *numbers)
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, a number; a Size where arguments hold a Size or Later.
+    """`function(*arguments)`, a number; a Size if arguments hold a Size or Later.
 
-    The function gets plain numbers and objects. It must depend on its arguments alone and must not change them.
+    The function gets plain numbers and objects. It must depend only on its arguments and must not change them.
     """
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
 
 def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """The `count` numbers that `function(*arguments)` gives, Sizes where arguments hold one: see `number`."""
+    """The `count` numbers that `function(*arguments)` returns, as Sizes if arguments hold one (see `number`)."""
     found: Any = later(function, *arguments)
     return found if isinstance(found, tuple) else tuple([number(operator.getitem, found, k) for k in range(count)])

@@ -25,9 +25,9 @@ def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndar
     """The arrays of all inputs, in their order.
 
     Random floats are in [-1, 1], random 8-bit integers in all their range; wider integers and booleans are 0 or 1, so
-    that they are right as indices and masks. Random arrays have the shapes of --shape; without one, open dimensions are
-    1. Raises InputError for the name of no input and for a file that does not hold the input's array, GraphError where
-    shapes do not fit.
+    that they are valid indices and masks. Random arrays have the shapes of --shape; without one, open dimensions are 1.
+    Raises InputError for an unknown name and for a file that does not hold the input's array, GraphError if shapes do
+    not fit.
     """
     paths = pairs("--input", options.input)
     shapes = {name: _shape(name, text) for name, text in pairs("--shape", options.shape).items()}
@@ -38,14 +38,14 @@ def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndar
 
 
 def check_names(word: str, given: Iterable[str], names: Sequence[str]) -> None:
-    """Raise InputError for a name that the model has not."""
+    """Raise InputError for a name that the model does not have."""
     for name in given:
         if name not in names:
             raise InputError(f"the model has no {word} '{name}'; it has {', '.join(names)}")
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """NAME=TEXT by name; a name may have `=` in it, a text not."""
+    """Texts of the form NAME=TEXT as a dict; a name may contain `=`, a text may not."""
     found = [x.rpartition("=") for x in given]
     for name, _, text in found:
         if not name or not text:
@@ -73,7 +73,7 @@ def _read(name: str, path: str) -> np.ndarray:
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],
             shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs; in place of each given array there is a random one of its shape."""
+    """Random arrays for all inputs; an input with a given array gets a random one of the same shape."""
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}

@@ -38,7 +38,7 @@ from graphq.model.files import load_graph
 
 
 class Side(NamedTuple):
-    """What is timed: graphq at an ISA level, or another engine, with `threads` threads."""
+    """One side of the comparison: graphq at an ISA level, or another engine, with `threads` threads."""
 
     name: str
     threads: int
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time all sides; 1 where graphq's own results differ."""
+    """Time all sides; returns 1 if graphq's own results differ."""
     if not 0 <= options.seconds <= 3600:
         raise ParseError(f"--seconds must be in [0, 3600], got {options.seconds}")
     counts = _threads(options.threads)
@@ -120,7 +120,7 @@ def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int) -> Si
 
 
 def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
-    """The path of the model as an ONNX file, which is written if MODEL is none."""
+    """The path of the model as an ONNX file; if MODEL is another kind of file, an ONNX file is written."""
     if path.suffix == ".onnx":
         return str(path)
     save_graph(graph, folder / "model.onnx")

@@ -9,7 +9,7 @@ from graphq.kernels.jit import cache
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The action, `info` or `clear`, and --json."""
+    """Add the action, `info` or `clear`, and --json."""
     parser.add_argument("action", choices=["info", "clear"])
     add_json(parser)
 

@@ -1,4 +1,4 @@
-"""How far outputs are from the reference's: of `graphq run --compare`, and of cases of benchmarks/benchdnn.py."""
+"""How far outputs are from the reference's, for `graphq run --compare` and for the cases of benchmarks/benchdnn.py."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from graphq.ir import Value
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far an output of the compiled graph is from the reference's, and whether that is too far.
+    """The distance of a compiled graph's output from the reference's, and whether it is small enough.
 
-    `output` is its name, `text` the distance in words ("2 steps, in 1.0e-03 of the elements"), and `passed` says that
-    it is within the rules of `compare`.
+    `output` is its name, `text` the distance in words ("2 steps, in 1.0e-03 of the elements"), and `passed` says
+    whether it is within the limits of `compare`.
     """
 
     output: str
@@ -27,11 +27,11 @@ class Deviation:
 
 
 def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
-    """How far `got`, the output `name`, is from `wanted`, the reference's; `value` has its dtype.
+    """How far `got`, the output `name`, is from the reference's result `wanted`; `value` has its dtype.
 
-    It passes where integers are at most one step apart, in 1 of 10,000 elements and one more; f32 and f64 by at most
-    1e-5 of the largest element, bf16 and f16 by 2 ulp, other floats by 1 ulp. Other shapes, and NaN or infinities at
-    other places, do not pass.
+    It passes if integers are at most one step apart, in at most 1 of 10,000 elements and one more; f32 and f64 by at
+    most 1e-5 of the largest element, bf16 and f16 by 2 ulp, other floats by 1 ulp. Other shapes, and NaN or infinities
+    at other places, do not pass.
     """
     dtype = value.dtype
     if got.shape != wanted.shape:
@@ -57,7 +57,7 @@ def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Dev
 
 
 def _ulp(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """The distance between neighbouring numbers of a narrow float type at each of `x`."""
+    """The distance between neighbouring numbers of a narrow float type at each element of `x`."""
     info = ml_dtypes.finfo(dtype.numpy)
     exponent = np.frexp(np.abs(x))[1] - 1
     return np.maximum(np.ldexp(1.0, exponent - info.nmant), float(info.smallest_subnormal))

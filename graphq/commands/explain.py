@@ -9,7 +9,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, what to say, --profile with arrays, the target."""
+    """Add MODEL, the options for what to print, --profile with arrays, and the target."""
     add_model(parser)
     parser.add_argument("--value", metavar="NAME",
                         help="say of one value, or of an ONNX node, in which partition it is, or why in none")

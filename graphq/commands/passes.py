@@ -34,7 +34,7 @@ from graphq.validation.validator import validate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, which passes, what to print, what to check."""
+    """Add MODEL, the passes to run, and the options for printing and checking."""
     add_model(parser)
     parser.add_argument("--passes", type=comma_separated, metavar="A,B", help="run these, instead of the pipeline")
     parser.add_argument("--print-after", type=comma_separated, default=[], metavar="all|changed|A,B",
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the passes, and print; 1 where --verify numeric found a pass that changes numbers."""
+    """Run the passes, and print; returns 1 if --verify numeric finds a pass that changes numbers."""
     steps = PIPELINE if options.passes is None else [named_pass(name) for name in options.passes]
     if options.list:
         names = list(_listed(steps))
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """Called after each pass: prints the graph, and checks that it is consistent, as the options say."""
+    """A function called after each pass: it prints the graph and checks that it is consistent, as the options say."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
@@ -97,10 +97,10 @@ WIDTH = 12
 
 
 class _Verdicts:
-    """Called after each pass whose numbers are right: prints a line, with a bar of how far the passes are.
+    """A function called after each pass whose numbers are right: it prints a line, with a bar for the progress.
 
-    Of a Fixpoint the passes that changed something have a line each time. A graph that is checked at several sizes has
-    a heading for each.
+    In a Fixpoint the passes that changed something have a line each time. A graph that is checked at several sizes has
+    a heading for each size.
     """
 
     def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:
@@ -139,7 +139,7 @@ class _Verdicts:
 
 
 def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:
-    """A line for each pass, those of a Fixpoint indented."""
+    """A line for each pass; passes of a Fixpoint are indented."""
     lines = []
     for step in steps:
         lines.append(indent + pass_name(step))
@@ -149,9 +149,11 @@ def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:
 
 
 def named_pass(name: str) -> Pass:
-    """The pass of the pipeline of that name, or of FILE.py:NAME or module:NAME; raises GraphqError when there is none.
+    """The pass of this name in the pipeline, or the pass FILE.py:NAME or module:NAME.
 
-    A class is made an instance without arguments.
+    Raises GraphqError if there is none.
+
+    For a class it returns an instance, made without arguments.
     """
     if ":" not in name:
         return find_pass(PIPELINE, name)

@@ -14,10 +14,10 @@ from graphq.errors import GraphqError, how_to_install
 ORT, EXACT = "ONNX Runtime", "ONNX Runtime exact"
 OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
 PEERS = {"ort": ORT, "ort_exact": EXACT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
-"""The peers by the names that the command line has for them.
+"""The engines that a model is compared with, by their names on the command line.
 
-ONNX Runtime by its defaults, whose products of u8 and s8 saturate where the CPU has no VNNI, or with
-session.x64quantprecision=1, by which they do not. OpenVINO by its defaults, or in bf16 or f32.
+ONNX Runtime with its defaults, where products of u8 and s8 saturate if the CPU has no VNNI, or with
+session.x64quantprecision=1, where they do not. OpenVINO with its defaults, or in bf16 or f32.
 """
 PACKAGES = {ORT: "onnxruntime", EXACT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
 OPENVINO_CACHE = "OPENVINO_CACHE"
@@ -27,16 +27,16 @@ Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 
 def missing(name: str) -> str | None:
-    """What to install for a peer; None when it is there."""
+    """The package to install for a peer; None if it is installed."""
     package = PACKAGES[name]
     return None if find_spec(package) else f"it needs {package} ({how_to_install('bench')})"
 
 
 def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *, literal: bool = False) -> Run:
-    """What runs an ONNX file on inputs like `feeds`, and gives its outputs in their order.
+    """A function that runs an ONNX file on inputs like `feeds`, and returns its outputs in order.
 
-    OpenVINO compiles for each shape of the inputs, when it is first given. `literal`: ONNX Runtime without any
-    optimisation, each operation as the file has it. Raises GraphqError where the peer is not installed or refuses the
+    OpenVINO compiles for each shape of the inputs, when it is first given. With `literal` ONNX Runtime runs without
+    optimisations, each operation as it is in the file. Raises GraphqError if the engine is not installed or refuses the
     file.
     """
     if reason := missing(name):

@@ -13,7 +13,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, arrays, the target, what to measure."""
+    """Add MODEL, arrays, the target, and what to measure."""
     add_model(parser)
     add_inputs(parser)
     add_target(parser)

@@ -18,7 +18,7 @@ OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --data, --out, and the scheme's."""
+    """Add MODEL, --data, --out, and the options of the scheme."""
     add_model(parser)
     parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, such "
                                                        "a file, or a function that gives dicts of arrays: FILE.py:NAME "
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Quantize a file, and say by which setting."""
+    """Quantize a file, and print the setting that was used."""
     from graphq.quantization.automatic import automatic
     from graphq.quantization.data import load_data
     from graphq.quantization.quantize import quantize
@@ -68,5 +68,5 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _quantizes(graph: Graph) -> int:
-    """How many operations quantize or dequantize."""
+    """The number of operations that quantize or dequantize."""
     return sum(n.op.name.endswith("quantize") for n in graph.nodes)

@@ -37,7 +37,7 @@ from graphq.validation.validator import failing, failure, variants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, what is interesting, and where to write."""
+    """Add MODEL, the checks that tell which graphs are interesting, and the options for output."""
     add_model(parser)
     check = parser.add_mutually_exclusive_group(required=True)
     check.add_argument("--check", metavar="COMMAND", help="exits with 0 where a candidate is still interesting")
@@ -80,7 +80,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """Whether the command exits with 0 for a graph, written to `path`; False for one that such a file cannot hold."""
+    """A function that tells whether the command exits with 0 for a graph, written to `path`.
+
+    It returns False for a graph that a file of this kind cannot hold.
+    """
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)
@@ -98,7 +101,10 @@ def _fails(step: Pass) -> Callable[[Graph], bool]:
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:
-    """Why a pass gives nothing to shrink: it is right, or it raises, which is no wrong number."""
+    """Why there is nothing to shrink for a pass.
+
+    It is correct, or it raises, which does not count as a wrong number.
+    """
     for copy in variants(graph):
         try:
             step(copy)

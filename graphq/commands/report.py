@@ -10,7 +10,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --out, --profile with arrays, the target."""
+    """Add MODEL, --out, --profile with arrays, and the target."""
     add_model(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the file to write (default: MODEL.html)")
     parser.add_argument("--profile", action="store_true", help="run it, and show times and the timeline")

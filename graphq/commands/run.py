@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the model; 1 where results are wrong.
+    """Run the model; returns 1 if results are wrong.
 
-    An output passes that is near the reference's, or equals the formula of the fused graph. Outputs of a quantized
-    network may be right and far from the reference's: where f32 sums in another order round a tie the other way, the
+    An output passes if it is near the reference's, or equal to the formula of the fused graph. Outputs of a quantized
+    network may be right and far from the reference's: if f32 sums in another order round a tie the other way, the
     difference of one step goes through all layers that follow.
     """
     graph = load_graph(options.file)

@@ -1,4 +1,4 @@
-"""What most commands need: graphs of files of any kind, the options of `compile`, and text or JSON as their output."""
+"""Helpers of commands: graphs of files of any kind, the options of `compile`, and text or JSON as output."""
 from __future__ import annotations
 
 import argparse
@@ -22,7 +22,7 @@ MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"
 
 
 def save_graph(graph: Graph, path: Path) -> None:
-    """Write a file of the kind that its name says; raises GraphqError or OSError."""
+    """Write a graph to a file of the kind that its name tells; raises GraphqError or OSError."""
     from graphq.onednn.files import save_onednn_json
 
     if path.suffix == ".onnx":
@@ -51,7 +51,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None) -> CompiledGraph:
-    """The model of a file and its graph: compiled or, of a saved model, loaded."""
+    """The model of a file and its graph: compiled, or if it is a saved model loaded."""
     if path.suffix == ".graphq":
         return load_compiled(path, isa=isa, threads=threads)
     return compile(graph, isa=isa, threads=threads)
@@ -63,12 +63,12 @@ def comma_separated(text: str) -> list[str]:
 
 
 def write(options: argparse.Namespace, text: object, data: Any) -> None:
-    """Print the text, or with --json the data."""
+    """Print the text; with --json print the data."""
     print(json.dumps(plain(data), indent=1) if options.json else text, flush=True)
 
 
 def plain(data: Any) -> Any:
-    """What JSON can say: numbers that are not finite are null, and NumPy's are Python's."""
+    """`data` in a form that JSON can hold: numbers that are not finite become null, NumPy's numbers Python's."""
     if isinstance(data, Mapping):
         return {str(name): plain(x) for name, x in data.items()}
     if isinstance(data, list | tuple):

@@ -1,6 +1,6 @@
-"""Timing of several calls in one process, in turns, and how far their results are apart.
+"""Timing of several calls in one process, in turns, and the difference of their results.
 
-As they take turns, ratios hold although the machine's speed drifts.
+Since calls take turns, ratios hold even if the machine's speed drifts.
 """
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import numpy as np
 from graphq.base.progress import progress
 
 ROUNDS = 8
-"""Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
+"""The number of turns of each side.
+
+The first call of a turn, with the other side's data in the caches, is not counted.
+"""
 PAUSE = 0.05
 """Seconds between turns, so that a side's idle worker threads stop spinning before the next side's turn."""
 
@@ -36,7 +39,7 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
     """The cosine of the angle between two arrays of one size, taken as vectors of f64.
 
-    Where one has zeros alone it is 1 if both have, else 0.
+    If one has only zeros, it is 1 if both do, else 0.
     """
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
@@ -44,7 +47,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference of integers in steps; of others in parts of the largest number."""
+    """The largest difference: of integers in steps, of other numbers as a part of the largest number."""
     wide = [a.astype(np.float64) for a in (x, y)]
     most = float(np.abs(wide[0] - wide[1]).max(initial=0))
     return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

@@ -27,11 +27,11 @@ _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
 
 UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "partition", "sized_constant"})
-"""Operations that stay though their operands are constants, as fusions want them."""
+"""Operations that are not folded even if their operands are constants, since fusions match them."""
 
 
 def runs_long(op: Op, attrs: Mapping[str, Any]) -> bool:
-    """Whether an operation may run for long though operands and results are small: it is not computed beforehand."""
+    """Whether an operation may run for long even if operands and results are small; such operations are not folded."""
     return op.name in _LONG or attrs.get("op_type") in _LONG_ONNX
 
 
@@ -40,7 +40,7 @@ def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> Tensor
 
 
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """The array's value in the example."""
+    """The array's value in the example; the reference of sized_constant."""
     return np.asarray(value.assumed)
 
 
@@ -55,14 +55,14 @@ them.
 
 
 def known(value: Value) -> np.ndarray | Later | None:
-    """The array of a constant, or what gives that of one that follows from open sizes; None for any other value."""
+    """The array of a constant, or the Later of a constant that follows from open sizes; None for any other value."""
     if value.node is not None and value.node.op is SIZED_CONSTANT:
         return value.node.attrs["value"]
     return value.data
 
 
 def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
-    """A constant, or one that follows from open sizes."""
+    """Add a constant, or a constant that follows from open sizes."""
     if isinstance(array, np.ndarray):
         return graph.add_constant(array)
     dense: Any = later(_dense, array)
@@ -72,7 +72,10 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """The array in rows; one number stays one, where NumPy's `ascontiguousarray` makes a vector of it."""
+    """The array in C order.
+
+    A single number keeps its rank of 0, of which NumPy's `ascontiguousarray` makes a vector.
+    """
     return np.asarray(array, order="C")
 
 
@@ -82,9 +85,9 @@ def _dimension(array: np.ndarray, axis: int) -> int:
 
 def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
              types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
-    """The results, of `types`, of an operation on constants of at most FOLDED elements; None for any other.
+    """The results, of `types`, of an operation on constants of at most FOLDED elements; None for any other operation.
 
-    None too for an operation that cannot run. Where operands follow from open sizes, so do results.
+    None, too, for an operation that cannot run. If operands follow from open sizes, the results do, too.
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None
@@ -117,7 +120,7 @@ def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, 
 
 def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
               types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
-    """The results, of `types`, of an operation on constants; None for one that cannot run.
+    """The results, of `types`, of an operation on constants; None for an operation that cannot run.
 
     Raises CompileError for results that take too much memory (see `graphq.base.budget`).
     """

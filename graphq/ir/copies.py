@@ -60,11 +60,11 @@ def check_names(names: Any, where: str) -> tuple[str, ...]:
 
 
 def returning(graph: Graph, names: Sequence[str]) -> Graph:
-    """A copy whose outputs are the values of these names instead, without the nodes that they do not need.
+    """A copy whose outputs are the values of these names, without nodes that they do not need.
 
     A name is that of an output of the graph or of a value.
 
-    Raises GraphError, with near names, when there is no such value.
+    Raises GraphError, with near names, if there is no such value.
     """
     out = graph.copy()
     named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
@@ -80,7 +80,10 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Values in place of the node's, where its op has simpler operations now, or its operands became constants."""
+    """Values that replace the node's outputs: by simpler operations, or since its operands became constants.
+
+    None if there are none.
+    """
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -95,7 +98,7 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """The node's results as constants, where it computes small ones."""
+    """The node's results as constants, if it computes small ones from constants."""
     types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
     results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
     return None if results is None else tuple(add_known(graph, x) for x in results)
@@ -117,7 +120,10 @@ def flat(graph: Graph) -> tuple[Any, ...]:
 
 def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
             meta: Mapping[str, Any]) -> Graph:
-    """The graph of `flat`. Arrays among the attributes are its own and become read-only."""
+    """Rebuild the graph from the result of `flat`.
+
+    It takes the arrays among the attributes over and makes them read-only.
+    """
     out = Graph(name)
     values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
     for op, operands, attrs, names, facts in nodes:
@@ -133,9 +139,9 @@ def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: 
 
 def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
              attrs: Mapping[str, Any] | None = None) -> tuple[Value, ...]:
-    """A node of another graph in this one, on other operands, with its own attributes or with others.
+    """Add a copy of another graph's node to this graph, on other operands, with its own attributes or with `attrs`.
 
-    The bodies of partitions follow the operands. Raises GraphError where operands or attributes do not fit.
+    The bodies of partitions are specialised to the operands. Raises GraphError if operands or attributes do not fit.
     """
     given = node.attrs if attrs is None else attrs
     if node.op.name == "partition":
@@ -149,7 +155,7 @@ def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
 
 def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
            meta: Mapping[str, Any]) -> tuple[Value, ...]:
-    """The outputs of the newest node, with their names, the node with its facts."""
+    """Give the outputs of the newest node their names, and the node its `meta`; returns the outputs."""
     for value, name in zip(outs, names, strict=True):
         if name is not None:
             graph.rename(value, name)
@@ -158,6 +164,6 @@ def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
 
 
 def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
-    """The body, specialised when the operands have other types than its inputs."""
+    """The body, specialised if the operands have other types than its inputs."""
     types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
     return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)

@@ -34,8 +34,8 @@ Operand: TypeAlias = "Number | None"
 class Graph(Operations):
     """A graph of operations, built by its methods (one for each op) or loaded from a file.
 
-    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds
-    facts of the file that the graph was loaded from, `labels` says what text calls the values.
+    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds facts
+    of the file that the graph was loaded from; `labels` are the names of values in text.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -60,7 +60,7 @@ class Graph(Operations):
               property: Property = "undef") -> Value:
         """Add a graph input. A dimension of None, or no shape, is taken from the array at the first call.
 
-        Raises GraphError on a name that is taken, an unknown dtype or a negative dimension.
+        Raises GraphError for a name that is taken, an unknown dtype or a negative dimension.
         """
         where = f"input '{name}'"
         if not isinstance(property, str) or property not in get_args(Property):
@@ -78,8 +78,9 @@ class Graph(Operations):
                  name: str | None = None) -> Value:
         """Add a constant; the array is copied and never changes.
 
-        It gets `dtype`: rounded as `astype` does, integers must fit. Without one, an array keeps its own, but f64,
-        NumPy's default, becomes f32, as numbers and lists of numbers do. Raises GraphError where a number does not fit.
+        It gets `dtype`: floats are rounded as by `astype`, integers must fit. Without a dtype an array keeps its own,
+        except that f64, NumPy's default, becomes f32; numbers and lists of numbers become f32, too. Raises GraphError
+        if a number does not fit.
         """
         return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
 
@@ -104,7 +105,7 @@ class Graph(Operations):
 
     def add_node(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
                  name: str | None = None) -> tuple[Value, ...]:
-        """Add a node after all others (or at the insertion point of `before`); its outputs.
+        """Add a node after all others (or at the insertion point of `before`); returns its outputs.
 
         Arrays and numbers among the operands become constants. Raises GraphError, naming op, rule and values, and
         leaves the graph as it was.
@@ -114,14 +115,17 @@ class Graph(Operations):
         return self._add(op, operands, attrs, name, complete=False)
 
     def add_constant(self, array: np.ndarray, *, name: str | None = None) -> Value:
-        """Add a constant of the array's own dtype, f64 too, for passes and importers: `constant` is for users."""
+        """Add a constant of the array's own dtype, even f64.
+
+        It is for passes and importers; `constant` is for users.
+        """
         return self._constant(frozen(array, "constant", real=f64), name)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
-        """Add a node like `node`, of this graph or another, on operands of this graph; its outputs.
+        """Add a node like `node`, of this graph or another, on operands of this graph; returns its outputs.
 
-        As `add_node` of its op and attributes, which are not checked again; where the operands have the types that
-        `node` was made for, neither are those of the outputs.
+        It does what `add_node` does with the op and attributes, but does not check attributes again, nor the types of
+        outputs if the operands have the same types.
         """
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
@@ -133,9 +137,9 @@ class Graph(Operations):
                             None if name is None else self._claim(name, where))
 
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
-        """Let the users of `old` (all, graph outputs included, or those of `uses`) use `new`.
+        """Let the users of `old` use `new`: all users, graph outputs included, or the given `uses`.
 
-        Raises GraphError on a change of type, and when a user stands before `new` or computes it.
+        Raises GraphError for a change of type, and if a user stands before `new` or computes it.
         """
         self._own(old, "replace_uses")
         self._own(new, "replace_uses")
@@ -168,7 +172,7 @@ class Graph(Operations):
             self.labels.replaced(old, new)
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
-        """Return `values` under `names`, in place of the outputs so far."""
+        """Return `values` under `names`, in place of the present outputs."""
         values, names = list(values), list(names)
         for name in names:
             check_name(name, "set_outputs")
@@ -183,7 +187,10 @@ class Graph(Operations):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
-        """Remove every node whose outputs have no use (from `start` upwards only, when given); their number."""
+        """Remove every node whose outputs have no use; with `start` only it and nodes above it.
+
+        Returns their number.
+        """
         work = list(self.nodes if start is None else start)
         dead: list[Node] = []
         while work:
@@ -212,10 +219,10 @@ class Graph(Operations):
 
     @contextmanager
     def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
-        """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it.
+        """Within the block, nodes are added in front of `node`; raises GraphError if the graph does not have it.
 
-        Where passes leave a history, each new node gets an `origin`: the first node of its operation in `instead`, the
-        nodes that the new ones replace, or else `node`; or what that one came from itself.
+        If passes leave a history, each new node gets an `origin`. This is the first node of the same operation in
+        `instead`, the nodes that the new ones replace, else `node`; or the origin of that node, if it has one.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
@@ -231,23 +238,23 @@ class Graph(Operations):
         return self.specialise({})
 
     def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """A copy in which the named inputs have the given types, or are constants; all other types are re-inferred.
+        """A copy in which the named inputs have the given types, or are constants; all other types are inferred again.
 
-        The bodies of partitions follow their operands. Raises GraphError for a name that is no input, a constant of
-        another dtype than the input, or types that do not fit the operations.
+        The bodies of partitions are specialised to their operands. Raises GraphError for a name that is no input, a
+        constant of another dtype than the input, or types that do not fit the operations.
         """
         from graphq.ir.copies import specialised
 
         return specialised(self, types, constants or {})
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickled, and copied by `copy`, as a flat list of its nodes: long chains need no deep recursion."""
+        """Pickle and copy the graph as a flat list of its nodes: long chains need no deep recursion."""
         from graphq.ir.copies import flat, rebuilt
 
         return rebuilt, flat(self)
 
     def nodes_of(self, ops: Iterable[str]) -> list[Node]:
-        """The nodes of the operations of these names; in no particular order, as `key=GRAPH_ORDER` sorts them."""
+        """The nodes of the operations of these names, unordered; `key=GRAPH_ORDER` sorts them."""
         return [n for op in ops for n in self._by_op.get(op, ())]
 
     def has_name(self, name: str) -> bool:
@@ -268,7 +275,10 @@ class Graph(Operations):
 
     if TYPE_CHECKING:
         def partitions(self) -> list[graphq.Partition]:
-            """Which operations go together in oneDNN Graph; the package graphq adds the method (`graphq.onednn`)."""
+            """The groups of operations that oneDNN Graph would fuse.
+
+            The package graphq adds the method (`graphq.onednn`).
+            """
 
         def _repr_html_(self) -> str:
             """The drawing that notebooks show; the package graphq adds the method (`graphq.report`)."""
@@ -312,7 +322,10 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """`x` checked; a number or an array as that of a constant whose numbers are `real` by default."""
+        """`x`, checked.
+
+        A number or an array becomes the array of a constant; numbers without a dtype get the dtype `real`.
+        """
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:
@@ -338,7 +351,7 @@ class Graph(Operations):
 
     def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
              complete: bool) -> tuple[Value, ...]:
-        """Add a node as `add_node` does; `complete` attributes are those of a node, with their defaults in place."""
+        """Add a node as `add_node` does; `complete` attributes are checked and have their defaults in place."""
         where = op.name if name is None else f"{op.name} '{name}'"
         wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]
@@ -366,7 +379,7 @@ class Graph(Operations):
 
     def _append(self, op: Op, operands: tuple[Value | None, ...], attrs: Mapping[str, Any],
                 types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:
-        """A new node, all checked, at the insertion point; its outputs."""
+        """Add a new node, fully checked, at the insertion point; returns its outputs."""
         node = Node(self, op, operands, attrs)
         if self._before is not None and self.labels.origins is not None:
             like = next((n for n in self._instead if n.op is op), self._before)
@@ -382,7 +395,7 @@ class Graph(Operations):
         return node.outputs
 
     def _insert(self, node: Node) -> None:
-        """Put the node into the list at the insertion point, its position between those of its neighbours."""
+        """Insert the node at the insertion point of the list; its position is between its neighbours' positions."""
         self.labels.changed()
         if self._before is None:
             node.position = self.nodes[-1].position + _GAP if self.nodes else 0

@@ -1,4 +1,4 @@
-"""Indexing of values: `value[...]` builds a slice, and a reshape where an index drops an axis or None adds one."""
+"""Indexing of values: `value[...]` builds a slice, and a reshape if an index drops an axis or None adds one."""
 from __future__ import annotations
 
 from operator import index
@@ -18,16 +18,17 @@ _END = 2**63 - 1
 
 
 def indexed(value: Value, key: Any) -> Value:
-    """`value[key]` as of an array, for ints, slices, `...` and None; `value` itself where all is taken.
+    """`value[key]` as for an array, for ints, slices, `...` and None; `value` itself if the key selects all elements.
 
-    Raises GraphError for other indices, for one outside of its axis, and where unknown dimensions stand in the way.
+    Raises GraphError for other indices, for one outside of its axis, and if an index cannot be resolved for unknown
+    dimensions.
     """
     where = f"an index of {value.graph.labels.mention(value)}: {value.type}"
     if value.shape is None:
         raise GraphError(f"{where}: the rank must be known")
     keys = _complete(key if isinstance(key, tuple) else (key,), len(value.shape), where)
     limits: dict[int, tuple[int, int, int]] = {}
-    axes: list[int | None] = []  # for each axis of the result: that of the value, or None for a new axis
+    axes: list[int | None] = []  # for each axis of the result the axis of the value, or None for a new axis
     axis = 0
     for k in keys:
         if k is None:
@@ -57,7 +58,7 @@ def _add(value: Value, name: str, **attrs: Any) -> Value:
 
 
 def _complete(keys: tuple[Any, ...], rank: int, where: str) -> list[Any]:
-    """One index for each axis, and the Nones; checked for kind and count."""
+    """The indices with exactly one for each axis, and the Nones; checked for kind and count."""
     for k in keys:
         if not (k is None or k is ... or isinstance(k, slice)
                 or isinstance(k, int | np.integer) and not isinstance(k, bool)):
@@ -76,7 +77,7 @@ def _single(k: int, size: Dim, where: str) -> tuple[int, int, int]:
 
 
 def _slice(k: slice, size: Dim, where: str) -> tuple[int, int, int]:
-    """Start, end and step as the operation takes them, of which a negative end counts from that of the axis."""
+    """Start, end and step for the operation slice, in which a negative end counts from the end of the axis."""
     try:
         start, stop, step = (None if x is None else index(x) for x in (k.start, k.stop, k.step))
     except TypeError:

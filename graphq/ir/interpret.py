@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
     """Run `graph` op by op in NumPy as the specifications say.
 
-    Inputs in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new array, or a
-    dict of them when the graph has several. Raises InputError when arrays do not fit the inputs, GraphError when the
-    graph has no outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of order; all
-    before anything runs.
+    Inputs are given in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new
+    array, or a dict of outputs if the graph has several. Raises InputError if arrays do not fit the inputs, GraphError
+    if the graph has no outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of
+    order; all before anything runs.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"reference takes a Graph, got {graph!r}")
@@ -44,7 +44,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
              attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
     """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them.
 
-    `attributes` may give a node's reference others than its own, of the same meaning.
+    `attributes` may give the reference of a node other attributes than its own, of the same meaning.
     """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
@@ -80,7 +80,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
 
 
 def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
-    """Shapes that depended on data are known only now: raise GraphError when the operation refuses them."""
+    """Check shapes that depend on data and are known only now: raise GraphError if the operation refuses them."""
     types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
              for v, x in zip(node.inputs, args, strict=True))
     try:
@@ -90,12 +90,12 @@ def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> 
 
 
 def pack_outputs(names: Iterable[str], results: Sequence[np.ndarray]) -> Any:
-    """What a call returns: one array as it is, several as a dict by output name."""
+    """The result of a call: a single array as it is, several as a dict by output name."""
     return results[0] if len(results) == 1 else dict(zip(names, results, strict=True))
 
 
 def named_outputs(names: Iterable[str], result: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a call returned, as a dict by output name: the inverse of `pack_outputs`."""
+    """The result of a call as a dict by output name: the inverse of `pack_outputs`."""
     return result if isinstance(result, dict) else dict.fromkeys(names, result)
 
 
@@ -106,9 +106,9 @@ def require_outputs(graph: Graph) -> None:
 
 
 def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by the names of inputs: from those given in the graph's order, or in one mapping, and from keywords.
+    """Arrays by the names of inputs, from arrays in the graph's order or one mapping, and from keywords.
 
-    Raises InputError when there are more than the graph has inputs, or an input is given twice.
+    Raises InputError if there are more than the graph has inputs, or if an input is given twice.
     """
     names = [str(v.name) for v in graph.inputs]
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -124,7 +124,7 @@ def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping
 
 
 OPTIONS = frozenset({"out", "fetch", "runs"})
-"""Keywords that calls of a compiled graph take for themselves."""
+"""Keywords that the call of a compiled graph takes as options, not as names of inputs."""
 
 
 def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -147,7 +147,7 @@ def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str
 
 
 def check_array(name: str, type: TensorType, array: Any, *, word: str = "input") -> np.ndarray:
-    """`array` as a C-contiguous array of exactly `type`; raises InputError, about `word` 'name', when it is not one."""
+    """`array` as a C-contiguous array of exactly `type`; raises InputError, about `word` 'name', if it is not one."""
     where = f"{word} '{name}' must be {type}"
     try:
         x = np.asarray(array)

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""What a value stands for, and the order of its axes there; None for the same order."""
+"""The value of the original graph that a value stands for, and the order of its axes there; None for the same order."""
 
 SHOWN = 4
-"""Operands that the description of an unnamed value has at most."""
+"""The most operands in the description of an unnamed value."""
 
 
 class Labels:
-    """The labels of a graph's values. Numbers are counted anew after each change, unless they are `kept`.
+    """The labels of a graph's values. Numbers are counted again after each change, unless they are `kept`.
 
-    Once they are traced, `origins` has the values that there were then, with themselves, and for each value that took
-    the place of another that one, with the order of its axes in the new one (None: the same order). It is None where
-    no pass has asked for a history; nodes that are added have no `origin` then.
+    If values are traced, `origins` maps each value to the value of the original graph that it stands for, and the order
+    of its axes there (None: the same order); original values map to themselves. `origins` is None if no pass has asked
+    for a history; then nodes that are added have no `origin`.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -44,7 +44,10 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """What errors call a value: its label, or, unnamed, what makes it: `the matmul of 'x' and a constant`."""
+        """The name of a value in errors.
+
+        Its label or, if it is unnamed, its operation, as in `the matmul of 'x' and a constant`.
+        """
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -57,37 +60,41 @@ class Labels:
         return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
-        """The graph has changed: number its unnamed values anew at the next label, unless numbers are kept."""
+        """Note that the graph has changed.
+
+        Unnamed values are numbered again at the next label, unless numbers are kept.
+        """
         if not self.kept:
             self._numbers = None
 
     def trace(self) -> None:
-        """Keep the numbers, and from now on note what new values stand for, in `origins`."""
+        """Keep the numbers, and from now on record in `origins` the values that new values stand for."""
         self.keep()
         values = (*self.graph.inputs, *(o for n in self.graph.nodes for o in n.outputs))
         self.origins = {v: (v, None) for v in values}
 
     def stands(self, new: Value, old: Value, order: Sequence[int] | None = None) -> None:
-        """Note that `new` is `old`, or static_transpose(old, order)."""
+        """Note that `new` equals `old`, or static_transpose(old, order)."""
         if self.origins is not None:
             self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
-        """Let `new` take over the number of `old`, which nothing uses, where numbers are kept."""
+        """If numbers are kept, let `new` take over the number of `old`, which nothing uses."""
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 
     def keep(self) -> None:
-        """From now on unnamed values keep their numbers, and what replaces one takes its number over."""
+        """From now on unnamed values keep their numbers, and a value that replaces one takes its number over."""
         self._numbers = None
         for v in (o for n in self.graph.nodes for o in n.outputs):
             self.of(v)
         self.kept = True
 
     def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
-        """Keep the numbers of another graph's labels; `values` has that graph's value for each one of this graph.
+        """Take the numbers from another graph's labels; `values` maps each value of this graph to one of that graph.
 
-        From now on `origins` has what new values stand for, as after `trace`, and new nodes have an `origin`.
+        From now on `origins` records the values that new values stand for, as after `trace`, and new nodes have an
+        `origin`.
         """
         self.origins = {}
         self._numbers = {new: int(label) for new, old in values.items() if old.name is None
@@ -110,7 +117,7 @@ def _operand(value: Value | None) -> str:
 
 
 def _unnamed(value: Value) -> str:
-    """`an add`; of a constant the number that it is."""
+    """A description of an unnamed value: `an add`; of a constant its number."""
     if value.data is not None:
         return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
     assert value.node is not None  # an unnamed value has a node, since inputs have names

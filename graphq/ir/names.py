@@ -1,4 +1,4 @@
-"""Names of values: which are allowed and how text quotes them; and phrases that several messages share."""
+"""Names of values: the allowed names, and their quotes in text; and phrases that several messages share."""
 from __future__ import annotations
 
 import json
@@ -12,12 +12,12 @@ _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 
 
 def quote(name: str) -> str:
-    """`name` as it is when it is a word that means nothing else, otherwise as a JSON string."""
+    """`name` itself if it is a plain word without another meaning, otherwise as a JSON string."""
     return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 def check_name(name: Any, where: str) -> None:
-    """Raise GraphError unless `name` is a string with something in it."""
+    """Raise GraphError unless `name` is a string that is not empty."""
     if not isinstance(name, str) or not name:
         raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")
 
@@ -29,7 +29,7 @@ def listing(items: Iterable[object], word: str = "or") -> str:
 
 
 def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """`; did you mean a, b?` for a name that there is not, or nothing where none is near."""
+    """The text `; did you mean a, b?` for an unknown name; empty if no known name is near."""
     import difflib
 
     near = difflib.get_close_matches(name[:60], list(known), 3, cutoff)
@@ -37,7 +37,7 @@ def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """The near names; where none is near, the first of those that there are."""
+    """A text with the near names or, if there are none, with the first known names."""
     names = list(dict.fromkeys(known))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return suggestion(name, names) or f"; there are {', '.join(names[:8])}{more}"

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
 Number: TypeAlias = "Value | np.ndarray | np.generic | float"
-"""An operand: a value, or what becomes a constant."""
+"""An operand: a value, or a number or array that becomes a constant."""
 
 Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 
 GRAPH_ORDER = attrgetter("position")
-"""The key that sorts nodes as the graph has them."""
+"""The key that sorts nodes in graph order."""
 
 ONNX_NAME = "onnx name"
-"""The key of a node's `meta` under which the name stands that it had in an ONNX file."""
+"""The key of a node's `meta` for its name in an ONNX file."""
 
 
 class Use(NamedTuple):
@@ -38,8 +38,9 @@ class Use(NamedTuple):
 class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
-    `property` is oneDNN's: an input marked "constant" never changes between calls of a compiled model. The operators
-    `+ - * / @ **`, `abs` and indexing build operations; numbers take the value's dtype. `==` compares objects.
+    `property` is oneDNN's property of a logical tensor: an input marked "constant" never changes between calls of a
+    compiled model. The operators `+ - * / @ **`, `abs` and indexing build operations; numbers take the value's dtype.
+    `==` compares objects.
     """
 
     __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
@@ -121,7 +122,7 @@ class Value:
         return self.graph.add_node(lookup("pow"), [self], {"beta": exponent})[0]
 
     def __getitem__(self, key: Any) -> Value:
-        """Elements by ints, slices, `...` and None, as of an array."""
+        """Index the value by ints, slices, `...` and None, as an array."""
         return indexed(self, key)
 
     def __bool__(self) -> NoReturn:
@@ -129,7 +130,7 @@ class Value:
                          "`select` and `choose` choose between values; `value is None` asks for the object")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickled and copied as a place in its graph."""
+        """Pickle and copy the value as its graph and its place in it."""
         if self.node is None:
             return at, (self.graph, None, self.graph.inputs.index(self))
         return at, (self.graph, number(self.node), self.index)
@@ -139,7 +140,9 @@ class Value:
 
 
 def _built(name: str, *operands: Any) -> Any:
-    """Operation `name` of operands one of which is a value; NotImplemented, as Python wants it, for what is no operand.
+    """Build operation `name` on operands one of which is a value.
+
+    NotImplemented, as Python expects, if one is no operand.
 
     A number takes the dtype of the value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
     """
@@ -154,9 +157,9 @@ class Node:
     """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
 
     `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
-    facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
-    of the graph share it. `origin` is the node that this one came from, where passes leave a `graphq.rewrite.history`;
-    no copy has it.
+    facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies of
+    the graph share it. `origin` is the node of the original graph that this one came from, if passes leave a
+    `graphq.rewrite.history`; copies do not have it.
     """
 
     __slots__ = ("attrs", "graph", "inputs", "meta", "op", "origin", "outputs", "position", "removed")
@@ -170,12 +173,12 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """The only output of a node that has one."""
+        """The output of a node that has exactly one."""
         (out,) = self.outputs
         return out
 
     def operand(self, index: int) -> Value:
-        """The operand of this number, which is present."""
+        """The operand of this number, which must be present."""
         value = self.inputs[index]
         assert value is not None, f"{self!r} has no operand {index}"
         return value
@@ -186,7 +189,7 @@ class Node:
         return (v for v in self.inputs if v is not None)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickled and copied as a place in its graph."""
+        """Pickle and copy the node as its graph and its place in it."""
         return at, (self.graph, number(self), -1)
 
     def __repr__(self) -> str:
@@ -194,14 +197,18 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """Input `index` of `graph`; with a number of a node, its output `index`, or the node itself for an index of -1."""
+    """The value or node at a place of a graph, for pickling.
+
+    Without `node` it is input `index`; with the number of a node it is the node's output `index`, or the node itself
+    for -1.
+    """
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]
 
 
 def number(node: Node) -> int:
-    """The node's place in the list of its graph; raises GraphError when it was removed."""
+    """The node's place in the list of its graph; raises GraphError if it was removed."""
     if node.removed:
         raise GraphError(f"a removed node, {node.op.name}, cannot be copied or pickled")
     return node.graph.nodes.index(node)

@@ -42,7 +42,7 @@ class TensorParameter(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    """An attribute of an op: its annotation and its default (`REQUIRED` when it has none)."""
+    """An attribute of an op: its annotation and its default (`REQUIRED` if it has none)."""
 
     name: str
     annotation: Any
@@ -57,9 +57,9 @@ class Attribute(NamedTuple):
 class Curve(NamedTuple):
     """How a function f of one operand carries differences on: |f(x') - f(x)| <= slope * |x' - x|.
 
-    When x' differs from x relatively, by at most r |x|: |f(x') - f(x)| <= r * (spread + own * |f(x)|). A result as the
-    kernel computes it is within `ulps` units in its last place (2**-23 of its size) of the exact f(x). `largest` gives
-    the largest |f(x)| for |x| up to its argument, where the slope says too little or too much.
+    If x' differs from x by at most r |x|, then |f(x') - f(x)| <= r * (spread + own * |f(x)|). The kernel's result is
+    within `ulps` units in its last place (2**-23 of its size) of the exact f(x). `largest` gives the largest |f(x)| for
+    |x| up to its argument, for functions where the slope gives no good bound.
     """
 
     slope: float
@@ -74,21 +74,23 @@ Bound: TypeAlias = "Curve | Callable[..., Curve | None] | Literal['sum', 'produc
 
 @dataclass(frozen=True)
 class Op:
-    """An operation. `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` its output type or types.
+    """An operation.
 
-    `resolve(graph, operands, attrs)`, where an op has one, gives the values of simpler operations in place of a node
-    once types or constants allow that, or None; `Graph.specialise` asks it.
+    `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` gives its output type or types.
 
-    `kind` is oneDNN's spelling, `elementwise` says that an output element depends on the operands' elements at the
-    same (broadcast) place alone, `commutative` that its first two operands may change places. The other facts are what
-    kernels, passes and reports ask:
+    `resolve(graph, operands, attrs)`, if an op has one, replaces a node by simpler operations once types or constants
+    allow it: it returns their values, or None. `Graph.specialise` calls it.
 
-        lanes   the expression of a result from those of the operands (`kernels.lanes.expression`): what kernels
-                compute, and their formula. Attributes that it names by keyword are handed on, numbers as expressions
-        bound   how results follow differences of operands (`kernels.ties.error_bounds`): the Curve of one operand; or
-                a function that gives it, or None, from the sizes of further operands and from attributes by keyword;
-                or how two operands are combined
-        layout  how it computes on channels-last tensors: a rule of `passes.layouts`
+    `kind` is oneDNN's name. `elementwise` says that an output element depends only on the operands' elements at the
+    same (broadcast) place, `commutative` that the first two operands may change places. Kernels, passes and reports use
+    the other fields:
+
+        lanes   the lane rule: a function from the operands' expressions to the result's (`kernels.lanes.expression`),
+                which kernels and formulas use. It gets the attributes that it names by keyword, numbers as expressions
+        bound   how an error of operands changes the result (`kernels.ties.error_bounds`): the Curve of one operand; or
+                a function that returns it, or None, from the sizes of further operands and from attributes by keyword;
+                or the name of a rule for two operands
+        layout  how the op computes on channels-last tensors: a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
         onnx    the ONNX operator that has the same operands, and attributes of the same names, whose defaults in ONNX
                 hold in its files
@@ -122,7 +124,7 @@ class Op:
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
-        """The name in reports; an op that stands for those of another library says for which."""
+        """The name in reports; an op that stands for operators of another library also says for which one."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
     @property
@@ -137,7 +139,7 @@ class Op:
 
     @lazy_property
     def per_axis(self) -> Mapping[str, int | None]:
-        """The attributes that may be one number for all spatial axes; and what is left out (None: it must be given)."""
+        """The attributes for which one number may stand for all spatial axes, with their defaults (None: required)."""
         return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
 
     @lazy_property
@@ -148,7 +150,7 @@ class Op:
 
     @lazy_property
     def signature(self) -> inspect.Signature:
-        """How its builder method is called: operands by place, attributes and `name` by keyword."""
+        """The signature of its builder method: operands by position, attributes and `name` by keyword."""
         P = inspect.Parameter
         operands = [P(p.name, P.VAR_POSITIONAL if p.variadic else P.POSITIONAL_ONLY,
                       default=None if p.optional else P.empty) for p in self.operands]
@@ -160,7 +162,7 @@ class Op:
                                   P("name", P.KEYWORD_ONLY, default=None, annotation=str | None)])
 
     def check_keywords(self, attrs: Mapping[str, Any]) -> None:
-        """Raise GraphError for an operand that was given by keyword."""
+        """Raise GraphError if an operand is given by keyword."""
         for p in () if attrs.keys() <= self.attributes.keys() else self.operands:
             if p.name in attrs and p.name not in self.attributes:
                 order = ", ".join("*" * q.variadic + q.name for q in self.operands)
@@ -178,14 +180,18 @@ class Op:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def _left_out(self, a: Attribute) -> Any:
-        """What an attribute is that is not given: its default, or the number for each axis; `REQUIRED` if neither."""
+        """The value of an attribute that is not given: its default, or a number for each axis.
+
+        `REQUIRED` if it has neither.
+        """
         number = self.per_axis.get(a.name) if a.required else None
         return a.default if number is None else number
 
     def complete(self, attrs: Mapping[str, Any], operands: Sequence[TensorType | None] = ()) -> dict[str, Any]:
         """All attributes in normal form: checked against their annotations, defaults filled in.
 
-        Where a number stands for one for each spatial axis, there are as many as the first two `operands` say.
+        A number that stands for a list with an element per spatial axis is repeated; the first two `operands` tell how
+        many axes there are.
         """
         if not attrs.keys() <= self.attributes.keys():
             name = next(name for name in attrs if name not in self.attributes)
@@ -204,7 +210,7 @@ class Op:
         return out
 
     def formats_that_fit(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> str:
-        """For errors: in which other formats (`data_format`, `weights_format`) these operands would be right."""
+        """A text for errors: the other formats (`data_format`, `weights_format`) in which these operands would fit."""
         names = [name for name in self.attributes if name.endswith("_format")]
         fitting = []
         for values in product(*(typing.get_args(self.attributes[name].annotation) for name in names)):
@@ -224,10 +230,10 @@ def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
 
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
-"""What convolutions and pools have for each spatial axis; oneDNN's files and patterns hold all of them."""
+"""Attributes with a number for each spatial axis, and their defaults; oneDNN's files and patterns hold all of them."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
-"""Lists that a number may stand for where they have one element."""
+"""List attributes for which a user may give a single number; it means a list of that one element."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
@@ -248,9 +254,9 @@ def register_op(
     bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
     onnx: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare the decorated function as an op, with all that is true of it everywhere (`Op`).
+    """Declare the decorated function as an op, with all facts about it (`Op`).
 
-    Raises GraphError when its name is taken.
+    Raises GraphError if its name is taken.
     """
 
     def declare(f: Callable[..., Any]) -> Op:
@@ -277,12 +283,12 @@ def register_op(
 
 @cache
 def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters that `f` takes by keyword alone: the attributes that a rule of an op asks for."""
+    """The names of the keyword-only parameters of `f`: the attributes that a rule of an op uses."""
     return tuple(p.name for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """The annotations of these parameters of `f`, those that are text evaluated."""
+    """The annotations of these parameters of `f`; annotations that are text are evaluated."""
     annotated = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in parameters})
     return typing.get_type_hints(annotated, inspect.unwrap(f).__globals__)
 
@@ -297,20 +303,20 @@ def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
 
 
 def lookup(name: str) -> Op:
-    """The op of that name; raises GraphError that lists near names."""
+    """The op of this name; raises GraphError that lists near names."""
     if name in OPS:
         return OPS[name]
     raise GraphError(unknown(name))
 
 
 def unknown(name: str) -> str:
-    """The error message of an op that there is not, with what it is called here, or near names."""
+    """The error message for an unknown op: it suggests graphq's name for it, or near names."""
     ours = OTHER_NAMES.get(name.lower())
     return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))
 
 
 def normalise(annotation: Any, value: Any, name: str) -> Any:
-    """`value` in the normal form of `annotation` (lists become tuples); raises GraphError when it does not fit."""
+    """`value` in the normal form of `annotation` (lists become tuples); raises GraphError if it does not fit."""
     if type(annotation) is type:
         return _scalar(annotation, value, name)
     origin = getattr(annotation, "__origin__", type(annotation))

@@ -1,4 +1,4 @@
-"""Methods of graphs that other files add: the builder of each operation (`register_op`), and what stands on a graph.
+"""Methods of graphs that other files add: the builder of each operation (`register_op`), and further methods.
 
 Type checkers and editors see `operations.pyi` instead, which `python -m graphq.ir.stub` writes.
 """
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """A method for each operation: operands by place, attributes and the result's `name` by keyword.
+    """The builder methods of graphs, one for each operation.
 
-    It adds a node, and returns its result, or a tuple of several. Raises GraphError, naming operation, rule and values.
+    Operands by position, attributes and the result's `name` by keyword.
+
+    A method adds a node, and returns its result, or a tuple of several. Raises GraphError, naming operation, rule and
+    values.
     """
 
     def __getattr__(self, name: str) -> Any:
-        """The error of an operation that there is not."""
+        """Raise the error for an unknown operation."""
         if name.startswith("_"):
             raise AttributeError(name)
         from graphq.ir.op import unknown
@@ -34,13 +37,13 @@ class _UnknownOp(GraphError, AttributeError):
 
 
 def add_method(name: str, method: Callable[..., Any]) -> None:
-    """Give graphs a method, which a stub or a TYPE_CHECKING block declares for type checkers."""
+    """Add a method to graphs; a stub or a TYPE_CHECKING block declares it for type checkers."""
     method.__name__, method.__qualname__ = name, f"Graph.{name}"
     setattr(Operations, name, method)
 
 
 def add_builder(op: Op) -> None:
-    """Give graphs the builder method of `op`."""
+    """Add the builder method of `op` to graphs."""
     def build(self: Any, /, *operands: Any, name: str | None = None, **attrs: Any) -> Any:
         outs = self.add_node(op, operands, attrs, name=name)
         return outs[0] if len(outs) == 1 else outs

@@ -17,8 +17,8 @@ class Operations:
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype` (ONNX Cast): to floats rounded to nearest even, to integers towards zero, to boolean by != 0.
 
-        Integers wrap. A float beyond the range of an integer, where ONNX says nothing, gives the nearest end of the range,
-        and NaN gives 0, on every CPU.
+        Integers wrap. A float beyond the range of an integer gives the nearest end of the range, and NaN gives 0, on every
+        CPU; ONNX leaves both open.
         """
 
     def arithmetic(self, src_0: Number, src_1: Number, /, *,
@@ -26,7 +26,7 @@ class Operations:
                    name: str | None = None) -> Value:
         """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
 
-        What remains of a division has the sign of `src_1` in modulo (ONNX Mod), that of `src_0` in remainder (fmod). An
+        The rest of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod). An
         integer divided by zero is an InputError.
         """
 
@@ -47,7 +47,7 @@ class Operations:
 
     def divide(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
                dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src_0 / src_1` (oneDNN Divide). By zero: an infinity, or NaN for 0 / 0."""
+        """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
 
     def maximum(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
                 name: str | None = None) -> Value:
@@ -79,15 +79,15 @@ class Operations:
 
     def if_else(self, cond: Number, *srcs: Number | None, then_body: Graph, else_body: Graph,
                 name: str | None = None) -> Any:
-        """The results of `then_body` where `cond` is true, else of `else_body`, both of the same operands (ONNX If)."""
+        """The results of `then_body` if `cond` is true, else of `else_body`, both on the same operands (ONNX If)."""
 
     def loop(self, trips: Number, cond: Number, *srcs: Number | None, body: Graph, states: int,
              name: str | None = None) -> Any:
         """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
 
-        The body takes (iteration, cond, states, other operands) and gives (cond, states, values); it gives the last states,
-        and the values of all iterations, stacked. Raises CompileError when states and values, which may grow with each
-        turn, take more memory than a model may (`graphq.base.budget`).
+        The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The results are the
+        last states, and the values of all iterations, stacked. Raises CompileError if states and values, which may grow
+        with each iteration, take more memory than a model may (`graphq.base.budget`).
         """
 
     def scan(self, *srcs: Number | None, body: Graph, states: int, scanned: int, input_axes: Sequence[int] | np.ndarray,
@@ -95,8 +95,8 @@ class Operations:
              name: str | None = None) -> Any:
         """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-        The body takes (states, slices, other operands) and gives (states, values), which are stacked along their axes. An
-        operand or result marked reverse goes from its end to its beginning.
+        The body takes (states, slices, other operands) and returns (states, values), where values are stacked along their
+        axes. An operand or result that is marked as reverse goes from its end to its beginning.
         """
 
     def convolution(self, src: Number, weights: Number, bias: Number | None = None, /, *,
@@ -105,11 +105,11 @@ class Operations:
                     auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none', groups: int = 1,
                     data_format: Literal['NCX', 'NXC'] = 'NXC', weights_format: Literal['OIX', 'XIO'] = 'XIO',
                     name: str | None = None) -> Value:
-        """Convolution over any number of spatial axes (oneDNN Convolution), without turning the kernel over.
+        """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-        `auto_pad` other than none makes `pads_begin` and `pads_end` meaningless: same_* pads to an output of
-        ceil(size / stride), the odd element at the end (upper) or the beginning (lower). Products are summed in f64 and
-        rounded to f32 once; the bias is added in f32; then comes the rounding to the dtype of `src`.
+        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored: same_* pads to an output of ceil(size / stride),
+        an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
+        the bias is added in f32; then the result is rounded to the dtype of `src`.
         """
 
     def conv_transpose(self, src: Number, weights: Number, bias: Number | None = None, /, *,
@@ -119,30 +119,31 @@ class Operations:
                        output_padding: Sequence[int] | np.ndarray | None = None, groups: int = 1,
                        data_format: Literal['NCX', 'NXC'] = 'NXC',
                        weights_format: Literal['OIX', 'XIO', 'IOX', 'XOI'] = 'XOI', name: str | None = None) -> Value:
-        """The transpose of a convolution, which gives every source element times the kernel (oneDNN ConvTranspose).
+        """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
 
-        In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 knows IOX and
-        XOI, its default; its documentation says OIX and XIO. The pads are cut off from the full result, `output_padding`
-        zeros come at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32.
+        In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
+        IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
+        zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32.
         """
 
     def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
                             iou_threshold: Number | None = None, score_threshold: Number | None = None, /, *,
                             center_point_box: bool = False, name: str | None = None) -> Value:
-        """Rows (image, class, box) of the boxes of each class whose overlap with no better one is above the threshold.
+        """Non-maximum suppression: drop the boxes of a class that overlap a better one by more than the threshold.
 
-        The best score first, of equal ones the first box, `most` a class (none when absent); scores must be above
-        `score_threshold`. A box is two opposite corners y, x, or its center x, y, width and height (ONNX
-        NonMaxSuppression; f32 as ONNX Runtime computes it).
+        The result has a row (image, class, box) for each box that is kept: the best score first, of equal scores the first
+        box, at most `most` boxes a class (none if it is absent). Scores must be above `score_threshold`. A box is two
+        opposite corners y, x, or its center x, y, width and height (ONNX NonMaxSuppression; f32 as ONNX Runtime computes
+        it).
         """
 
     def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *,
                 name: str | None = None) -> Value:
-        """`src / (1 - p)` where a random number in [0, 1) is above p, else 0 (oneDNN Dropout), p the probability.
+        """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
-        The numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
-        counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter
-        (i', i' + 1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
+        The random numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
+        counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter (i', i' +
+        1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
         """
 
     def dynamic_quantize(self, src: Number, scales: Number, zps: Number | None = None, /, *, dtype: DTypeLike,
@@ -150,18 +151,18 @@ class Operations:
                          name: str | None = None) -> Value:
         """`saturate(rint(src / scales) + zps)`, ties to even, as quantize does (oneDNN DynamicQuantize).
 
-        A scale of zero or below divides like any other number; NaN gives the zero point, saturated. f8, which oneDNN does
-        not have here, is as in quantize.
+        A scale of zero or below divides like any other number; NaN gives the zero point, saturated. Results of f8, which
+        oneDNN does not have here, are as in quantize.
         """
 
     def dynamic_dequantize(self, src: Number, scales: Number, zps: Number | None = None, /, *,
                            qtype: Literal['per_tensor', 'per_channel', 'per_group'] = 'per_tensor', axis: int = 1,
                            group_shape: Sequence[int] | np.ndarray = (), dtype: DTypeLike | None = None,
                            name: str | None = None) -> Value:
-        """`(src - zps) * scales` in f32, the difference exact, rounded to `dtype` (oneDNN DynamicDequantize).
+        """`(src - zps) * scales` in f32, where the difference is exact, rounded to `dtype` (oneDNN DynamicDequantize).
 
-        per_group: `group_shape` has the size of a group along each axis, and scales and zps one value a group. `dtype` None
-        is that of the scales.
+        per_group: `group_shape` has the size of a group along each axis; scales and zps have one value for each group. A
+        `dtype` of None means that of the scales.
         """
 
     def abs(self, src: Number, /, *, name: str | None = None) -> Value:
@@ -180,10 +181,10 @@ class Operations:
         """The nearest integer, ties to even (oneDNN Round)."""
 
     def floor(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The greatest integer that is not above it (ONNX Floor)."""
+        """The greatest integer that is not above the number (ONNX Floor)."""
 
     def ceil(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The least integer that is not below it (ONNX Ceil)."""
+        """The least integer that is not below the number (ONNX Ceil)."""
 
     def sign(self, src: Number, /, *, name: str | None = None) -> Value:
         """-1, 0 or 1 (ONNX Sign). NaN stays."""
@@ -211,33 +212,34 @@ class Operations:
 
     def gelu(self, src: Number, /, *, mode: Literal['gelu_erf', 'gelu_tanh'] = 'gelu_erf',
              name: str | None = None) -> Value:
-        """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas say.
+        """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas give.
 
         gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
         """
 
     def mish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula says."""
+        """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula gives."""
 
     def softplus(self, src: Number, /, *, beta: float = 1.0, name: str | None = None) -> Value:
         """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
 
     def pow(self, src: Number, /, *, beta: float, name: str | None = None) -> Value:
-        """`src**beta` (oneDNN Pow), a beta of 3 by two products as in ONNX Runtime.
+        """`src**beta` (oneDNN Pow); for a beta of 3 two products, as in ONNX Runtime.
 
-        NaN below zero when beta is not an integer.
+        NaN below zero if beta is not an integer.
         """
 
     def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
-        """`src` as `dtype`, rounded to nearest even; beyond the range an infinity (oneDNN TypeCast)."""
+        """`src` as `dtype`, rounded to nearest even; numbers beyond the range become infinities (oneDNN TypeCast)."""
 
     def grid_sample(self, src: Number, grid: Number, /, *, mode: Literal['linear', 'nearest', 'cubic'] = 'linear',
                     padding_mode: Literal['zeros', 'border', 'reflection'] = 'zeros', align_corners: bool = False,
                     name: str | None = None) -> Value:
-        """`src` [N, C, ...] at the places of `grid` [N, ..., k], whose last axis has the last spatial axis first.
+        """`src` [N, C, ...] at the coordinates in `grid` [N, ..., k], whose last axis has the last spatial axis first.
 
-        -1 and 1 are the centers of the first and last elements with `align_corners`, else their outer edges. What lies
-        outside is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes it).
+        With `align_corners` -1 and 1 are the centers of the first and last elements, else their outer edges. Outside of the
+        image the value is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes
+        it).
         """
 
     def matmul(self, src: Number, weights: Number, bias: Number | None = None, /, *, transpose_a: bool = False,
@@ -247,13 +249,13 @@ class Operations:
         """`src @ weights`, plus `bias`, which is [n] or broadcasts to the result (oneDNN MatMul).
 
         Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
-        summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then comes the
-        rounding to `dtype` (None: that of `src`).
+        summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then the
+        result is rounded to `dtype` (None: that of `src`).
         """
 
     def bias_add(self, src: Number, bias: Number, /, *, data_format: Literal['NCX', 'NXC'] = 'NXC',
                  name: str | None = None) -> Value:
-        """`src + bias`, one element of `bias` a channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""
+        """`src + bias`, with one element of `bias` for each channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""
 
     def matmul_integer(self, a: Number, b: Number, a_zero_point: Number | None = None,
                        b_zero_point: Number | None = None, /, *, name: str | None = None) -> Value:
@@ -265,16 +267,16 @@ class Operations:
                      dilations: int | Sequence[int] | np.ndarray = 1,
                      auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none', groups: int = 1,
                      name: str | None = None) -> Value:
-        """The convolution [n, c, ...] of `src - src_zero_point` with [o, c / groups, ...] as s32 (ONNX ConvInteger).
+        """The convolution of `src - src_zero_point` with weights [o, c / groups, ...] as s32 (ONNX ConvInteger).
 
-        Padding is the zero point.
+        Channels come first, [n, c, ...]. The padding is the zero point.
         """
 
     def dynamic_range(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
         """The scale and zero point by which u8 covers all of `src` and 0 (ONNX DynamicQuantizeLinear).
 
-        With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, and 1 / 255 where both are 0;
-        `zero_point = rint(clip(-low / scale, 0, 255))`, all in f32.
+        With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, or 1 / 255 if both are 0; `zero_point =
+        rint(clip(-low / scale, 0, 255))`, all in f32.
         """
 
     def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
@@ -282,13 +284,15 @@ class Operations:
                     coordinate_transformation_mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel',
                     sizes: Sequence[int] | np.ndarray = (), scales: float | Sequence[float] | np.ndarray = (),
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
-        """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
+        """Resize the spatial axes (oneDNN Interpolate).
 
-        Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at
-        `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have);
-        `scales` only give the new sizes, as in oneDNN. nearest takes the
-        nearest element, the upper one of two; linear a mean of the two around, along every axis; both keep to the source's
-        ends. Places and means are those of ONNX Runtime's CPU kernel, step by step in f32.
+        The modes linear, bilinear and trilinear are equal: they go over all axes.
+
+        Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new -
+        1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have); `scales` only give the new
+        sizes, as in oneDNN. Mode nearest takes the nearest element, the upper one of two; linear takes a mean of the two
+        neighbours along every axis; both clamp at the source's ends. Positions and means are computed as in ONNX Runtime's
+        CPU kernel, step by step in f32.
         """
 
     def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
@@ -296,14 +300,14 @@ class Operations:
                         name: str | None = None) -> Value:
         """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
 
-        The quotient is rounded to `precision`. Floats: it is, plus a zero point where there is one, rounded to nearest
-        even, beyond the range to the greatest finite value, infinities included, or without `saturate` to what the dtype
-        has there (an infinity or NaN).
+        The quotient is rounded to `precision`. For a float dtype the quotient, plus the zero point if there is one, is
+        rounded to nearest even. Beyond the range it becomes the greatest finite value, infinities included, or without
+        `saturate` an infinity or NaN, whichever the dtype has.
         """
 
     def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
                           dtype: DTypeLike = ..., axis: int = 1, block_size: int = 0, name: str | None = None) -> Value:
-        """`(src - zero_point) * scale` in f32, the difference exact, rounded to `dtype` (ONNX DequantizeLinear)."""
+        """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""
 
     def equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
         """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
@@ -321,7 +325,7 @@ class Operations:
         """Whether both are true (ONNX And)."""
 
     def logical_or(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """Whether one is true (ONNX Or)."""
+        """Whether at least one is true (ONNX Or)."""
 
     def logical_xor(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
         """Whether exactly one is true (ONNX Xor)."""
@@ -337,9 +341,9 @@ class Operations:
         """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
 
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
-        """`src` at `indices` along `axis`; negative ones count from the end (ONNX Gather).
+        """`src` at `indices` along `axis`; negative indices count from the end (ONNX Gather).
 
-        Raises InputError for an index outside.
+        Raises InputError for an index out of range.
         """
 
     def slice(self, src: Number, /, *, axes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray,
@@ -349,9 +353,9 @@ class Operations:
     def pad(self, src: Number, /, *, pads_begin: Sequence[int] | np.ndarray, pads_end: Sequence[int] | np.ndarray,
             mode: Literal['constant', 'edge', 'reflect', 'wrap'] = 'constant', value: float = 0.0,
             name: str | None = None) -> Value:
-        """`src` with elements before and after along each axis; negative numbers take some away (ONNX Pad).
+        """`src` with elements added before and after along each axis; negative numbers remove elements (ONNX Pad).
 
-        They are `value`, or what `mode` says as numpy.pad does.
+        The new elements are `value`, or depend on `mode` as in numpy.pad.
         """
 
     def expand(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
@@ -361,7 +365,7 @@ class Operations:
                 dtype: DTypeLike | None = None, keep_stats: bool = False, name: str | None = None) -> Any:
         """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
 
-        A row of -inf alone gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
+        A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
         `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
         """
 
@@ -378,8 +382,9 @@ class Operations:
                    name: str | None = None) -> Any:
         """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
 
-        With `use_affine`, times `gamma` plus `beta`; without it they are ignored. With `keep_stats` mean and variance, of
-        the axes before, are a second and third output in gamma's dtype (f32 without gamma).
+        With `use_affine` the result is multiplied by `gamma`, and `beta` is added; without it they are ignored. With
+        `keep_stats` mean and variance, over the axes before, are a second and third output in gamma's dtype (f32 without
+        gamma).
         """
 
     def group_norm(self, src: Number, gamma: Number | None = None, beta: Number | None = None, /, *, groups: int,
@@ -387,7 +392,8 @@ class Operations:
                    data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Any:
         """`(src - mean) / sqrt(variance + epsilon)` over each image's groups of channels (oneDNN GroupNorm).
 
-        With `use_affine`, times `gamma` plus `beta`, one of each a channel. Statistics [n, groups] as in layer_norm.
+        With `use_affine` the result is multiplied by `gamma`, and `beta` is added; both have one element per channel.
+        Statistics [n, groups] are as in layer_norm.
         """
 
     def rms_norm(self, src: Number, gamma: Number | None = None, /, *, epsilon: float = 1e-05,
@@ -398,59 +404,59 @@ class Operations:
             data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """`src / (bias + alpha * mean(src**2))**beta`: local response normalisation across channels, as ONNX's LRN.
 
-        The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it; those
-        that do not exist count as zeros.
+        The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it;
+        channels that do not exist count as zeros.
         """
 
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
-        """How many elements have each pattern of the highest 14 bits of an f32 (s32 [16384]), and their extremes (f32 [2]).
+        """For each value of the highest 14 bits of an f32 the number of elements (s32 [16384]), and the extremes (f32 [2]).
 
-        Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN is one; [inf, -inf] of no
-        elements. The order of elements does not matter.
+        Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN counts as one; without
+        elements they are [inf, -inf]. The order of elements does not matter.
         """
 
     def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """A fused group of operations; means what its body means."""
+        """A fused group of operations; its result is that of its body."""
 
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
-        """The index of the greatest element along `axis`, the first or last one of equal ones (ONNX ArgMax)."""
+        """The index of the greatest element along `axis` (ONNX ArgMax); of equal elements the first or the last."""
 
     def arg_min(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
-        """The index of the least element along `axis`, the first or last one of equal ones (ONNX ArgMin)."""
+        """The index of the least element along `axis` (ONNX ArgMin); of equal elements the first or the last."""
 
     def top_k(self, src: Number, /, *, k: int, axis: int = -1, largest: bool = True,
               name: str | None = None) -> tuple[Value, Value]:
-        """The `k` greatest (or least) elements along `axis`, in order, and their indices; of equal ones the first.
+        """The `k` greatest (or least) elements along `axis`, in order, and their indices; equal elements keep their order.
 
-        ONNX TopK with sorted=1.
+        This is ONNX TopK with sorted=1.
         """
 
     def cum_sum(self, src: Number, /, *, axis: int, exclusive: bool = False, reverse: bool = False,
                 name: str | None = None) -> Value:
-        """Sums of the elements up to each along `axis`, one addition at a time in the source's dtype (ONNX CumSum).
+        """Cumulative sums along `axis`: for each element the sum up to it, in the source's dtype (ONNX CumSum).
 
-        `exclusive`: without the element itself; `reverse`: from the end.
+        One addition follows another. `exclusive` leaves out the element itself; `reverse` starts from the end.
         """
 
     def gather_elements(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
-        """`src` at each index along `axis`, at its own place along the others (ONNX GatherElements)."""
+        """`src` at each index along `axis`, and at the index's own position along other axes (ONNX GatherElements)."""
 
     def gather_nd(self, src: Number, indices: Number, /, *, batch_dims: int = 0, name: str | None = None) -> Value:
-        """`src` at tuples of indices, the first `batch_dims` dimensions side by side (ONNX GatherND)."""
+        """`src` at tuples of indices; the first `batch_dims` dimensions of both are paired (ONNX GatherND)."""
 
     def scatter_elements(self, src: Number, indices: Number, updates: Number, /, *, axis: int = 0,
                          reduction: Literal['none', 'add', 'mul', 'max', 'min'] = 'none',
                          name: str | None = None) -> Value:
-        """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines, in order."""
+        """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines them in order."""
 
     def scatter_nd(self, src: Number, indices: Number, updates: Number, /, *,
                    reduction: Literal['none', 'add', 'mul', 'max', 'min'] = 'none', name: str | None = None) -> Value:
         """`src` with the updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
 
     def trilu(self, src: Number, /, *, upper: bool = True, k: int = 0, name: str | None = None) -> Value:
-        """The triangle of each matrix above (or below) diagonal `k`, that included, and zeros (ONNX Trilu)."""
+        """The triangle of each matrix above (or below) diagonal `k`, including it; other elements become 0 (ONNX Trilu)."""
 
     def max_pool(self, src: Number, /, *, strides: int | Sequence[int] | np.ndarray = 1,
                  pads_begin: int | Sequence[int] | np.ndarray = 0, pads_end: int | Sequence[int] | np.ndarray = 0,
@@ -458,9 +464,9 @@ class Operations:
                  auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none',
                  dilations: int | Sequence[int] | np.ndarray | None = None, data_format: Literal['NCX', 'NXC'] = 'NXC',
                  name: str | None = None) -> Value:
-        """The greatest element of each window (oneDNN MaxPool). NaN where there is one.
+        """The greatest element of each window (oneDNN MaxPool), NaN if there is one.
 
-        Padding never wins; a window of padding alone gives -inf. `auto_pad` is as in convolution.
+        Padding never wins; a window of only padding gives -inf. `auto_pad` is as in convolution.
         """
 
     def avg_pool(self, src: Number, /, *, strides: int | Sequence[int] | np.ndarray = 1,
@@ -471,19 +477,20 @@ class Operations:
                  data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-        Its sum has the order of `mean_sums.pool_order` (kernels/numbers), with `in_order` (which oneDNN does not have) that
-        of the taps. Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then).
-        What rounding up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
+        Its sum has the order of `mean_sums.pool_order` (kernels/numbers); with `in_order`, which oneDNN does not have, the
+        order of the taps. Padding counts as zeros, or not at all with `exclude_pad`; then a window of only padding gives
+        NaN. Elements beyond the padding, which rounding up adds, never count, as in ONNX; oneDNN refuses them without
+        `exclude_pad`.
         """
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
                    scales: float | Sequence[float] | np.ndarray, zps: int | Sequence[int] | np.ndarray | None = None,
                    group_axis: int | None = None, name: str | None = None) -> Value:
-        """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0).
+        """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-        per_channel takes one scale and zero point for each index along `axis`. With `group_axis`, for the weights of a
-        transposed convolution with groups, it takes them for each group in turn: `src` is split along `group_axis` into
-        as many groups as there are times more scales, and channel c of group k has number `k * channels + c`.
+        per_channel takes one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
+        transposed convolution with groups: `src` is split along this axis into (number of scales / number of channels)
+        groups, and channel c of group k has scale `k * channels + c`.
         """
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
@@ -491,8 +498,8 @@ class Operations:
                  zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
         """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
-        f8: `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest finite value;
-        NaN stays (ONNX Cast, saturate=1).
+        For f8 the result is `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest
+        finite value; NaN stays (ONNX Cast, saturate=1).
         """
 
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
@@ -500,12 +507,13 @@ class Operations:
              reverse: bool = False, name: str | None = None) -> Any:
         """Long short-term memory: all states [T, B, H], the last one [B, H], and the last cell [B, H].
 
-        `gates` [T, B, 4H] are those of the input with all biases, in ONNX's order i, o, f, c; `recurrent` [4H, H] the
-        weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the weights are
-        integers, and each step quantizes the state to u8, all rows alike, as DynamicQuantizeLinear does (com.microsoft
-        DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, its last one is that of its end.
-        `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last step to the first. The sums
-        are exact of integers, else chains of fused multiply-adds, see graphq.kernels.numbers.recurrent.
+        `gates` [T, B, 4H] are the products of the input, with all biases added, in ONNX's order i, o, f, c; `recurrent`
+        [4H, H] the weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the
+        weights are integers, and each step quantizes the state to u8, with one scale for all rows, as DynamicQuantizeLinear
+        does (com.microsoft DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, and its last
+        state is the one at its end. `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last
+        step to the first. Sums of integers are exact, other sums are chains of fused multiply-adds: see
+        graphq.kernels.numbers.recurrent.
         """
 
     def gru(self, gates: Number, recurrent: Number, h: Number | None = None, bias: Number | None = None,
@@ -513,9 +521,10 @@ class Operations:
             name: str | None = None) -> Any:
         """Gated recurrent units: all states [T, B, H] and the last one [B, H].
 
-        `gates` [T, B, 3H] are those of the input with its biases, in ONNX's order z, r, h; `recurrent` [3H, H] the weights
-        of the state, `bias` [H] what its products for h have added. With `linear_before_reset` the gate r multiplies their
-        sum, else the state before them. `h` is the first state, zeros when absent; `lengths` and `reverse` as in lstm.
+        `gates` [T, B, 3H] are the products of the input, with its biases added, in ONNX's order z, r, h; `recurrent` [3H,
+        H] the weights of the state. `bias` [H] is added to the state's product for h. With `linear_before_reset` the gate r
+        multiplies this sum, otherwise the state before the product. `h` is the first state, zeros if absent; `lengths` and
+        `reverse` are as in lstm.
         """
 
     def rnn(self, gates: Number, recurrent: Number, h: Number | None = None, lengths: Number | None = None, /, *,
@@ -524,72 +533,80 @@ class Operations:
 
     def reduce_sum(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The sum over `axes` (oneDNN ReduceSum). Of nothing: 0. Without axes: `src`."""
+        """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""
 
     def reduce_mean(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                     keep_dims: bool = False, name: str | None = None) -> Value:
-        """The mean over `axes` (oneDNN ReduceMean), in f32. Of nothing: NaN. Without axes: `src`."""
+        """The mean over `axes` (oneDNN ReduceMean), in f32, NaN if there are no elements.
+
+        Without axes the result is `src`.
+        """
 
     def reduce_l1(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                   keep_dims: bool = False, name: str | None = None) -> Value:
-        """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes: `src`."""
+        """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes the result is `src`."""
 
     def reduce_l2(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                   keep_dims: bool = False, name: str | None = None) -> Value:
-        """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes: `src`."""
+        """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes the result is `src`."""
 
     def reduce_prod(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                     keep_dims: bool = False, name: str | None = None) -> Value:
-        """The product over `axes` (oneDNN ReduceProd). Of nothing: 1. Without axes: `src`."""
+        """The product over `axes` (oneDNN ReduceProd), 1 if there are no elements. Without axes the result is `src`."""
 
     def reduce_max(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The greatest element over `axes` (oneDNN ReduceMax), NaN where there is one. Of nothing: -inf.
+        """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf if there are no elements.
 
-        Without axes: `src`.
+        Without axes the result is `src`.
         """
 
     def reduce_min(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The least element over `axes` (oneDNN ReduceMin), NaN where there is one. Of nothing: inf.
+        """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf if there are no elements.
 
-        Without axes: `src`.
+        Without axes the result is `src`.
         """
 
     def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
                        name: str | None = None) -> Value:
-        """`src` in row-major order under the dimensions `shape` (oneDNN StaticReshape).
+        """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-        One -1 is computed from the others. A 0 is a dimension of 0, or with `special_zero` the source's at its place.
+        One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
+        dimension at that position.
         """
 
     def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """Axis k of the result is axis `order[k]` of `src`, negative ones from the end (oneDNN StaticTranspose)."""
+        """Axis k of the result is axis `order[k]` of `src`.
+
+        Negative numbers count from the end (oneDNN StaticTranspose).
+        """
 
     def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
         """The sources one after the other along `axis` (oneDNN Concat)."""
 
     def reorder(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src` in another memory layout, which no value here depends on (oneDNN Reorder)."""
+        """`src` in another memory layout, on which no value depends here (oneDNN Reorder)."""
 
     def gen_index(self, src: Number, /, *, axis: int, name: str | None = None) -> Value:
         """Each element's index along `axis` (oneDNN GenIndex)."""
 
     def end(self, src: Number, /, *, name: str | None = None) -> Any:
-        """Marks `src` as used outside of the graph, nothing more (oneDNN End)."""
+        """Mark `src` as used outside of the graph (oneDNN End)."""
 
     def wildcard(self, *srcs: Number | None, dtypes: Sequence[DTypeLike] = (),
                  shapes: Sequence[Sequence[int] | np.ndarray] | None = None, name: str | None = None) -> Any:
         """An operation that oneDNN Graph does not know (oneDNN Wildcard). It has a place in a graph but no meaning.
 
-        `dtypes` (and `shapes`, -1 for an unknown dimension) say what its outputs are. Running it raises GraphError.
+        `dtypes` (and `shapes`, with -1 for an unknown dimension) are the types of its outputs. Running it raises
+        GraphError.
         """
 
     def relu(self, src: Number, /, *, name: str | None = None) -> Value:
         """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
 
     def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
-        """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and -0 where it is not below min."""
+        """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
 
     def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
         """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
@@ -601,25 +618,25 @@ class Operations:
         """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
 
     def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function has it, src times f32(1/6).
+        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function: src times f32(1/6).
 
-        NaN at -inf, as the formula says.
+        NaN at -inf, as the formula gives.
         """
 
     def trees(self, src: Number, feature: Number, split: Number, mode: Number, missing: Number, true: Number,
               false: Number, roots: Number, weights: Number, base: Number, /, *, depth: int,
               name: str | None = None) -> Value:
-        """For each row `base` and the weights of the leaf that it reaches in each tree, added from the first tree on.
+        """For each row `base` plus the weights of the leaf that it reaches in each tree, added from the first tree on.
 
-        A node compares the row's `feature` with `split` (see COMPARE) and goes on to `true` or `false`; NaN goes to `true`
-        where `missing` says so. A leaf goes on to itself; all are reached in `depth` steps. (ONNX TreeEnsemble)
+        A node compares the row's `feature` with `split` (see COMPARE) and goes to node `true` or `false`; NaN goes to
+        `true` if `missing` is set. A leaf goes to itself; after `depth` steps all rows are at leaves. (ONNX TreeEnsemble)
         """
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
         """One ONNX node; needs the package onnx.
 
-        Where graphq has operations for it, now that its operands are known, these run, else ONNX's reference evaluator.
+        If graphq has operations for the node once its operands are known, it runs them, else ONNX's reference evaluator.
 
         `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
-        that shape inference sees them. `op_type` is the operator's name, for people.
+        that shape inference can use them. `op_type` is the operator's name, for messages.
         """

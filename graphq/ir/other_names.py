@@ -1,4 +1,4 @@
-"""What operations are called elsewhere, for the messages about operations that there are not."""
+"""Names of operations in other libraries, for error messages about unknown operations."""
 
 OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("bmm", "dense", "fc", "fully_connected", "gemm", "inner_product", "linear", "mm"), "matmul"),
@@ -15,4 +15,4 @@ OTHER_NAMES: dict[str, str] = {
     "negative": "-x", "prod": "reduce_prod", "split": "slice", "sub": "subtract", "sum": "reduce_sum",
     "where": "select",
 }
-"""graphq's operation, or the expression, by NumPy's, PyTorch's, TensorFlow's and ONNX's names."""
+"""graphq's operation, or an expression of operations, for names of NumPy, PyTorch, TensorFlow and ONNX."""

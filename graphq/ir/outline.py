@@ -1,9 +1,8 @@
-"""What a drawing of a graph shows: boxes, boxes inside of boxes, and edges. Dot, Mermaid and reports draw it.
+"""Outlines: a graph as nested boxes and edges, which Dot, Mermaid and reports draw.
 
-Constants have no boxes, nor have operations that constants alone decide (a dequantize of weights, say): they are
-operands of the operation that uses them, and a drawing without them shows how the data flow. The operations of a
-partition's body stand in the partition's box, and edges lead to them. The bodies of loops and branches stand in groups
-of their own, with their inputs and outputs.
+Constants have no boxes, nor have operations on constants only (a dequantize of weights, say): a drawing without them
+shows the flow of data better. The operations of a partition's body stand in the partition's box, and edges lead to
+them. The bodies of loops and branches stand in groups of their own, with their inputs and outputs.
 """
 from __future__ import annotations
 
@@ -41,13 +40,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """Boxes in the graph's order, and edges: the ids of two boxes that have none inside, each pair once."""
+    """Boxes in the graph's order, and edges: pairs of ids of two innermost boxes, each pair once."""
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[str, str], ...]
 
     def walk(self) -> Iterator[Box]:
-        """All boxes, the outer ones before those in them."""
+        """All boxes, outer ones before the boxes in them."""
         for box in self.boxes:
             yield from box.walk()
 
@@ -55,8 +54,8 @@ class Outline:
 def outline(graph: Graph, *, bodies: bool = True) -> Outline:
     """The outline of a graph; without `bodies` each node is one box.
 
-    The id of an input or output is `i` or `o` and its number, that of a node `n` and its place in the graph; the ids of
-    what is in a box begin with the box's.
+    The id of an input or output is `i` or `o` and its number, the id of a node is `n` and its place in the graph; ids
+    of boxes within a box begin with its id.
     """
     outliner = _Outliner(bodies)
     boxes = outliner.graph(graph, "")
@@ -64,7 +63,7 @@ def outline(graph: Graph, *, bodies: bool = True) -> Outline:
 
 
 class _Outliner:
-    """Makes boxes and edges; `source` is the box that gives a value: constants have none."""
+    """Makes boxes and edges; `source` maps a value to the box that computes it: constants have none."""
 
     def __init__(self, bodies: bool) -> None:
         self.bodies = bodies
@@ -84,18 +83,18 @@ class _Outliner:
         return boxes
 
     def nodes(self, graph: Graph, prefix: str) -> list[Box]:
-        """The boxes of a graph's operations, but of those that constants alone decide and that are not returned."""
+        """The boxes of a graph's operations, without those that depend on constants only and are not returned."""
         return [self.node(node, f"{prefix}n{k}") for k, node in enumerate(graph.nodes)
                 if not self.constant(node) or any(v.is_output for v in node.outputs)]
 
     def constant(self, node: Node) -> bool:
-        """Whether constants alone decide a node's results; partitions of them run all the same."""
+        """Whether a node's results depend on constants only; partitions never count as constant, since they run."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             return True
         return bool(node.inputs) and node.op.name != "partition" and not any(v in self.source for v in node.operands)
 
     def node(self, node: Node, id: str) -> Box:
-        """The box of an operation, in a group where it has bodies."""
+        """The box of an operation; in a group if the operation has bodies."""
         types = tuple(str(v.type) for v in node.outputs[:1])
         if node.op.name == "partition":
             lines = (f"{node.attrs['anchor']} partition", *types)
@@ -111,7 +110,10 @@ class _Outliner:
         return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
 
     def connected(self, node: Node, id: str) -> Node:
-        """The node, after edges lead to its box from those of its operands, and its results come from there."""
+        """Add edges from the boxes of a node's operands to its box, and make that the source of its results.
+
+        Returns the node.
+        """
         for v in node.operands:
             self.connect(v, id)
         self.source |= dict.fromkeys(node.outputs, id)
@@ -128,6 +130,6 @@ class _Outliner:
         return boxes
 
     def connect(self, value: Value, target: str) -> None:
-        """An edge from the box that gives a value, if there is one."""
+        """Add an edge from the box that computes a value, if there is one."""
         if value in self.source:
             self.edges[self.source[value], target] = None

@@ -60,7 +60,7 @@ class _Parser:
         raise ParseError(f"line {line}, column {column}: {message}")
 
     def built(self, pos: int, build: Callable[[], T]) -> T:
-        """What `build` returns; the builder's errors get the place."""
+        """The result of `build`; the position is added to the builder's errors."""
         try:
             return build()
         except ParseError:
@@ -220,7 +220,7 @@ class _Parser:
                 self.built(pos, partial(g.rename, out, json.loads(key[1:])))
 
     def key(self, text: str, pos: int) -> str:
-        """One spelling of a name: `"x"` for an input, `%"w"` for a value, `%3` for an unnamed one."""
+        """One spelling of a name: `"x"` for an input, `%"w"` for a value, `%3` for an unnamed value."""
         if not text.startswith("%"):
             return json.dumps(self.unquote(text, pos))
         return text if text[1:].isdecimal() else "%" + json.dumps(self.unquote(text[1:], pos))
@@ -245,7 +245,7 @@ class _Parser:
         return env[key]
 
     def undefined(self, text: str) -> str:
-        """A message for a name that nothing defined before this statement."""
+        """The error message for a name that is not defined before this statement."""
         line = self.text.rfind("\n", 0, self.statement) + 1
         later = re.compile(rf"^\s*(?:%\S+, )*{re.escape(text)}(?:, %\S+)* =", re.MULTILINE).search(self.text, line)
         if later is None:
@@ -287,7 +287,7 @@ class _Parser:
         return out
 
     def element(self, dtype: DType) -> float:
-        """A number that the dtype can hold, rounded at most."""
+        """A number that the dtype can hold, perhaps after rounding."""
         pos = self.pos
         if dtype.kind != "float":
             n = self.integer()

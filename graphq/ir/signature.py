@@ -1,4 +1,4 @@
-"""Signature: what a graph takes and gives, by names and types."""
+"""Signature: the inputs and outputs of a graph, by names and types."""
 from __future__ import annotations
 
 import builtins
@@ -13,7 +13,7 @@ from graphq.ir.tensor_type import TensorType
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input, of a `property` as values have it."""
+    """An input: its name, its type, and oneDNN's `property` of the value."""
 
     name: str
     type: TensorType

@@ -1,6 +1,6 @@
-"""The writer of `operations.pyi`, from which type checkers and editors know the builder methods.
+"""The writer of `operations.pyi`, which tells type checkers and editors the builder methods.
 
-`python -m graphq.ir.stub` makes the file anew from the declarations of the operations.
+`python -m graphq.ir.stub` writes the file from the declarations of the operations.
 """
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _operand(p: TensorParameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    """How users may spell an attribute: any sequence for a list, any form of a dtype."""
+    """The annotation of an attribute for users, who may give any sequence for a list, and any form of a dtype."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(_annotation(a) for a in args)
@@ -92,7 +92,7 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    """The return type by that of `infer`: a Value, a pair of Values, or Any where their number is not fixed."""
+    """The return type, which follows from that of `infer`: a Value, a pair of Values, or Any if the number varies."""
     result = str(inspect.signature(op.infer).return_annotation)
     return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
 

@@ -40,7 +40,7 @@ class TensorType:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape, all dimensions known; raises GraphError when one is not."""
+        """The shape, whose dimensions are all known; raises GraphError if one is not."""
         if self.shape is None or None in self.shape:
             raise GraphError(f"shape of {self} is not known yet")
         return self.shape  # type: ignore[return-value]  # mypy does not see that no dimension is None
@@ -57,7 +57,7 @@ class TensorType:
 
 
 def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...] | None:
-    """The shape in normal form; raises GraphError on a negative, fractional or absurdly large dimension."""
+    """The shape in normal form; raises GraphError for a negative, fractional or absurdly large dimension."""
     if shape is None:
         return None
     try:
@@ -72,7 +72,10 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
-    """Raise GraphError on more axes than NumPy has, or MAX_ELEMENTS elements; dimensions of 0 count as 1 (strides)."""
+    """Raise GraphError for more axes than NumPy has, or more than MAX_ELEMENTS elements.
+
+    Dimensions of 0 count as 1 (strides).
+    """
     if len(dims) > MAX_RANK:
         raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
     if math.prod([int(n) for n in map(assumed, dims) if n]) > MAX_ELEMENTS:
@@ -80,15 +83,18 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
 
 
 def _real(value: Any) -> Any:
-    """Integers of Python as f64: those beyond 64 bits would become objects. Raises OverflowError beyond f64."""
+    """Convert Python's integers to f64, as NumPy would make objects of integers beyond 64 bits.
+
+    Raises OverflowError.
+    """
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = f32) -> np.ndarray:
-    """A read-only copy of an array, or itself where nothing can change it, as `dtype`: see `_converted`.
+    """A read-only copy of an array as `dtype` (see `_converted`), or the array itself if nothing can change it.
 
-    Without `dtype`, what is f64 (NumPy's default), a number of Python or a list of them becomes `real`. So do NumPy's
-    scalars of s64; everything else keeps its dtype.
+    Without `dtype`, f64 (NumPy's default), Python's numbers and lists of them become `real`, and so do NumPy's scalars
+    of s64; everything else keeps its dtype.
     """
     wanted = dtype or real
     try:
@@ -116,9 +122,9 @@ def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = 
 
 
 def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.ndarray:
-    """The array's numbers as `dtype`: to a float rounded as NumPy does, to integers exactly.
+    """The array's numbers as `dtype`: to a float they are rounded as by NumPy, to integers they must convert exactly.
 
-    Raises GraphError, with the first such number, where one would become infinite or be another integer.
+    Raises GraphError, with the first number that would become infinite or another integer.
     """
     if own == dtype:
         return array
@@ -134,7 +140,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
 
 
 def _immutable(array: np.ndarray) -> bool:
-    """Whether nothing can change the elements: all is read-only, down to a bytes object."""
+    """Whether nothing can change the elements: every base of the array is read-only, down to a bytes object."""
     base: Any = array
     while isinstance(base, np.ndarray) and not base.flags.writeable:
         base = base.base

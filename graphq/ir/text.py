@@ -7,9 +7,9 @@
       return %1
     }
 
-Attributes at their default are left out. `parse(to_text(g))` gives the same graph; a long text for people
-(`str(g)`, `elide=`) cuts arrays and lists short with `...`, and is refused by `parse`. Names that are no plain words
-stand in quotes (`%"3"` is a name, `%3` a number that only counts). All NaN print as `nan`.
+Attributes at their default are left out. `parse(to_text(g))` gives the same graph. A text for people (`str(g)`,
+`elide=`) shortens long arrays and lists by `...`, and `parse` refuses it. Names that are not plain words are quoted
+(`%"3"` is a name, `%3` the number of an unnamed value). All NaN print as `nan`.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT = 6
 
 
 def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
-    """The graph as text; lists and arrays of more than `elide` elements are cut short (never when None)."""
+    """The graph as text; lists and arrays of more than `elide` elements are shortened (never if it is None)."""
     if not isinstance(graph, Graph):
         raise GraphError(f"to_text takes a Graph, got {graph!r}")
     if elide is None and graph.labels.kept:

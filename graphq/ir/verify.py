@@ -34,7 +34,10 @@ def verify(graph: Graph) -> None:
 
 
 def check_order(graph: Graph) -> None:
-    """Raise VerifyError, naming the node, unless every operand is an input or computed before: no cycles, no strays."""
+    """Raise VerifyError, naming the node, unless every operand is an input or computed before.
+
+    So there are no cycles.
+    """
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for k, v in enumerate(node.inputs):
@@ -68,7 +71,7 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None
 
 
 def _attributes(node: Node) -> None:
-    """Operands and attributes fit the op's signature; bodies are consistent themselves."""
+    """Check that operands and attributes fit the op's signature, and that bodies are consistent."""
     node.op.check_operands(node.inputs)
     missing = [name for name in node.op.attributes if name not in node.attrs]
     if missing:

@@ -1,1 +1,1 @@
-"""What runs a graph: its plan with the trace of its sizes, made now or read from a file, at sizes, and in stages."""
+"""Compiled models: plans with the trace of open sizes, made now or read from a file, run at sizes and in stages."""

@@ -1,4 +1,4 @@
-"""CompiledGraph: what `compile` makes of a graph, and what the user calls."""
+"""CompiledGraph: the result of `compile`, which the user calls."""
 from __future__ import annotations
 
 import os
@@ -23,7 +23,7 @@ from graphq.model.planned import Options
 from graphq.model.plans import Plans, Shapes
 from graphq.rewrite.rule import Refusal
 
-if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+if TYPE_CHECKING:  # only reports need these, and import them when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
     from graphq.report.coverage import Coverage
@@ -32,16 +32,16 @@ if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.records import Report
 
 MAX_FETCHED = 8
-"""Models for values to fetch that a model keeps, one for each list of names; the oldest goes first."""
+"""The most models for fetched values that a model keeps, one for each list of names; the oldest is dropped first."""
 
 
 class CompiledGraph:
-    """A compiled graph: `model(array)` or `model(x=array)` runs it, from any number of threads at a time.
+    """A compiled graph: `model(array)` or `model(x=array)` runs it; any number of threads may call at a time.
 
-    `graph` is the graph after the passes. Where shapes are open, a plan holds for many of them (`plans`);
-    `graph` and reports are those of the plan that was used last. Where an input is marked constant, plans are made at
-    the first call. Where shapes depend on data, each new set of shapes is planned anew. `origin` says which file the
-    model was loaded from, and what of it was made anew; it is empty for a model that was compiled here.
+    `graph` is the graph after the passes. If shapes are open, a plan holds for many of them (`plans`); `graph` and
+    reports then show the plan that was used last. If an input is marked constant, plans are made at the first call. If
+    shapes depend on data, each new set of shapes gets a plan of its own. `origin` says which file the model was loaded
+    from, and which parts had to be compiled again; it is empty for a model that was compiled here.
     """
 
     def __init__(self, graph: Graph | Saved, options: Options) -> None:
@@ -67,7 +67,7 @@ class CompiledGraph:
 
     @lazy_property
     def rows_mix(self) -> str | None:
-        """Why the results of a row of the batch may depend on the other rows; None where they cannot."""
+        """Why the results of a row of the batch may depend on the other rows; None if they cannot."""
         from graphq.model.row_wise import why_rows_mix
 
         return why_rows_mix(self.source)
@@ -75,8 +75,8 @@ class CompiledGraph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
-        There is the whole file or what was there before. Raises GraphError where it cannot be written, or where
-        `passes` are not those of PIPELINE.
+        The file is replaced as a whole, or not at all. Raises GraphError if it cannot be written, or if `passes` are
+        not those of PIPELINE.
         """
         from graphq.model.saved_models import save
 
@@ -119,7 +119,7 @@ class CompiledGraph:
                 f"{counted(self.threads, 'thread')}>")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
+        """Pickle the graph and the options: the receiver compiles kernels, or loads them from its cache."""
         return CompiledGraph, (self.source, self.options)
 
     @overload
@@ -133,16 +133,16 @@ class CompiledGraph:
 
     def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None,
                  fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
-        """Run on arrays in the inputs' order, or by name; the output, or a dict of several by name.
+        """Run on arrays in the inputs' order, or by name. Returns the output, or a dict of several outputs by name.
 
         Names are keywords, or keys of one mapping (in which inputs named "out" or "fetch" must be). Inputs must have
-        the dtype and shape that the graph states; those that are not C-contiguous are copied. `out` takes the results
-        instead of new arrays: C-contiguous, writeable, of the outputs' types, sharing no memory with inputs. Inputs
-        marked constant keep the array of the first call.
+        the dtype and shape that the graph states; those that are not C-contiguous are copied. `out` are arrays for the
+        results: C-contiguous, writeable, of the outputs' types, sharing no memory with inputs. Inputs marked constant
+        keep the array of the first call.
 
-        `fetch`, names of any values of the graph, returns these instead: a dict by name, or one array for one name
-        that is no list. They come from a model of their own, `compile(..., outputs=fetch)`, which the first call with
-        these names compiles, and which is kept: so this model stays as it is, fused across them.
+        With `fetch`, names of any values of the graph, the call returns these values instead: a dict by name, or an
+        array if `fetch` is a single name. They are computed by a separate model, `compile(..., outputs=fetch)`, which
+        the first call with these names compiles, and which is kept. So the fusions of this model do not change.
 
         Raises InputError, naming the input, the rule and the values, and GraphError for a name that no value has,
         before anything runs.
@@ -170,15 +170,16 @@ class CompiledGraph:
                 profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
 
-        `name`: of one value alone, or the result of an ONNX node, in which partition it is, or why in none. `full`: all
-        lines of a large model's report, and the near misses of all rewrites. `format` "json" gives it as a dict.
+        `name`: report only on this value, or the result of the ONNX node of this name: in which partition it is, or why
+        it is in none. `full`: all lines of a large model's report, and the near misses of all rewrites. `format` "json"
+        returns a dict.
 
-        `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
-        decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
-        step measured by itself, which takes some 0.1 s a step. `profile`, one of this model: the causes come with their
-        share of its time, the longest first (where the model runs in one plan).
+        `kernels`: report also the work of each kernel and its speed on this machine, beside the machine's peak. The
+        decisive instructions of its assembly are counted, for which the first call compiles the kernels once more, and
+        each step is measured by itself, which takes some 0.1 s a step. `profile`, of this model: each cause gets its
+        share of the time, the longest first (if the model runs in one plan).
 
-        Raises GraphError for a name that no value has, and for another format; InputError for another model's profile.
+        Raises GraphError for an unknown name, and for another format; InputError for another model's profile.
         """
         from graphq.report.explain import about, as_data, as_text, value_text
         from graphq.report.groups import timed
@@ -199,22 +200,25 @@ class CompiledGraph:
         return f"{self.origin}\n{text}" if self.origin else text
 
     def explanation(self, *, kernels: bool = False) -> Report:
-        """What `explain` says, as data (`graphq.report.records`)."""
+        """The content of `explain` as data (`graphq.report.records`)."""
         report = self.plans.latest.explanation(kernels=kernels)
         return replace(report, classes=self.plans.classes())
 
     def parts(self) -> list[Part]:
-        """What `report` shows: the graph before and after the passes; of a model in stages those of its parts."""
+        """The parts that `report` shows: the graph before and after the passes.
+
+        A model in stages has these for each stage.
+        """
         return self.plans.latest.parts()
 
     def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
                title: str | None = None, **named: Any) -> None:
-        """Write an HTML page with pictures of the graph before and after the passes, and what is known of each node.
+        """Write an HTML page with pictures of the graph before and after the passes, and the facts about each node.
 
-        With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
-        in it, and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables.
-        `title` is the graph's name where there is none. (Inputs named "profile" or "title" go into the mapping.)
-        Raises InputError as a call does, OSError where it cannot write.
+        With `inputs`, given as in a call, or a `profile` of this model, the page has times and a timeline. It is one
+        file and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables. `title` is
+        the graph's name by default. (Inputs named "profile" or "title" go into the mapping.) Raises InputError as a
+        call does, OSError if it cannot write.
         """
         from graphq.report.page import page
 
@@ -230,14 +234,16 @@ class CompiledGraph:
         return graph_html(self.graph, repr(self), bodies=False)
 
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
-        """How long each step takes, and which thread ran which piece of it: medians of `runs` runs on these arrays.
+        """Measure how long each step takes, and which thread ran which piece of it.
 
-        They run as calls do, after a first one, or as many as it takes until all threads take part. Printed, the result
+        Medians of `runs` runs on these arrays.
+
+        The runs are ordinary calls, after as many others as it takes until all threads take part. Printed, the result
         is a table; `steps` are the numbers, and `to_chrome_trace(path)` writes the run of median length as a timeline
-        for Perfetto, with one track a thread. `peaks`: also which part of the machine's peak each step reaches, for
-        which kernels are compiled once more and the peaks are measured. Of a graph in stages the steps are those of all
-        parts after one another. (An input named "runs" or "peaks" goes into the mapping.) Raises InputError as a call
-        does, and for wrong options.
+        for Perfetto, with one track a thread. With `peaks` it also has the share of the machine's peak that each step
+        reaches, for which kernels are compiled once more and the peaks are measured. For a graph in stages it has the
+        steps of all parts, one part after another. (An input named "runs" or "peaks" goes into the mapping.) Raises
+        InputError as a call does, and for wrong options.
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
@@ -249,16 +255,16 @@ class CompiledGraph:
         return self.plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
 
     def coverage(self) -> Coverage:
-        """Which share of the multiply-accumulates integer partitions do, in all and by operation.
+        """The share of the multiply-accumulates that integer partitions do, in all and by operation.
 
-        Where shapes are open, of the latest new set of them; raises CompileError before the first call.
+        If shapes are open, it is for the latest new set of shapes; raises CompileError before the first call.
         """
         return self.plans.latest.coverage()
 
     def formula(self, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
-        """The outputs in NumPy, equal to a call's: each partition by its formula, all else by its reference.
+        """The outputs computed in NumPy: each partition by its formula, everything else by its reference.
 
-        Equal bit for bit to calling the model, on every CPU and thread count.
+        They are equal bit for bit to the results of a call, on every CPU and thread count.
         """
         checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         with budget(self.options.memory):
@@ -279,7 +285,10 @@ class CompiledGraph:
         return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays in order of the inputs; the usual good case without the cost of messages."""
+        """The arrays in the order of the inputs, if they fit.
+
+        It checks fast, for the usual case, and has no error messages.
+        """
         if len(given) == len(self._checks):
             out = []
             for name, shape, dtype in self._checks:
@@ -325,5 +334,5 @@ class CompiledGraph:
 
 
 def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
-    """Whether `x` is an array that kernels take as it is, found without the cost of messages."""
+    """Whether `x` is an array that kernels take as it is; a fast check without error messages."""
     return type(x) is np.ndarray and x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned

@@ -1,4 +1,4 @@
-"""Files of graphs: of which kind a file is, its name says."""
+"""Files of graphs: the name of a file tells its kind."""
 from __future__ import annotations
 
 import os
@@ -19,11 +19,14 @@ def _load_saved(path: Path) -> Graph:
 
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""What reads the graph of a file, by the end of its name. Rooms above this one add theirs (`graphq/__init__.py`)."""
+"""Readers of graphs from files, by the end of the file's name.
+
+Packages above this one add theirs (`graphq/__init__.py`).
+"""
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq, by any other name the text form.
+    """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq; any other name means the text form.
 
     Raises GraphqError or OSError.
     """

@@ -1,9 +1,9 @@
-"""Models that `compile` made of files, kept for the next process: found again by a digest of all that decides them.
+"""Compiled models of files, kept for the next process, which finds them by a digest of all that they depend on.
 
-A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, which says who may write
-there, how much there may be, and what goes first. Its name is a digest of the bytes of the user's file, the options,
-the versions of graphq and of the packages that it computes with, and the kind of processor. In place of a file
-that is damaged, or does not fit, the model is compiled and kept anew.
+A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, whose rules on ownership,
+size and removal apply. Its name is a digest of the bytes of the user's file, the options, the versions of graphq and of
+the packages that it computes with, and the kind of processor. If the kept file is damaged or does not fit, the model is
+compiled and kept again.
 """
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from graphq.model.saved_models import Saved, save
 log = logging.getLogger("graphq")
 
 ELSEWHERE = b"\x0a\x08location"
-"""The key by which an ONNX file names other files, which have its data and may change without it."""
+"""The key by which an ONNX file names external files, which hold its data and may change when it does not."""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 
 
 class Kept:
-    """The place of the model that `compile` makes of a file of these contents with these options."""
+    """The place of a compiled model in the cache: for a file with these contents and for these options."""
 
     def __init__(self, digest: str, path: Path, level: str | None, threads: int, options: tuple[object, ...]) -> None:
         self.digest, self.name = digest, cache.model_name(digest)
@@ -39,7 +39,10 @@ class Kept:
 
     @staticmethod
     def of(path: Path, level: str | None, threads: int, *options: object) -> Kept | None:
-        """None for a model that is not kept, and for a file that cannot be read, of which its reader says why."""
+        """The place for a file.
+
+        None if its model is not kept, or if the file cannot be read, which its reader will report.
+        """
         try:
             facts = path.stat()
             if not stat.S_ISREG(facts.st_mode):
@@ -66,7 +69,7 @@ class Kept:
         return Kept(hashlib.sha256(of.encode() + b"\0" + data).hexdigest(), path, level, threads, options)
 
     def find(self) -> CompiledGraph | None:
-        """The model, ready to run; None where there is none that can be used."""
+        """The model, ready to run; None if there is none that can be used."""
         try:
             folder = cache.lasting()
             if folder is None or not (folder / self.name).is_file():
@@ -89,7 +92,7 @@ class Kept:
         return model
 
     def keep(self, model: CompiledGraph) -> None:
-        """Keep a model that was just compiled, if its file still is what it was when this place was found."""
+        """Keep a model that was just compiled, if its file has not changed since this place was found."""
         why, again = None, Kept.of(self._path, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file has changed since"
@@ -104,11 +107,11 @@ class Kept:
         self._follow(model, rows_mix)
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None) -> None:
-        """Keep the model again with each plan that a call adds for open sizes."""
+        """Keep the model again whenever a call adds a plan for open sizes."""
         model.plans.grown = lambda plans: self._write(plans, rows_mix)
 
     def _write(self, made: Plans, rows_mix: str | None) -> None:
-        """Write the model, which is there whatever happens here."""
+        """Write the model; failures are ignored, since the model itself is in memory."""
         try:
             folder = cache.lasting()
             if folder is not None:
@@ -120,7 +123,7 @@ class Kept:
 
 @once
 def _versions() -> str:
-    """Everything beside file, options and machine that a plan comes from."""
+    """All that a plan depends on besides the file, the options and the machine."""
     found = [cache.versions()]
     for package in PACKAGES:
         try:

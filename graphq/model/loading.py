@@ -17,19 +17,19 @@ log = logging.getLogger("graphq")
 
 def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
                   threads: int | None = None) -> CompiledGraph:
-    """The model that `CompiledGraph.save` wrote to `path`, ready to run; the same results, bit for bit.
+    """Load the model that `CompiledGraph.save` wrote to `path`, ready to run; its results are the same, bit for bit.
 
     Weights stay in the file, which is mapped into memory: all processes that load it share them. `isa` and `threads`
-    are as `compile` takes them; by default the model's own, as far as this machine has the level and the process the
-    cores. On the same kind of processor, with the same versions, the plan and the kernels' code are used as they are.
-    Otherwise they are made anew from the graph, which a log message and `model.origin` say.
+    are as for `compile`; by default they are the model's own, limited to the machine's level and the process's cores.
+    On the same kind of processor, with the same versions, the plan and the kernels' code are used as they are.
+    Otherwise they are compiled again from the graph; a log message and `model.origin` say so.
 
     As with the kernel cache, code is used only from a file that belongs to this user or to root and that nobody else
-    can write to. Of any other file the graph alone counts, compiled with the defaults of `compile`: it can do what an
-    ONNX file can. It is read into memory, as others could change what is mapped.
+    can write to. Of any other file only the graph is used, and compiled with the defaults of `compile`: so it can do no
+    more than an ONNX file can. It is read into memory, since others could change a mapped file.
 
-    Raises ParseError where there is no such file, for one that `save` did not write, and for one that is damaged;
-    CompileError where it would take too much memory.
+    Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
+    would take too much memory.
     """
     saved = Saved(path)
     if saved.misfit is None:
@@ -47,7 +47,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 
 
 def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
-    """How a file's model runs here, and why its plans and code cannot be used for that, if they cannot."""
+    """The options for a file's model here, and why its plans and code cannot be used with them, if they cannot."""
     own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most
@@ -60,12 +60,12 @@ def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Opti
 
 
 def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
-    """The model by the plans of its file, which fit these options; None where it has none."""
+    """The model with the plans of its file, which fit these options; None if the file has none."""
     return CompiledGraph(saved, options) if saved.plans(options.threads) else None
 
 
 def _level(own: Settings, isa: str | None) -> Level:
-    """The level asked for; else the model's own where this machine has it; else the best that it has."""
+    """The level that is asked for, else the model's own if this machine has it, else the best that it has."""
     known = {level.name: level for level in levels_of.available()}.get(own.level)
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known

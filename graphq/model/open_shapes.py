@@ -12,8 +12,10 @@ Sizes: TypeAlias = tuple[int, ...]
 """The sizes of the open dimensions of all inputs, in their order."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
-"""Sizes that stand for those of a class: few that models have, so that none equals another number by chance. Those of
-images are multiples of 32, as networks that halve an image five times want them."""
+"""Example sizes of each class. They are rare in models, so that none equals another number by chance.
+
+Sizes of images are multiples of 32, since networks that halve an image five times need that.
+"""
 
 
 def size_class(size: int) -> int:
@@ -25,12 +27,15 @@ def size_class(size: int) -> int:
 
 
 def range_of(of: int) -> str:
-    """The range of sizes of a class, as text."""
+    """The range of sizes of the class `of`, as text."""
     return str(of) if of < 2 else f"{2 << 3 * (of - 2)} to {(2 << 3 * (of - 1)) - 1}"
 
 
 def examples(sizes: Sequence[int]) -> Sizes:
-    """For each size an example of its class: the same for equal sizes, different ones for others if there are any."""
+    """An example for each size, of its class.
+
+    Equal sizes get the same example, different ones different examples if possible.
+    """
     chosen: dict[int, int] = {}
     for size in sizes:
         of = size_class(size)
@@ -42,7 +47,7 @@ def examples(sizes: Sequence[int]) -> Sizes:
 
 
 class Dimension(NamedTuple):
-    """An open dimension of an input; `name` is that of the file, or says which it is."""
+    """An open dimension of an input; `name` is its name in the file, or tells its place."""
 
     input: str
     axis: int
@@ -50,7 +55,7 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph) -> list[Dimension]:
-    """The open dimensions of all inputs, in order; names come from `graph.meta`, where a file had any."""
+    """The open dimensions of all inputs, in order; names come from `graph.meta`, if the file had any."""
     names = graph.meta.get("dimensions", {})
     return [Dimension(str(v.name), k, names.get((v.name, k)) or f"{v.name}.{k}")
             for v in graph.inputs for k, d in enumerate(v.shape or ()) if d is None]

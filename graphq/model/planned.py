@@ -1,4 +1,4 @@
-"""A graph after the passes, and what reports say of it and of its plan; `Options`; the arrays of constant inputs."""
+"""Passed: a graph after the passes, with its plan, for reports. Also `Options`, and the arrays of constant inputs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from graphq.plan.step import Step
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
-if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+if TYPE_CHECKING:  # only reports need these, and import them when they run
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
@@ -34,7 +34,7 @@ class Options(NamedTuple):
     threads: int
     strict: bool
     passes: tuple[Pass, ...] | None
-    """The passes; None stands for those of PIPELINE, which a saved model need not import."""
+    """The passes; None means those of PIPELINE, which a process with a saved model then need not import."""
     cache: bool
     memory: int | None
 
@@ -49,9 +49,9 @@ class Options(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A graph after the passes, and its plan if it has one: with open sizes (`open`), or at given ones (`runner`).
+    """A graph after the passes and, if it has one, its plan: with open sizes (`open`), or at given sizes (`runner`).
 
-    Reports read its `history`; `again` gives them the graph as it is before the passes.
+    Reports read its `history`, and get the graph before the passes from `again`.
     """
 
     history: History
@@ -63,7 +63,7 @@ class Passed(NamedTuple):
 
     @classmethod
     def of(cls, again: Callable[[], Graph], options: Options) -> Passed:
-        """The passes run on a graph that `again` gives."""
+        """Run the passes on the graph that `again` returns."""
         with importing.hold:
             from graphq.passes import run_passes
         graph = again()
@@ -79,16 +79,16 @@ class Passed(NamedTuple):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan, which has open sizes where there is no `runner`."""
+        """The plan; it has open sizes if there is no `runner`."""
         return self.runner.plan if self.runner else self.open.plan if self.open else None
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of open dimensions, at which the plan runs or which it assumes."""
+        """The sizes of open dimensions at which the plan runs, or which it assumes."""
         return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs in NumPy, partitions by their formulas."""
+        """The outputs computed in NumPy, partitions by their formulas."""
         from graphq.model.planning import evaluate_formulas
 
         return evaluate_formulas(self.graph, inputs)
@@ -106,16 +106,16 @@ class Passed(NamedTuple):
                       threads=threads, evidence=evidence, covered=covered, sizes=self.sizes)
 
     def parts(self) -> list[Part]:
-        """The graph before and after the passes, with its report and what its plan takes."""
+        """The graph before and after the passes, with its report and the memory of its plan."""
         from graphq.report.parts import Part, memory_of
 
         memory = None if self.runner is None else memory_of(self.runner)
         return [Part("", self.again(), self.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
-        """Which share of the graph's multiply-accumulates integer partitions do, at the sizes of the plan.
+        """The share of the graph's multiply-accumulates that integer partitions do, at the sizes of the plan.
 
-        Raises CompileError without a plan: nothing can be counted without shapes.
+        Raises CompileError without a plan, since operations cannot be counted without shapes.
         """
         from graphq.report.coverage import coverage
 
@@ -129,7 +129,7 @@ class Passed(NamedTuple):
         return replace(open_counts, integer_by_op=integer, total_by_op=total)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
-        """How long each step takes, medians of `runs` runs; with `peaks` also what the machine could do."""
+        """Measure how long each step takes, as medians of `runs` runs; with `peaks` also the machine's peaks."""
         from graphq.report.profile import profile_steps
 
         assert self.runner is not None
@@ -138,9 +138,11 @@ class Passed(NamedTuple):
 
 
 class ConstantInputs:
-    """The arrays of inputs marked constant: those of the call whose plan was made first, among all that came together.
+    """The arrays of inputs marked constant.
 
-    A model and those of the values that it fetches have one of these.
+    They are those of the call whose plan was made first, even among concurrent calls.
+
+    A model and its models for fetched values share one object.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -168,6 +170,9 @@ class ConstantInputs:
         return kept
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep a plan's arrays. Raises InputError if different ones are kept already: that plan must not be used."""
+        """Keep a plan's arrays.
+
+        Raises InputError if different arrays are already kept: then that plan must not be used.
+        """
         self._kept.setdefault("arrays", arrays)  # in one step, for threads and for handlers of signals
         self.of(arrays)

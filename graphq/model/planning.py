@@ -19,7 +19,7 @@ from graphq.plan.reference import reference_steps
 
 
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
-    """The plan of `graph`, all of whose types are known."""
+    """The plan of `graph`, whose types are all known."""
     b = PlanBuilder(graph, level, threads, cache)
     nodes: list[int | None] = []
     for k, node in enumerate(progress(graph.nodes, "plan")):
@@ -53,7 +53,7 @@ def _node(b: PlanBuilder, node: Node) -> None:
 
 
 def _copies(b: PlanBuilder) -> None:
-    """Outputs that no step writes: inputs, constants, views, and a value returned twice."""
+    """Add copies to outputs that no step writes: inputs, constants, views, and a value that is returned twice."""
     for k, value in enumerate(b.graph.outputs):
         if value.type.size == 0:
             continue
@@ -65,7 +65,7 @@ def _copies(b: PlanBuilder) -> None:
 
 
 def evaluate_formulas(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of `graph` in NumPy, partitions by their formulas."""
+    """The outputs of `graph` computed in NumPy, partitions by their formulas."""
     env = {v: inputs[str(v.name)] for v in graph.inputs}
     for node in graph.nodes:
         args = [None if v is None else env[v] for v in node.inputs]

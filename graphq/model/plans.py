@@ -1,13 +1,13 @@
-"""The plans of a graph, and what runs at the shapes that were met.
+"""The plans of a graph, and the runners for the shapes of calls.
 
-Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`). What comes of
-that is an `OpenPlan`, a plan for all sizes for which the trace's guards hold; at one set of shapes only numbers, tables
-and an arena are filled in (`Runner`). A graph of fixed shape has one such plan, whose trace is empty. Sizes of another
-class (`size_class`), and those for which a guard fails, get a plan of their own when they are first met. Plans share
-the arrays that are equal, weights above all, and all shapes share arenas.
+Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`). The result is an
+`OpenPlan`, a plan for all sizes for which the trace's guards hold; for one set of shapes only numbers, tables and an
+arena are filled in (`Runner`). A graph of fixed shape has one OpenPlan, whose trace is empty. Sizes of another class
+(`size_class`), and sizes for which a guard fails, get a plan of their own at their first call. Plans share equal
+arrays, weights above all, and all shapes share arenas.
 
-Inputs marked constant, unknown ranks, and shapes that depend on data leave nothing open: such a graph is planned for
-each set of shapes, with the constants of the first call, in one plan or in stages.
+Inputs marked constant, unknown ranks, and shapes that depend on data rule out an open plan: a graph with any of these
+gets a plan for each set of shapes, with the constants of the first call, in one plan or in stages.
 """
 from __future__ import annotations
 
@@ -55,24 +55,31 @@ V = TypeVar("V")
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of all inputs, in their order."""
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
-"""A plan in a file: the sizes of its example, and what reads it, which raises ParseError for what `save` did not
-write."""
+"""A plan in a file that is not read yet.
+
+The sizes of its example, and its reader, which raises ParseError if `save` did not write it.
+"""
 
 MAX_SHAPES = 64
 """The most sets of shapes whose runners are kept; the least recently used one is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
-"""The most classes of sizes whose plans are kept, and the most plans of a class; dropped in the same order."""
+"""The most classes of sizes whose plans are kept, and the most plans of a class.
+
+The least recently used one is dropped.
+"""
 
 
 class _Anew(Exception):
-    """Raised for a graph for which no plan with open sizes holds: each set of shapes then gets its own plan."""
+    """Raised for a graph that cannot have a plan with open sizes: then each set of shapes gets its own plan."""
 
 
 class Plans:
-    """The plans of a graph, made when they are needed; `at` gives what runs. `read_source` gives the graph.
+    """The plans of a graph, made when they are needed.
 
-    `unread` are plans that a file has. Where all shapes are fixed, the only plan is made or read at once.
-    Any number of threads may call: those that need the same plan wait for one of them. All locks of a model are here.
+    `at` returns the runner for given shapes; `read_source` reads the graph.
+
+    `unread` are plans of a file. If all shapes are fixed, the only plan is made or read at once. Any number of threads
+    may call: one of them makes a plan, others that need it wait. All locks of a model are here.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
@@ -112,7 +119,10 @@ class Plans:
 
     @property
     def latest(self) -> Passed | Staged:
-        """What was used last, or planned first; before the first call that needs shapes, what can be said without."""
+        """The runner that was used last, or the first plan.
+
+        If no plan can be made before a call, the graph after the passes.
+        """
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, OpenPlan):
             latest = self._in_full(latest)
@@ -122,7 +132,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """The reporter for these shapes; a plan from a file is compiled again for that."""
+        """The object that reports on these shapes; a plan from a file is compiled again for it."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made
@@ -134,7 +144,7 @@ class Plans:
         return Passed(*plan.passed, self.options, partial(self._graph_at, shapes), plan, runner)
 
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs in NumPy at the shapes of these arrays."""
+        """The outputs computed in NumPy, at the shapes of these arrays."""
         shapes = tuple([arrays[p.name].shape for p in self.signature.inputs])
         if self.fixed is not None:
             return self.reported(shapes, self.fixed).formula(arrays)
@@ -151,7 +161,10 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines of a report: each class of sizes met, how many plans it has, and why a further one was made."""
+        """Lines for a report.
+
+        Each class of sizes so far, the number of its plans, and why each further plan was made.
+        """
         if not self._places or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
@@ -166,10 +179,10 @@ class Plans:
         return tuple(lines)
 
     def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
-        """What runs on inputs of these shapes; `arrays` has those of inputs marked constant.
+        """The runner for inputs of these shapes; `arrays` has the arrays of inputs marked constant.
 
-        Raises GraphError where the graph does not take the shapes, CompileError where its plan would take too much
-        memory or `strict` refuses operations, InputError for other constants than those of the first call.
+        Raises GraphError if the graph does not take the shapes, CompileError if its plan would take too much memory or
+        `strict` refuses operations, InputError for other constants than those of the first call.
         """
         made = self._by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
@@ -198,7 +211,7 @@ class Plans:
         return made
 
     def _planned(self, source: Callable[[], Graph]) -> Runner | Staged:
-        """What runs the graph that `source` gives, all of whose inputs' shapes are known: one plan, or stages."""
+        """The runner, one plan or stages, of the graph that `source` returns; the shapes of its inputs are known."""
         with budget(self.options.memory):
             graph = source()
             if not in_one_plan(graph):
@@ -210,7 +223,7 @@ class Plans:
             return made
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """The runner at these sizes, of a plan of their class; if no plan there holds for them, a new one is made."""
+        """The runner at these sizes, from a plan of their class; if no plan holds for them, a new one is made."""
         of = tuple(map(size_class, sizes))
         made = self._known(of, sizes)
         if made is None:
@@ -236,7 +249,7 @@ class Plans:
         return None
 
     def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
-        """The existing plans of a class; those in a file are read one by one."""
+        """The existing plans of a class; plans in a file are read one by one."""
         with self._order.hold:
             plans = list(self._by_class.get(of, ()))
         yield from plans
@@ -253,7 +266,7 @@ class Plans:
             yield plan
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
-        """The runner of a new plan for the class of the sizes or, if that does not hold for them, for just these."""
+        """The runner of a new plan for the class of the sizes; if it does not hold for them, for just these sizes."""
         if sizes and of not in self._by_class:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
@@ -279,9 +292,9 @@ class Plans:
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
     def _begin(self) -> None:
-        """Make a plan for sizes that are likely, where the graph refuses them none.
+        """Make a plan for likely sizes, if the graph accepts them.
 
-        Raises CompileError where `strict` refuses operations.
+        Raises CompileError if `strict` refuses operations.
         """
         chosen: dict[str, int] = {}
         for d in self.dimensions:
@@ -292,14 +305,14 @@ class Plans:
             self._latest = self._made(tuple(chosen[d.name] for d in self.dimensions))
         except GraphError:
             return
-        except CompileError:  # that of `strict`, or these sizes take too much memory
+        except CompileError:  # `strict` refuses, or these sizes take too much memory
             if self.options.strict:
                 raise
         except _Anew:
             self.for_each_shape = True
 
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """A new plan for sizes of which these are an example, which is kept or only for reports."""
+        """A new plan with these sizes as its example; `keep`: it is kept, not only used for a report."""
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
         sizes = tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True))
@@ -321,8 +334,7 @@ class Plans:
     def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
         """The plan of a graph before the passes, which are run on it; `again` is as in `Passed`.
 
-        Raises CompileError when it would take too much memory, or for operations without kernels where `strict` refuses
-        them.
+        Raises CompileError if it would take too much memory, or if `strict` refuses operations without kernels.
         """
         try:
             passed = Passed.of(lambda: graph, self.options)
@@ -344,9 +356,9 @@ class Plans:
         return made
 
     def _sharing(self, buffers: list[Buffer], history: History) -> tuple[Buffer, ...]:
-        """The buffers of a new plan with the arrays of earlier ones, and the same for its graphs.
+        """Replace arrays of a new plan's buffers by equal arrays of earlier plans, also in its graphs.
 
-        Those of a file come first: there, equal arrays are in one place.
+        Arrays of a file come first, since equal arrays are stored once there.
         """
         if self._shared.empty and (earlier := self.all()):
             self._shared.of([b.data for p in earlier for b in p.plan.buffers if isinstance(b.data, np.ndarray)])
@@ -360,7 +372,7 @@ class Plans:
         return tuple(buffers)
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:
-        """The plan with its graph after the passes; a plan from a file lacks it, and is compiled again, once."""
+        """The plan with its graph after the passes. A plan from a file has none, and is compiled again, once."""
         if plan.passed is not None:
             return plan
         if plan not in self._anew:
@@ -369,7 +381,7 @@ class Plans:
 
     @lazy_property
     def _without_shapes(self) -> Passed:
-        """The graph after the passes before any call that needs shapes, for reports alone."""
+        """The graph after the passes, for reports before the first call that tells shapes."""
         with budget(self.options.memory):
             return Passed.of(self.source.copy, self.options)
 
@@ -388,7 +400,7 @@ class Plans:
                                        zip(self.signature.inputs, shapes, strict=True)}, constants)
 
     def _explain(self, sizes: Sizes) -> None:
-        """Raise GraphError, with these sizes in it, where the graph of these shapes breaks a rule."""
+        """Raise GraphError, with these sizes in its message, if the graph breaks a rule at them."""
         try:
             self._graph_at(self._shapes_of(sizes))
         except GraphError as e:

@@ -1,10 +1,10 @@
-"""Whether the rows of a batch go through a graph side by side: then a row's results do not depend on its neighbours.
+"""Row-wise analysis: whether the results of each row of a batch are independent of the other rows.
 
-The analysis follows each value from the inputs on: which axis has the rows, or None where the value is the same for all
-rows. A reshape may merge the axis of the rows with axes beside it, and split it again. An operation's `rows` names one
-of RULES, which says which axis of the results has the rows, or that they may mix; an operation without a rule counts
-as one that mixes rows. That rows do not mix is therefore a proof, given that the graph is the same for any number of
-rows; that they may mix can be wrong, which costs speed alone.
+The analysis follows the values from the inputs on, and tracks the axis that has the rows; it is None if the value is
+the same for all rows. A reshape may merge the axis of the rows with axes beside it, and split it again. An operation's
+`rows` names one of RULES, which says which axis of the results has the rows, or that they may mix; an operation without
+a rule counts as mixing rows. So the answer "rows do not mix" is proved, provided that the graph is the same for any
+number of rows; the answer "they may mix" can be wrong, which only costs speed.
 """
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OTHER = 32
 
 
 class Place(NamedTuple):
-    """Where a value has the rows: along `axis`, element i of which belongs to row `i // after % rows`.
+    """The place of the rows in a value: along `axis`, whose element i belongs to row `i // after % rows`.
 
-    `before` and `after` are the elements of the axes that a reshape merged into this one, before and after that of the
-    rows.
+    `before` and `after` are the numbers of elements that a reshape merged into this axis, before and after the axis of
+    the rows.
     """
 
     axis: int
@@ -38,11 +38,17 @@ class Place(NamedTuple):
 Axes = Sequence[int | None]
 """For each operand the axis that has the rows; None where the operand is the same for all rows."""
 Rule = Callable[[Node, Axes], int | None]
-"""The axis of all results that has the rows, where at least one operand has rows; None where rows may mix."""
+"""A function that returns the axis of all results that has the rows, if at least one operand has rows.
+
+None if rows may mix.
+"""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
-    """Why rows may mix, axis 0 of all inputs but single numbers being that of the rows; None where they do not."""
+    """Why rows may mix; None if they do not.
+
+    Axis 0 of every input that is not a single number is the axis of the rows.
+    """
     types = {str(v.name): v.type for v in graph.inputs}
     if any(t.shape is None for t in types.values()):
         return "the ranks of inputs are not known"
@@ -52,7 +58,7 @@ def why_rows_mix(graph: Graph) -> str | None:
             for name, t in types.items() if not t.known})
     except GraphqError as e:
         return f"the graph does not take {ROWS} rows: {e}"
-    graph.prune()  # such as what computed shapes, which are constants now
+    graph.prune()  # nodes that computed shapes, for example, which are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -69,7 +75,7 @@ def why_rows_mix(graph: Graph) -> str | None:
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """Where the results of a node have the rows, if an operand has them; None where rows may mix."""
+    """The place of the rows in the results of a node, if an operand has rows; None if rows may mix."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -87,7 +93,7 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
 
 
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
-    """The axis that has the rows after a reshape: as many elements as before precede and follow the rows."""
+    """The axis that has the rows after a reshape: the numbers of elements before and after the rows stay the same."""
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
     outer, inner = prod(old[:place.axis]) * place.before, place.after * prod(old[place.axis + 1:])
@@ -99,7 +105,10 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """Where the rows are after a gather along their axis by constant indices; None unless each row takes of itself."""
+    """The place of the rows after a gather along their axis by constant indices.
+
+    None unless each row takes its own elements.
+    """
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
     if axis != place.axis or numbers is None:
@@ -132,14 +141,14 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether a value that does not depend on rows is the same for all of them, where they lie along an axis of it."""
+    """Whether a value that does not depend on rows is the same along `axis`, where another operand has the rows."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
 
 
 def _first_alone(node: Node, axes: Axes) -> bool:
-    """The rule of operations of which only the first operand may have rows."""
+    """Whether only the first operand has rows: the condition of most rules."""
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
@@ -149,7 +158,7 @@ def _images(node: Node, axes: Axes) -> int | None:
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """The rule of operations along one axis, which must not be that of the rows."""
+    """The rule of operations along one axis, which must not be the axis of the rows."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 
@@ -206,7 +215,10 @@ def _gathered(node: Node, axes: Axes) -> int | None:
 
 
 def _product(node: Node, axes: Axes) -> int | None:
-    """Products whose rows are rows or columns of matrices, or whole matrices; never along the axis that is summed."""
+    """The rule of products.
+
+    Rows may be rows or columns of matrices, or whole matrices, but not the axis that is summed.
+    """
     a, b = node.inputs[:2]
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
     if any(x is not None for x in axes[2:]) or min(last) < 1:

@@ -1,12 +1,12 @@
-"""The file: an index in JSON, and sections of bytes that are mapped into memory read-only.
+"""The format of saved models' files: an index in JSON, and sections of bytes that are mapped into memory read-only.
 
     64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
     index       JSON, filled up with spaces to a multiple of 4096
     sections    each at a multiple of 64 bytes, zeros between them
 
-The index has the places of the sections in order, and the SHA-256 of each MiB of what follows it: so every byte of the
-file is covered, and several threads check them. SHA-256 is what processors have instructions for (1.7 GB/s a thread
-here, twice BLAKE2b). Hashes notice damage. They say nothing about who wrote the file: `private` does.
+The index has the places of the sections in order, and the SHA-256 of each MiB after it: so every byte of the file is
+covered, and several threads check the hashes. SHA-256 was chosen since processors have instructions for it (1.7 GB/s a
+thread, twice as fast as BLAKE2b). Hashes detect damage, but do not tell who wrote the file; `private` does.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 5
-"""Grows with each change of the format, and of what plans and steps mean."""
+"""The version, increased with each change of the format, and of the meaning of plans and steps."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
@@ -45,10 +45,10 @@ _DIGEST = hashlib.sha256().digest_size
 
 def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
           mode: int = 0o666) -> None:
-    """Write a file; other processes see the whole of it, or what was there before. Raises GraphError where it cannot.
+    """Write a file; other processes see the whole new file, or the old one. Raises GraphError if it cannot be written.
 
-    `mode` has its permissions, of which the process's umask takes some.
-    A file that is mapped somewhere stays as it is: the new one takes its name alone.
+    `mode` are its permissions, which the process's umask may reduce. If the old file is mapped somewhere, its mapping
+    stays valid: the new file only takes its name.
     """
     target = path_of(path)
     places, end = [], 0
@@ -88,7 +88,7 @@ def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview])
 
 
 def _hashes(parts: Iterable[memoryview]) -> list[str]:
-    """The hashes of pieces of the parts one after another."""
+    """The hashes of the pieces of all parts, one part after another."""
     out, now, room = [], hashlib.sha256(), PIECE
     for part in parts:
         while part.nbytes >= room:
@@ -101,7 +101,9 @@ def _hashes(parts: Iterable[memoryview]) -> list[str]:
 
 
 class File:
-    """A file that was read and checked: `index`, and its sections as read-only memory, for as long as that is used.
+    """A file that was read and checked.
+
+    Its `index`, and its sections as read-only memory that lives as long as it is used.
 
     `private` says whether it belongs to this user or to root, and nobody else can write to it: as with files of the
     kernel cache, only then may code come from it. Such a file is mapped. Any other one, which may change after its
@@ -109,9 +111,9 @@ class File:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises ParseError where there is no such file, or it is not one that `write` wrote.
+        """Read and check a file. Raises ParseError if there is none, or if `write` did not write it.
 
-        The index is checked before the sections are looked at. CompileError: they would take too much memory.
+        The index is checked before the sections are read. Raises CompileError if they would take too much memory.
         """
         self.path = str(path_of(path))
         try:
@@ -158,7 +160,7 @@ class File:
         raise ParseError(f"{self.path}: {problem}") from None
 
     def section(self, number: Any) -> memoryview:
-        """The bytes of a section. Raises ParseError for the number of none."""
+        """The bytes of a section. Raises ParseError for a number without a section."""
         if type(number) is not int or not 0 <= number < len(self._places):
             self.fail(f"there is no section {number!r:.40}")
         start, nbytes = self._places[number]
@@ -174,7 +176,7 @@ class File:
         return dict(index)
 
     def _checked_places(self, places: Any, size: int) -> list[tuple[int, int]]:
-        """The places of sections, which follow one another and are `size` bytes in all."""
+        """The checked places of sections, which follow one another and are `size` bytes in all."""
         out: list[tuple[int, int]] = []
         end = 0
         for place in places if isinstance(places, list) else self.fail("its index has no sections"):
@@ -190,7 +192,7 @@ class File:
         return out
 
     def _check_hashes(self, hashes: Sequence[Any]) -> None:
-        """Raise ParseError unless each piece has its hash; threads take the next piece, as many as can be started."""
+        """Raise ParseError unless each piece has its hash. Several threads each take the next piece."""
         pieces = list(enumerate(hashes))[::-1]
         right: list[int] = []
 
@@ -216,12 +218,12 @@ class File:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a file without waiting for who writes to a pipe."""
+    """Open a file without waiting, even if it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _mapped(file: FileIO) -> memoryview:
-    """The bytes of a file; all pages at once, as they are read now, for the hashes."""
+    """Map a file into memory; all pages are read at once, since the hashes need them now."""
     return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
 
 

@@ -1,4 +1,4 @@
-"""A compiled model as the index and the sections of a file: written by `save`, read by `Saved`."""
+"""Saved models: a compiled model as the index and sections of a file, written by `save` and read by `Saved`."""
 from __future__ import annotations
 
 import json
@@ -37,17 +37,18 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 JSON_GROWTH = 24
-"""Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
+"""The most bytes of memory that a byte of JSON takes when it is parsed: `[],` is a list in a list."""
 
 
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
          plans: Sequence[OpenPlan], rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
-    `rows_mix` is that of `CompiledGraph`. With a `key` it is a model in the kernel cache's folder, for this user alone:
-    without the kernels that run any plan, which the cache has.
+    `rows_mix` is that of `CompiledGraph`. With a `key` the model belongs to the kernel cache's folder, for this user
+    alone: the file then leaves out the kernels that run any plan, since the cache has them.
 
-    Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
+    Raises GraphError if the path cannot be written, or for passes that are not those of PIPELINE, since a file cannot
+    name them.
     """
     passes = None
     if options.passes is not None:
@@ -80,7 +81,10 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
 
 
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
-    """The JSON of a plan and of the trace of its open sizes; None for a plan without JSON, which is made anew then."""
+    """The JSON of a plan and of the trace of its open sizes.
+
+    None for a plan that JSON cannot express, which is made again then.
+    """
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
         return [writer.of(recorded_of(made.trace, parts(open_numbers(plan)))), writer.of(plan)]
@@ -91,7 +95,7 @@ def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
 
 
 class Settings(NamedTuple):
-    """How a file's model runs: the options of `compile`, with `threads` as the most threads."""
+    """The settings of a file's model: the options of `compile`, with `threads` as the most threads."""
 
     level: str
     emulated: bool
@@ -104,13 +108,14 @@ class Settings(NamedTuple):
 
 MOST_THREADS = 1 << 20
 OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
-"""What counts for a file that others could write, of which the graph alone is used: the defaults of `compile`."""
+"""The settings for a file that others could write, of which only the graph is used: the defaults of `compile`."""
 
 
 class Saved:
-    """A model in a file whose hashes were checked: `source` is its graph, `plans` has what runs it.
+    """A model in a file whose hashes were checked: `source` is its graph, `plans` are its plans.
 
-    Raises ParseError for what `save` did not write: at once for the index, and when graph, plans or code are asked for.
+    Raises ParseError if `save` did not write the file: at once for the index, and for graph, plans or code when they
+    are read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -138,7 +143,7 @@ class Saved:
 
     @lazy_property
     def misfit(self) -> str | None:
-        """Why plans and code of the file cannot be used here, if they cannot."""
+        """Why plans and code of the file cannot be used here; None if they can."""
         index = self.file.index
         if not self.file.private:
             return "others than this user can write to the file, so that its code is not run"
@@ -148,7 +153,7 @@ class Saved:
 
     @property
     def source(self) -> Graph:
-        """The graph as the user gave it; its constants are in the file's memory. A new one each time."""
+        """The graph as the user gave it, a new object each time; its constants are in the file's memory."""
         reader = Reader(self._array) if self.file.private else ForeignReader(self._array)
         with budget(self.settings.memory):
             graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
@@ -158,19 +163,19 @@ class Saved:
 
     @lazy_property
     def signature(self) -> Signature:
-        """The graph's signature, which saves reading it. Only if there is no `misfit`."""
+        """The graph's signature, which can be read without the graph. Call it only if there is no `misfit`."""
         inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
         name = self._of(str, self.file.index, "name")
         return Signature(name, tuple(Parameter(*x) for x in inputs), dict(outputs))
 
     @property
     def rows_mix(self) -> str | None:
-        """What `CompiledGraph.rows_mix` says. Only if there is no `misfit`."""
+        """The value of `CompiledGraph.rows_mix`. Call it only if there is no `misfit`."""
         return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
 
     @lazy_property
     def modules(self) -> list[Module]:
-        """The kernel modules, whose code is not looked at before it is used. Only if there is no `misfit`."""
+        """The kernel modules, whose code is not checked before it is used. Call it only if there is no `misfit`."""
         def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
             assert type(kind) is str and type(key) is str and type(names) is list
             assert all(type(n) is str for n in names)
@@ -179,13 +184,13 @@ class Saved:
         return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
 
     def provide(self) -> None:
-        """Let plans that are made anew use the file's code, where the keys fit. Only if there is no `misfit`."""
+        """Let newly made plans use the file's code, if the keys fit. Call it only if there is no `misfit`."""
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
         """The example's sizes of each plan, and a reader of it for `threads` threads (at most those of the settings).
 
-        Only if there is no `misfit`.
+        Call it only if there is no `misfit`.
         """
         count = len(open_axes(self.signature))
 
@@ -205,7 +210,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # made here, where what is wrong with the data is a ParseError
+        _ = out.program  # computed here, where errors in the data become a ParseError
         return out
 
     def _json(self, section: Any) -> Any:
@@ -214,7 +219,7 @@ class Saved:
         return json.loads(bytes(text))
 
     def read(self, make: Callable[[], T]) -> T:
-        """What `make` makes of data of the file; whatever is wrong with the data is a ParseError."""
+        """Call `make`, which reads data of the file, and turn every error in the data into a ParseError."""
         try:
             return make()
         except CompileError:  # too little memory says nothing about the file
@@ -234,7 +239,7 @@ class Saved:
         return value
 
     def _types(self, name: str, fields: int) -> list[Any]:
-        """Tuples of a name, a type and further strings, `fields` in all."""
+        """Tuples of `fields` elements: a name, a type and further strings."""
         items = self._of(list, self.file.index, name)
         items = self.read(lambda: [Reader(self._array).of(x) for x in items])
         for x in items:

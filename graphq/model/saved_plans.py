@@ -1,4 +1,4 @@
-"""Plans as they are saved: without what no step uses, run by fewer threads than they were made for, and checked."""
+"""Plans for saving: without unused constants, for fewer threads than they were made for, and checked when read."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ MOST_SLOTS = 1 << 22
 
 
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
-    """Raise ParseError unless each slot of a trace is made once, of earlier ones, in an example of these sizes."""
+    """Raise ParseError unless each slot of a trace is computed once, from earlier slots, at these sizes."""
     _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
     _want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
@@ -75,7 +75,8 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
 def check(plan: Plan, signature: Signature) -> None:
     """Raise ParseError unless buffers, steps and words fit one another and the signature.
 
-    What the words of a step mean is between the kernel and who filled them in: plans run native code, as the file does.
+    The words of a step are checked only as far as this needs: plans run native code, so a file's plan is trusted like
+    code.
     """
     _want(type(plan) is Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
@@ -99,7 +100,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # its type may be that of a value that the output is a view of
+        case "output":  # if the output is a view, this may be the type of the viewed value
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data
@@ -140,13 +141,13 @@ def _is_python(s: Any, plan: Plan) -> bool:
 
 
 def _is_number(x: Any, least: int = 0) -> bool:
-    """Whether `x` is an integer of a word, or a Size that is one in the example."""
+    """Whether `x` is an integer that a word can hold, or a Size whose example is one."""
     x = assumed(x) if type(x) is Size else x
     return isinstance(x, int | np.integer) and least <= int(x) < 1 << 63
 
 
 def _fits(type: TensorType, wanted: TensorType) -> bool:
-    """Whether the type of a value in a plan is that of the signature, in which open dimensions are None."""
+    """Whether a value's type in a plan fits the type in the signature, in which open dimensions are None."""
     return isinstance(type, TensorType) and type.dtype is wanted.dtype and type.shape is not None and (
         wanted.shape is None or len(type.shape) == len(wanted.shape) and all(
             d is None or e == d for e, d in zip(map(assumed, type.shape), wanted.shape, strict=True)))

@@ -1,10 +1,10 @@
-"""What graphs and plans consist of, as JSON: numbers, texts and null stand for themselves, all else is `[kind, ...]`.
+"""Values of graphs and plans as JSON: numbers, texts and null stand for themselves, everything else is `[kind, ...]`.
 
-Arrays and the code of kernels are numbers of sections. A function or a class is the name that graphq has it under: one
-of graphq's own, or one of FUNCTIONS. What has no form here, such as a lambda, is `Unsaved`.
+Arrays and the code of kernels are given as numbers of sections. A function or a class is given by its name: it is one
+of graphq's own, or one of FUNCTIONS. For a value that has no form here, such as a lambda, `Unsaved` is raised.
 
-A `Reader` makes data alone. `PlanReader` also calls graphq's classes and gives addresses of code: it is for files that
-nobody else could have written.
+A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code: it is for files
+that nobody else could have written.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from graphq.plan.step import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:
-    """The module and the name of a function or a class; before NumPy 2.2 its functions did not say."""
+    """The module and the name of a function or a class; NumPy's functions state theirs only since NumPy 2.2."""
     return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
 
 
@@ -53,7 +53,7 @@ class Unsaved(Exception):
 
 
 class Writer:
-    """Makes JSON of values, and collects the arrays and the kernel modules among them."""
+    """Converts values to JSON, and collects the arrays and the kernel modules among them."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
@@ -61,7 +61,7 @@ class Writer:
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def of(self, x: Any) -> Any:
-        """The JSON of a value. Raises Unsaved for what has none."""
+        """The JSON of a value. Raises Unsaved for a value that has none."""
         kind = type(x)
         if x is None or kind in (bool, int, float, str):
             return x
@@ -124,7 +124,7 @@ class Writer:
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
-    """The flat form of a graph, its facts and those of nodes without what has no form in a file."""
+    """The flat form of a graph, in which the `meta` of graph and nodes has only facts that JSON can express."""
     def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
 
@@ -139,7 +139,7 @@ def _is_plain(x: Any) -> bool:
 
 
 class Reader:
-    """Makes values of JSON, by functions that check what they are given. Arrays are read-only views of a file."""
+    """Reads values from JSON, with functions that check their arguments. Arrays are read-only views of a file."""
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
         self._array = array
@@ -158,7 +158,7 @@ class Reader:
         }
 
     def of(self, x: Any) -> Any:
-        """The value. Raises all kinds of errors for what `Writer` did not make."""
+        """The value. Raises errors of any kind if `Writer` did not make the JSON."""
         if type(x) is not list:
             return x
         kind, *rest = x
@@ -169,7 +169,10 @@ class Reader:
 
 
 class ForeignReader(Reader):
-    """A reader of graphs that anybody may have written: without partitions, which ONNX models cannot have either."""
+    """A reader of graphs from files that anybody may have written.
+
+    It accepts no partitions, which ONNX models have none of either.
+    """
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
         super().__init__(array)
@@ -183,7 +186,7 @@ def _lookup_given(name: str) -> Op:
 
 
 class PlanReader(Reader):
-    """A reader of plans: `modules` have the code of kernels, and open sizes are those of `trace`."""
+    """A reader of plans: `modules` have the code of kernels, and open sizes belong to `trace`."""
 
     def __init__(self, array: Callable[[Any], np.ndarray], modules: Sequence[Module],
                  trace: Trace | None = None) -> None:
@@ -228,7 +231,7 @@ def _is_found(x: Any) -> bool:
 
 @cache
 def _found(module: str, name: str) -> Any:
-    """The function or class of that name, of graphq's own or one of FUNCTIONS. Raises where there is none."""
+    """The function or class of this name, of graphq's own or of FUNCTIONS. Raises an error if there is none."""
     if module != "graphq" and not module.startswith("graphq."):
         return FUNCTIONS[f"{module}.{name}"]
     found = reduce(getattr, name.split("."), import_module(module))

@@ -1,4 +1,4 @@
-"""Staged: runs a graph some of whose shapes depend on data, or whose operations run bodies."""
+"""Staged: runs a graph in which some shapes depend on data, or operations have bodies."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,22 +26,22 @@ Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarra
 
 
 class Body:
-    """A body of an operation of the cut, compiled when it first runs; `call` runs it."""
+    """A body of an operation between the stages, compiled when it first runs; `call` runs the compiled body."""
 
     def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
         self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
 
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """The results of the body for these inputs, in the order of its outputs."""
+        """Run the body on these inputs; returns the results in the order of its outputs."""
         model = self._model()
         return list(named_outputs(model.outputs, self._call(model, feeds)).values())
 
 
 class Staged:
-    """The compiled head, the references of the cut, and the tail, which compiles for each new set of shapes.
+    """A graph in stages: the compiled head, the references of the operations in between, and the tail.
 
-    It runs as a `Runner` does and reports as `Passed` does; the passes run on its parts.
-    `compile` compiles a part of the graph with the options of the whole.
+    The tail is compiled for each new set of shapes. A Staged runs as a `Runner` does and reports as `Passed` does; the
+    passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
     """
 
     def __init__(self, graph: Graph, compile: Callable[[Graph], CompiledGraph]) -> None:
@@ -55,7 +55,7 @@ class Staged:
         self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on checked arrays; the outputs (new ones, or those given, filled)."""
+        """Run on checked arrays; returns the outputs, which are new arrays or the given ones, filled."""
         outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
         if outputs is None:
             return outs
@@ -68,7 +68,7 @@ class Staged:
         return self._through(inputs, lambda model, feeds: model.formula(feeds))
 
     def explanation(self, *, kernels: bool) -> Report:
-        """The reports of the head and of the tail, and on the operations between them, with those of their bodies."""
+        """The reports of the head and of the tail, and on the operations between them, including their bodies."""
         from graphq.report.survey import survey_stages
 
         cut = self.stages.cut
@@ -78,7 +78,7 @@ class Staged:
         return survey_stages(self.graph, head, cut, bodies, tail)
 
     def parts(self) -> list[Part]:
-        """The parts of the head, the operations after it with those of their bodies, and the parts of the tail."""
+        """The parts of the head, of the operations after it with their bodies, and of the tail."""
         from graphq.report.parts import Part
         from graphq.report.survey import survey_stages
 
@@ -104,7 +104,7 @@ class Staged:
         return merged(parts)
 
     def coverage(self) -> Coverage:
-        """The coverage of all parts together. Raises CompileError when the tail has not run yet."""
+        """The coverage of all parts together. Raises CompileError if the tail has not run yet."""
         from graphq.report.coverage import coverage, merged
 
         parts = (self.head, self.tail, *self._bodies.values())
@@ -117,7 +117,10 @@ class Staged:
             return self._bodies[node, name]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        """The node's attributes, its bodies compiled ones; those of loops where no turn can have other shapes."""
+        """The node's attributes, with compiled bodies.
+
+        Bodies of loops are compiled only if no iteration can have other shapes.
+        """
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (
                 node.op.name == "if_else" or all(v.type.known for v in x.inputs))

@@ -1,4 +1,4 @@
-"""The JSON document that ONEDNN_GRAPH_DUMP writes, as Python data, and the text of such data; reader.py reads it."""
+"""The JSON document of ONEDNN_GRAPH_DUMP as Python data, and its conversion to text; reader.py reads it."""
 from __future__ import annotations
 
 import json
@@ -11,11 +11,11 @@ from graphq.dtypes import ONEDNN
 from graphq.ir.tensor_type import Dim, TensorType
 
 UNKNOWN = -(2**63)
-"""oneDNN's mark of an unknown dimension or stride; alone in a shape, of an unknown rank."""
+"""oneDNN's mark of an unknown dimension or stride; as the only dimension of a shape it means an unknown rank."""
 
 
 class FileAttribute(NamedTuple):
-    """An attribute as it stands in the file: its declared type, and its value (a list as a tuple)."""
+    """An attribute as it is in the file: its declared type, and its value (a list as a tuple)."""
 
     type: str
     value: Any
@@ -57,7 +57,7 @@ class FileOp:
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """A whole document; `header` holds all fields but "graph", in the file's order."""
+    """A whole document; `header` holds all fields except "graph", in the file's order."""
 
     header: Mapping[str, Any]
     ops: tuple[FileOp, ...]
@@ -68,7 +68,7 @@ class GraphFile:
 
 
 def shown(x: Any) -> str:
-    """A value from a file in an error message: cut short."""
+    """A value from a file, shortened for an error message."""
     return _SHORT.repr(x)
 
 

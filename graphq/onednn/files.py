@@ -2,9 +2,9 @@
 
 Values of a loaded graph are named t<id>, or, in a file that graphq wrote, by the names that names.py puts into it. The
 nodes keep the file's id and name in `node.meta`, and the graph keeps the document in `graph.meta["onednn"]`. Saving
-therefore writes back strides, property types, ports, the spelling of attributes and attributes equal to their defaults
-as they were loaded; only what passes have changed is written anew. An output's dtype in the file stands for the
-attribute `dtype`, and a second output of SoftMax for `keep_stats`.
+therefore writes strides, property types, ports, the spelling of attributes and attributes equal to their defaults as
+they were loaded, except for changes that passes have made. An output's dtype in the file stands for the attribute
+`dtype`, and a second output of SoftMax for `keep_stats`.
 """
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ from graphq.onednn.topology import in_order, interface, shapes_agree, tensors
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 
 REQUIRED = frozenset({("StaticReshape", "special_zero")})
-"""Attributes that oneDNN requires and that have a default here: files have them always."""
+"""Attributes that oneDNN requires and that have a default here: they are always written."""
 
 Adjust = Callable[[FileOp, Sequence[Value]], FileOp]
 
 
 def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
-    """The graph in a file of oneDNN's ONEDNN_GRAPH_DUMP format.
+    """Load the graph of a file in oneDNN's ONEDNN_GRAPH_DUMP format.
 
-    Unknown dimensions are inferred where the operations tell them. Raises ParseError when the file is not of the
-    format, GraphError when the graph breaks a rule; both name file, op and field.
+    Unknown dimensions are inferred if the operations tell them. Raises ParseError if the file is not of the format,
+    GraphError if the graph breaks a rule; both name file, op and field.
     """
     return to_graph(read_graph_file(path), os.fspath(path))
 
 
 def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` as oneDNN's ONEDNN_GRAPH_DUMP does.
+    """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
-    The format holds no tensor data: a constant is written as an input of property "constant". It has ids for tensors
-    (N for one named tN), and no names: those of an operation's ports become its own name, which loading understands.
-    Raises GraphError for what the format cannot state: partitions, ops that are not oneDNN's, an input that no op uses,
-    an output that no op computes.
+    The format holds no tensor data: a constant is written as an input of property "constant". Tensors have ids (N for a
+    value named tN) but no names: the names of an operation's ports become its own name, which loading understands.
+    Raises GraphError for anything that the format cannot express: partitions, ops that are not oneDNN's, an input that
+    no op uses, an output that no op computes.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
@@ -68,7 +68,7 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
-    """The graph of a document, which errors call `where`; `adjust` may change each op when its operands are known."""
+    """The graph of a document, which errors call `where`; `adjust` may change each op once its operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")
@@ -128,7 +128,7 @@ def _refuse(where: str, message: str) -> NoReturn:
 
 
 def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
-    """The document of a graph; `fill` writes inferred shapes where the loaded file had unknown ones."""
+    """The document of a graph; with `fill` inferred shapes are written in place of unknown ones of the loaded file."""
     file = graph.meta.get("onednn") or GraphFile(_HEADER, ())
     old = {op.id: (k, op) for k, op in enumerate(file.ops)}
     ids = _tensor_ids(graph)
@@ -149,7 +149,7 @@ def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
 
 
 def _tensor_ids(graph: Graph) -> dict[Value, int]:
-    """An id for every value: N for a value named tN, that of the file that it came from, free ones for all others."""
+    """An id for every value: N for a value named tN, the file's id for a value from a file, free ids for all others."""
     values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
     ids = {v: int(m[1]) for v in values if v.name and (m := ID.fullmatch(v.name)) and int(m[1]) < 2**64}
     used = set(ids.values())
@@ -177,7 +177,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The file's attributes as far as they still hold, then those that are required or not at their default."""
+    """The file's attributes that still hold, then those that are required or not at their default."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
@@ -191,7 +191,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
 
 
 def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> LogicalTensor:
-    """The port as the file has it, unless the value has another type by now."""
+    """The port as it is in the file, unless passes have changed the value's type."""
     if old is not None and old.id == id and old.dtype == value.dtype.name and (
             old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
         return old
@@ -204,7 +204,7 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
 
 
 def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
-    """The document, its ports listed anew when they would not give the graph's inputs and outputs in their order."""
+    """The document, with a new list of ports if the old one would not give the graph's inputs and outputs in order."""
     constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
     inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
     used = {t.id for op in file.ops for t in op.inputs}

@@ -1,9 +1,9 @@
 """oneDNN Graph's partitioning: rewrites that group an anchor with the operations before and after it.
 
-A group need not be one kernel, unlike the fusions of PIPELINE: compiling a group runs PIPELINE on its body. The
-rewrites of GROUPS run in their order, each from the last operation of the graph to the first, so that a larger pattern
-takes its operations before a smaller one does. A quantize ends the chain after an anchor; the dequantize after it
-begins the next group.
+Unlike a fusion of PIPELINE, a group need not be one kernel: compiling a group runs PIPELINE on its body. The rewrites
+of GROUPS run in their order, each from the last operation of the graph to the first, so that a larger pattern takes its
+operations before a smaller one does. A quantize ends the chain after an anchor; the dequantize after it begins the next
+group.
 """
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GROUP_ANCHORS = (
     "matmul", "convolution", "conv_transpose", "avg_pool", "max_pool", "batch_norm_inference", "layer_norm",
     "group_norm", "rms_norm", "softmax", "log_softmax", "interpolate", "concat", "reduce_l1", "reduce_l2", "reduce_max",
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum")
-"""Operations with which oneDNN's partitions begin."""
+"""Anchors of groups, as in oneDNN's partitions."""
 
 ELTWISE = tuple(op for op in POST if op not in ("dequantize", "dynamic_dequantize"))
 AFTER = (*ELTWISE, *MOVES)
 BETWEEN = (*POST, *MOVES)
 UNARY = tuple(op for op in POST if len(OPS[op].operands) == 1 or op.startswith("dynamic"))
 NORMED = ("matmul", "convolution", "conv_transpose")
-"""Anchors that a batch normalisation may follow, as scale and shift of their channels."""
+"""Anchors after which a batch normalisation may follow: it is a scale and shift of their channels."""
 
 
 class GroupAttention(Group):
@@ -41,7 +41,7 @@ class GroupAttention(Group):
 class GroupGatedMlp(Group):
     """f?(matmul(f?(matmul(x, gate)) * f?(matmul(x, up)), down)) -> partition
 
-    x may be cast for each, and what is multiplied be cast, quantized and multiplied by a smoothing scale.
+    x may be cast for each product; the gated product may be cast, quantized and multiplied by a smoothing scale.
     """
 
     anchor = "gated_mlp"
@@ -106,7 +106,7 @@ class GroupAnchor(Group):
         return g.repeat(after, getattr(g, self.op)(..., attrs=ANY), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """What follows must keep the anchor's number of elements."""
+        """Refuse the match if an operation after the anchor changes the number of elements."""
         last = match.node(self.op)
         for node in match.nodes:
             if node is not last and _size(node) != _size(last):
@@ -128,7 +128,7 @@ class GroupMove(Group):
         return g.repeat((*MOVES, "type_cast", "add", "quantize", "dynamic_quantize"), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """Something moves, and a sum is of what has moved, once."""
+        """Refuse the match unless something moves, and a sum, if any, adds the moved value once."""
         if not any(n.op.name in MOVES for n in match.nodes):
             return "nothing moves"
         sums = [n for n in match.nodes if n.op.name == "add"]
@@ -147,7 +147,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Anchors that end their group because their statistics are results too: they take along their casts."""
+    """Group anchors whose statistics are results, too, together with their casts; they end their group."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))
@@ -168,5 +168,5 @@ GROUPS: tuple[Pass, ...] = (
 
 
 def group(graph: Graph) -> int:
-    """Group all that GROUPS match; the number of partitions made."""
+    """Group all that GROUPS match; returns the number of partitions."""
     return sum(rewrite(graph) for rewrite in GROUPS)

@@ -1,4 +1,7 @@
-"""Group, the base of the rewrites of group.py: which nodes join a partition beside those that a pattern matches."""
+"""Group, the base of the rewrites of group.py.
+
+It decides which nodes join a partition besides the nodes that a pattern matches.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +13,10 @@ from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import Match
 
 MAX_CHAIN = 32
-"""Operations in a chain: oneDNN's 20 unary and binary ones, with casts and quantize or dequantize between."""
+"""The most operations in a chain.
+
+oneDNN has 20 unary and binary ones; casts and quantize or dequantize may stand between them.
+"""
 
 MOVES = ("static_transpose", "static_reshape", "reorder")
 CASTS = ("dequantize", "dynamic_dequantize", "type_cast")
@@ -20,20 +26,20 @@ PROLOGUE = frozenset({*POST, *MOVES})
 
 
 class Group(Fusion):
-    """A rewrite to a partition that takes along what its operands alone need.
+    """A rewrite to a partition that absorbs operations which only its operands need.
 
-    That is: casts in front of operands, and PROLOGUE operations that compute an operand from inputs. Further results of
-    its operations (softmax's statistics) may be used outside. `refuses(match)` may give a reason against a match.
+    These are casts in front of operands, and PROLOGUE operations that compute an operand from inputs. Further results
+    of its operations (softmax's statistics) may be used outside. `refuses(match)` may return a reason against a match.
     """
 
     several_results = True
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to leave the match, beyond those that hold for every group."""
+        """A reason to refuse the match, besides those that hold for every group."""
         return None
 
     def check(self, g: Graph, match: Match) -> str | None:
-        """The rule's own reasons; and what leaves the group must not come back."""
+        """The rule's own reasons; and no value that leaves the group may come back into it."""
         reason = self.refuses(match)
         if reason is not None:
             return reason
@@ -43,19 +49,19 @@ class Group(Fusion):
         return "a further result comes back to the group from outside"
 
     def members(self, match: Match) -> list[Node]:
-        """The matched nodes, and what they absorb, in graph order."""
+        """The matched nodes, and the nodes that they absorb, in graph order."""
         return sorted(absorbing(match.nodes), key=GRAPH_ORDER)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """The partition's value for the root; further results are replaced here."""
+        """The partition's value for the root; the uses of further results are replaced here."""
         new = enclose(g, self.members(match), self.anchor, match.root)
         return new[match.root.output]
 
 
 def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Value, Value]:
-    """Put a partition of `members`, which are convex, in the place of `last`; its values for theirs.
+    """Put a partition of `members`, which are convex, in the place of `last`; maps their values to its values.
 
-    The uses of all results are replaced, but for those of the value of a single-output `last`.
+    The uses of all results are replaced, except for the value of `last` if it has a single output.
     """
     body, operands, results = carve(g, members)
     with g.before(last):
@@ -69,7 +75,7 @@ def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Valu
 
 
 def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: Node) -> None:
-    """Nodes in front of `last` that use a result come to stand behind the partition: they are made again there."""
+    """Move nodes in front of `last` that use a result behind the partition, by adding them again there."""
     moved = dict(new)
     late = []
     for node in [n for n in g.nodes if n.position < last.position and n not in members]:
@@ -86,7 +92,7 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
 
 
 def absorbing(matched: tuple[Node, ...]) -> set[Node]:
-    """The matched nodes and those above them that nothing else uses: of PROLOGUE from inputs on, and casts."""
+    """The matched nodes and the nodes above them that nothing else uses: casts, and PROLOGUE operations on inputs."""
     members = set(matched)
     above = _above(matched)
     # The greatest set in which every node keeps its rule: take all, and drop what breaks it until nothing does.
@@ -101,7 +107,7 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
 
 
 def _above(matched: tuple[Node, ...]) -> set[Node]:
-    """The nodes of PROLOGUE that reach the matched ones through such nodes, within MAX_CHAIN of them."""
+    """The nodes of PROLOGUE that reach the matched ones only through such nodes, at most MAX_CHAIN of them."""
     seen: set[Node] = set()
     edge = set(matched)
     for _ in range(MAX_CHAIN):

@@ -23,14 +23,14 @@ KINDS = tuple("""
     Reorder Round Select Sigmoid SoftMax SoftPlus Sqrt Square SquaredDifference StaticReshape StaticTranspose
     Subtract Tanh TypeCast Wildcard
 """.split())
-"""oneDNN's forward operations as its files spell them."""
+"""oneDNN's forward operations, spelled as in its files."""
 
 _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 
 # Attributes of ours that a file states by its number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that oneDNN does not have: what they choose it leaves open, or a reader tells.
+# Attributes that oneDNN does not have: it leaves their choice open, or a reader sets them.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
 # Values of oneDNN's attributes that oneDNN does not have.
@@ -38,13 +38,13 @@ _VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_p
 
 
 def expect_value(value: Any) -> None:
-    """Raise GraphError for a value that no attribute of oneDNN has."""
+    """Raise GraphError for a value that no attribute of oneDNN can have."""
     if isinstance(value, str) and value in _VALUES:
         raise GraphError(_VALUES[value])
 
 
 def canonical_kind(kind: str) -> str:
-    """The spelling of files for one of the documentation's."""
+    """The spelling in files of a kind that may be spelled as in the documentation."""
     return _ALIASES.get(kind, kind)
 
 
@@ -61,7 +61,10 @@ def op_of_kind(kind: str) -> Op:
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
-    """The op's attributes from those of a file; raises GraphError for an unknown or missing one or another type."""
+    """The op's attributes from those of a file.
+
+    Raises GraphError for an unknown or missing attribute, or a wrong type.
+    """
     out = {}
     for name, a in given.items():
         form = attribute_form(op, name)
@@ -78,7 +81,7 @@ def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any
 
 
 def attribute_form(op: Op, name: str) -> str | None:
-    """The type of an attribute in files ("s64[]"), or None when files do not have it."""
+    """The type of an attribute in files ("s64[]"), or None if files do not have it."""
     if name not in op.attributes or _BY_OUTPUTS.get(op.name) == name or (op.name, name) in _OURS:
         return None
     annotation = _plain(op.attributes[name].annotation)
@@ -98,7 +101,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def _value(op: Op, name: str, value: Any) -> Any:
-    """The file's value in our spelling: 0 and 1 are booleans, "None" is "none"."""
+    """The file's value in graphq's spelling: 0 and 1 are booleans, "None" is "none"."""
     annotation = _plain(op.attributes[name].annotation)
     if annotation is bool:
         return bool(value)
@@ -111,10 +114,10 @@ def _value(op: Op, name: str, value: Any) -> Any:
 
 def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
             readers: Sequence[tuple[FileOp, int]]) -> dict[str, Any]:
-    """The attributes of a dequantize whose result `readers` have as operand of that number, with its `group_axis`.
+    """The attributes of a dequantize, with a `group_axis` if it dequantizes weights of a ConvTranspose with groups.
 
-    oneDNN 3.13 takes scales of the weights of a ConvTranspose with groups for the channels of one group, as its
-    documentation says, or for those of all groups, one after another.
+    `readers` use its result as the operand of that number. oneDNN 3.13 takes scales of these weights for the channels
+    of one group, as its documentation says, or for the channels of all groups, one after another.
     """
     shape, scales = operands[0].shape if operands else None, attrs.get("scales", ())
     if op.name != "dequantize" or attrs.get("qtype") != "per_channel" or shape is None or len(shape) < 3:
@@ -136,7 +139,7 @@ def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
 
 def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
                   declared: Sequence[LogicalTensor]) -> dict[str, Any]:
-    """The attributes with those that the file states by its outputs."""
+    """Add the attributes that the file states by the types and number of its outputs."""
     if op.name == "wildcard":
         shapes = [t.shape for t in declared]
         known = None if None in shapes else [[-1 if d is None else d for d in s or ()] for s in shapes]
@@ -163,7 +166,10 @@ def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -
 
 
 def kind_of(node: Node) -> str:
-    """oneDNN's kind of a node; raises GraphError for an op of our own, and scales of groups that no file states."""
+    """oneDNN's kind of a node.
+
+    Raises GraphError for an op that only graphq has, and for scales of groups that a file cannot hold.
+    """
     if node.op.kind not in KINDS:
         raise GraphError(f"save: {node.graph.describe(node)} is no oneDNN operation"
                          + ("; save the graph before its passes" if node.op.name == "partition" else ""))

@@ -1,8 +1,9 @@
-"""Value names in oneDNN Graph files, whose tensors have ids alone: the names are put into names of operations.
+"""Value names in oneDNN Graph files. Tensors there have only ids, so the names are put into names of operations.
 
 An operation that computes `scores` from `q` and an unnamed value has the name `scores=matmul(q|)`. Ports without a name
 are empty. Characters of a name other than letters, digits and `_.-~/:` are written as %XX, as in URLs, so that tools
-which print names in lists can split the lists. A value named t<id> goes by its id and needs no name in the file.
+which print names in lists can split the lists. A value named t<id> is identified by its id and needs no name in the
+file.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _NAMED = re.compile(r"([^=()]*)=\w+\(([^=()]*)\)")
 
 
 def name_of(node: Node) -> str | None:
-    """The name of an operation with those of its ports, or None where these have none."""
+    """The name of an operation with the names of its ports, or None if no port has a name."""
     outputs, inputs = (_listed(ports) for ports in (node.outputs, [v for v in node.inputs if v is not None]))
     return f"{outputs}={node.op.name}({inputs})" if (outputs + inputs).strip("|") else None
 
@@ -28,12 +29,12 @@ def _listed(ports: Sequence[Value]) -> str:
 
 
 def states_names(record: FileOp) -> bool:
-    """Whether the record's name states those of its ports."""
+    """Whether the record's name states the names of its ports."""
     return bool(_NAMED.fullmatch(record.name))
 
 
 def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
-    """The names by the ids of tensors, each once: where operations disagree, the first one's."""
+    """The names by the ids of tensors, each once: if operations disagree, the first one's name is used."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for op in ops:
@@ -45,7 +46,7 @@ def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
 
 
 def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTensor, str]]:
-    """The ports that have a name which is written as `_listed` writes it."""
+    """The ports that have a name in `text`, as `_listed` writes it."""
     parts = text.split("|") if ports else []
     if len(parts) != len(ports):
         return []

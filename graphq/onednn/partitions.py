@@ -21,12 +21,12 @@ UNSUPPORTED = frozenset({"wildcard", "end"})
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Operations of a graph that are compiled as one.
+    """A partition as oneDNN Graph makes it: operations of a graph that are compiled as one.
 
-    `ops` are nodes of the graph in order, `op_ids` their ids (of the file it was loaded from, else their places),
-    `inputs` and `outputs` the graph's values that enter and leave (the ports), constants left out. `anchor` names the
-    operation or pattern that the others go with. `graph` is the partition as a graph of its own, whose inputs and
-    outputs have the ports' names (`v<N>` for an unnamed one). `supported` is False for a Wildcard or an End, each a
+    `ops` are nodes of the graph in order, `op_ids` their ids (in the file that the graph was loaded from, else their
+    places), `inputs` and `outputs` the graph's values that enter and leave (the ports), constants left out. `anchor`
+    names the operation or pattern that the others go with. `graph` is the partition as a graph of its own, whose inputs
+    and outputs have the ports' names (`v<N>` for an unnamed one). `supported` is False for a Wildcard or an End, each a
     partition of its own.
     """
 
@@ -40,16 +40,16 @@ class Partition:
     graph: Graph
 
     def compile(self, **options: Any) -> CompiledGraph:
-        """Compile the partition; `options` are those of `graphq.compile`, as are the errors.
+        """Compile the partition; `options` and errors are those of `graphq.compile`.
 
-        Raises GraphError when the partition is not supported.
+        Raises GraphError if the partition is not supported.
         """
         if not self.supported:
             raise GraphError(f"{self} cannot be compiled")
         return compile(self.graph, **options)
 
     def __str__(self) -> str:
-        """One line: id, anchor, operations, ports."""
+        """The partition in one line: id, anchor, operations, ports."""
         ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
         ports = [", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs)]
         mark = "" if self.supported else " (not supported)"
@@ -60,7 +60,7 @@ def partitions(graph: Graph) -> list[Partition]:
     """The partitions of `graph`, in an order in which they can run; each operation is in exactly one.
 
     Each is convex: no path between two of its operations runs through another one. The graph is not changed, and may
-    have open shapes. Raises GraphError for what is no Graph.
+    have open shapes. Raises GraphError for anything but a Graph.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"partitions takes a Graph, got {graph!r}")
@@ -84,7 +84,7 @@ def partitions(graph: Graph) -> list[Partition]:
 
 
 def _op_ids(graph: Graph) -> dict[Node, int]:
-    """The file's id of each node, its place when there is none, or the next free number when that is taken."""
+    """An id for each node: its id in the file, else its place, or the next free number if that is taken."""
     ids = {n: n.meta["id"] for n in graph.nodes if "id" in n.meta}
     used = set(ids.values())
     for place, node in enumerate(graph.nodes):
@@ -95,7 +95,7 @@ def _op_ids(graph: Graph) -> dict[Node, int]:
 
 
 def _names(graph: Graph) -> dict[Value, str]:
-    """A name of its own for every value: that which it has, or v<N> for the N-th unnamed one."""
+    """A unique name for every value: its own name, or v<N> for the N-th unnamed value."""
     values = [*graph.inputs, *(o for n in graph.nodes for o in n.outputs)]
     taken = {v.name for v in values}
     out = {}
@@ -108,7 +108,7 @@ def _names(graph: Graph) -> dict[Value, str]:
 
 
 def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
-    """The values that enter (constants too), and those that leave or that nothing uses."""
+    """The values that enter (constants too), and the values that leave or that nothing uses."""
     inside = set(ops)
     entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
     leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
@@ -117,7 +117,7 @@ def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
 
 def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
            names: Mapping[Value, str]) -> Graph:
-    """A graph of these operations alone, its inputs and outputs under the values' `names`."""
+    """A graph of just these operations, whose inputs and outputs have the values' `names`."""
     out = Graph(name)
     new: dict[Value, Value] = {}
     for v in entering:
@@ -137,7 +137,7 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
 
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:
-    """The partitions with an edge from each to those that use its outputs."""
+    """The graph of partitions, with an edge from each to every partition that uses its outputs."""
     with importing.hold:
         import networkx as nx  # here, since the import takes 0.2 s
 

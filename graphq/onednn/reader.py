@@ -1,7 +1,7 @@
-"""The reader of the JSON document that ONEDNN_GRAPH_DUMP writes: every field is checked, nothing is computed.
+"""The reader of the JSON document that ONEDNN_GRAPH_DUMP writes: it checks every field, and computes nothing.
 
 A file is not trusted: size, nesting, numbers and dimensions are checked first. Every error names file, operation and
-field. What the operations mean is decided in files.py.
+field. files.py gives the operations their meaning.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_OPS = 20_000
 MAX_RANK = 12
 
 F32_LIMIT = 3.4028235677973366e38
-"""2**128 - 2**103: from here on numbers round to infinity as f32."""
+"""2**128 - 2**103: from this number on, rounding to f32 gives infinity."""
 
 ATTRIBUTE_TYPES = ("bool", "s64", "s64[]", "f32", "f32[]", "string")
 LAYOUTS = ("undef", "any", "strided", "opaque")
@@ -138,7 +138,7 @@ def _attribute(x: Any, where: str) -> FileAttribute:
 
 
 def attribute_value(type: str, value: Any, where: str) -> Any:
-    """`value` as one of the file's attribute types, a list as a tuple; raises ParseError when it is none."""
+    """`value` as a value of this attribute type, a list as a tuple; raises ParseError if it is not one."""
     if type == "s64[]":
         return _integers(value, where, -(2**63), 2**63 - 1)
     if type == "f32[]":
@@ -199,7 +199,10 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """oneDNN's rules: a stride a dimension, and no two elements at one place (a stride of 0 repeats on purpose)."""
+    """Check oneDNN's rules of strides.
+
+    There is one stride for each dimension, and no two elements are at one place, unless a stride is 0.
+    """
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):
             fail(where, f"must be unknown for a shape of unknown rank, got {shown(list(t.stride))}")

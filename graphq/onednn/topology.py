@@ -1,4 +1,4 @@
-"""The order of the operations in a oneDNN document, and the producer, inputs and outputs that its tensors imply."""
+"""The order of a oneDNN document's operations, the producers of its tensors, and the graph's inputs and outputs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ Shape = tuple[Dim, ...] | None
 
 
 def in_order(file: GraphFile, where: str) -> list[FileOp]:
-    """The ops in an order in which producers come first; the file's own where that is one.
+    """The ops in an order in which producers come first; it is the file's own order if that is valid.
 
     Raises GraphError for an op id that appears twice, a tensor with two producers, and a cycle.
     """
@@ -52,8 +52,8 @@ def _producers(file: GraphFile, where: str) -> dict[int, FileOp]:
 def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
     """The logical tensors by id, as their producer or the first user declares them.
 
-    Raises GraphError when another port declares another dtype or shape. A user may declare 1 for a dimension that the
-    producer has larger, as oneDNN's int8_maxpool_add_mul_fusion does: the producer is believed.
+    Raises GraphError if another port declares another dtype or shape. A user may declare 1 for a dimension that is
+    larger at the producer, as in oneDNN's int8_maxpool_add_mul_fusion: the producer's shape counts.
     """
     out = {t.id: t for op in file.ops for t in op.outputs}
     made = set(out)
@@ -69,7 +69,10 @@ def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
 
 
 def shapes_agree(declared: Shape, shape: Shape, *, ones: bool = False) -> bool:
-    """Whether no dimension that both know differs; with `ones`, `declared` may have 1 in the place of any."""
+    """Whether all dimensions that are known in both are equal.
+
+    With `ones`, `declared` may have a 1 instead of any dimension.
+    """
     if declared is None or shape is None:
         return True
     return len(declared) == len(shape) and all(
@@ -77,10 +80,11 @@ def shapes_agree(declared: Shape, shape: Shape, *, ones: bool = False) -> bool:
 
 
 def interface(file: GraphFile, where: str) -> tuple[list[int], list[int]]:
-    """The ids of the graph's inputs and outputs, those that the file lists as ports first.
+    """The ids of the graph's inputs and outputs; those that the file lists as ports come first.
 
-    Outputs are all tensors that no op uses, or End uses, and the listed ones. Listed ids of tensors that do not exist
-    are passed over (int8_softmax_add has one); a listed input that an op computes, and the reverse, raise GraphError.
+    Outputs are all tensors that no op or only End uses, and the listed ones. Listed ids of tensors that do not exist
+    are ignored (int8_softmax_add has one). A listed input that an op computes, and a listed output that none computes,
+    raise GraphError.
     """
     made = dict.fromkeys(t.id for op in file.ops for t in op.outputs)
     used = dict.fromkeys(t.id for op in file.ops for t in op.inputs)

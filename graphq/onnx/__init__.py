@@ -1,7 +1,7 @@
 """ONNX models: `load_onnx` makes a graph of one, `save_onnx` writes a graph as one.
 
-Both need the package onnx (the extra `onnx`), which takes long to import, and tables of operators; so the
-first call of each imports what it needs.
+Both need the package onnx (the extra `onnx`) and tables of operators, which take long to import; so they are imported
+at the first call.
 """
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["load_onnx", "node", "save_onnx", "to_model"]
 def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: int | None = None) -> Graph:
     """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto; see graphq.onnx.loading.
 
-    Inputs and outputs keep their names and order, symbolic dimensions are open. Raises ParseError for what is not a
-    model, GraphError, naming the node, for one that breaks a rule, CompileError where the constants would take more
-    than `memory` bytes (None: half of the machine's memory), GraphqError when the package onnx is missing.
+    Inputs and outputs keep their names and order, symbolic dimensions are open. Raises ParseError if `source` is not a
+    model, GraphError, naming the node, if it breaks a rule, CompileError if the constants would take more than `memory`
+    bytes (None: half of the machine's memory), GraphqError if the package onnx is missing.
     """
     return _module("loading").load_onnx(source, memory=memory)
 
@@ -35,14 +35,14 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: in
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` as an ONNX model, opset 21; see graphq.onnx.saving.
 
-    Raises GraphError, naming the operation, for what ONNX cannot say with the same numbers, GraphqError when the
-    package onnx is missing.
+    Raises GraphError, naming the operation, if ONNX cannot express it with the same numbers, GraphqError if the package
+    onnx is missing.
     """
     _module("saving").save_onnx(graph, path)
 
 
 def to_model(graph: Graph) -> ModelProto:
-    """`graph` as a ModelProto, as `save_onnx` writes it."""
+    """`graph` as the ModelProto that `save_onnx` writes."""
     return _module("saving").to_model(graph)
 
 

@@ -20,7 +20,7 @@ from graphq.onnx.protos.types import element_of
 
 
 class GraphqRep(BackendRep):
-    """A compiled model. `run` takes the inputs in order, or a mapping by name; arrays, or TensorProtos."""
+    """A compiled model. `run` takes the inputs in order, or a mapping by name; they are arrays or TensorProtos."""
 
     def __init__(self, model: CompiledGraph) -> None:
         self.model = model
@@ -41,14 +41,17 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output as a TensorProto where all inputs were ones, or one of its dtype was: as ONNX's own data sets are."""
+    """An output in the form of ONNX's own data sets.
+
+    A TensorProto if all inputs were TensorProtos, or one of its dtype was.
+    """
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x
 
 
 class GraphqBackend(Backend):
-    """graphq on the CPU. Options are those of `graphq.compile`."""
+    """graphq as an ONNX backend on the CPU. Options are those of `graphq.compile`."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **options: Any) -> GraphqRep:

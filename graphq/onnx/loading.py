@@ -20,12 +20,12 @@ def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
 
     Inputs and outputs keep their names and order; an input with an initializer is that constant. Symbolic dimensions
     are open: compiled models take them from the arrays. External data must lie in the model's folder. Local functions
-    are expanded, and so is an If of a constant condition. A node that graphq has no operation for becomes an
-    `onnx_node`, which runs as ONNX's reference does; `explain()` lists them.
+    are expanded, and so is an If of a constant condition. A node for which graphq has no operation becomes an
+    `onnx_node`, which runs ONNX's reference; `explain()` lists these nodes.
 
-    Raises ParseError for what is not a model or lacks its data, GraphError, naming the node, for a model that breaks a
-    rule of ONNX or has types that graphq does not have (strings, sequences, maps, optionals), CompileError where the
-    constants would take more than `memory` bytes (None: half of the machine's memory).
+    Raises ParseError if `source` is not a model or lacks its data, GraphError, naming the node, if it breaks a rule of
+    ONNX or has types that graphq does not have (strings, sequences, maps, optionals), CompileError if the constants
+    would take more than `memory` bytes (None: half of the machine's memory).
     """
     with budget(memory):
         try:
@@ -37,7 +37,7 @@ def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
 
 
 def _loaded(model: ModelProto, folder: str | None, where: str) -> Graph:
-    """The graph; errors begin with `where`."""
+    """The graph of a model; error messages begin with `where`."""
     try:
         return _graph(model, folder, where)
     except (GraphError, CompileError) as e:
@@ -73,7 +73,7 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
 
 
 def _check_output(declared: ValueInfoProto, got: TensorType) -> None:
-    """Raise GraphError where the model says another type of an output than its nodes give."""
+    """Raise GraphError if the model declares another type of an output than its nodes give."""
     if declared.type.WhichOneof("value") is None:
         return
     said = tensor_type(declared.type, f"output '{declared.name}'")

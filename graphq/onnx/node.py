@@ -1,4 +1,4 @@
-"""onnx_node: the operation for an ONNX node that graphq has no operation for, or none before shapes are known.
+"""onnx_node: the operation that stands for an ONNX node while graphq has no operation of its own for it.
 
 ONNX's own shape inference gives its types, and ONNX's reference evaluator runs it.
 """
@@ -16,7 +16,10 @@ from graphq.ops.compute import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
-    """What ONNX's own shape inference says of these types; dimensions that depend on data are unknown."""
+    """The output types that ONNX's shape inference gives for these types.
+
+    Dimensions that depend on data are unknown.
+    """
     with importing.hold:
         from graphq.onnx.protos.fallback import infer
     return infer(model.tobytes(), srcs)
@@ -24,7 +27,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Operations of graphq for the node, now that more types or constants are known; None when there are none."""
+    """Operations of graphq for the node, now that more types or constants are known; None if there are none."""
     with importing.hold:
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
@@ -34,10 +37,10 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
     """One ONNX node; needs the package onnx.
 
-    Where graphq has operations for it, now that its operands are known, these run, else ONNX's reference evaluator.
+    If graphq has operations for the node once its operands are known, it runs them, else ONNX's reference evaluator.
 
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
-    that shape inference sees them. `op_type` is the operator's name, for people.
+    that shape inference can use them. `op_type` is the operator's name, for messages.
     """
     with importing.hold:
         from graphq.onnx.importers.importer import evaluated

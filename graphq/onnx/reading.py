@@ -19,19 +19,19 @@ from graphq.onnx.protos.ordering import ordered
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 MAX_BYTES = 2**31 - 1
-"""protobuf's own limit of a message."""
+"""protobuf's own limit of the size of a message."""
 
 LARGE = 1 << 12
-"""Elements from which on the checker need not see a tensor's data: `array_of` looks at data itself."""
+"""Tensors of at least this many elements are hidden from ONNX's checker: `array_of` checks their data itself."""
 
 MAX_NODES = 200_000
-"""Nodes of a model, functions expanded and bodies included."""
+"""The most nodes of a model, with functions expanded and bodies included."""
 
 
 def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
-    """The model, the folder of its external data (None when it is not from a file), and its name in errors.
+    """The model, the folder of its external data (None if it is not from a file), and its name in errors.
 
-    Raises ParseError for what is not a model, GraphError for one that ONNX's checker refuses.
+    Raises ParseError if `source` is not a model, GraphError if ONNX's checker refuses it.
     """
     model, folder, where = _parsed(source)
     _check_count(model, where)
@@ -77,24 +77,26 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
 
 
 def _check(model: ModelProto, where: str) -> None:
-    """ONNX's own checks, of the structure alone where data is large or in other files.
+    """Run ONNX's own checks. If data is large or in other files, they see only the structure.
 
-    The checker takes a serialised model, which it parses again: large tensors, three times in memory, become inputs.
+    The checker takes a serialised model, which it parses again. So large tensors, which would be in memory three times,
+    become inputs.
     """
     try:
         onnx.checker.check_model(_with_types(_without_data(model)))
-    except Exception as e:  # ValidationError, what pybind makes of C++'s, text that is not UTF-8
+    except Exception as e:  # ValidationError, pybind's forms of C++ exceptions, text that is not UTF-8
         _refuse(where, e)
 
 
 OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
-"""Operators that ONNX Runtime has in ONNX's domain, before the operator set (if any) in which ONNX has them."""
+"""Operators that ONNX Runtime has in ONNX's domain, and the operator set (if any) since which ONNX has them."""
 
 
 def _with_microsoft(model: ModelProto) -> ModelProto:
-    """The model, or a copy that names com.microsoft's operators, and ONNX Runtime's in ONNX's domain, as such.
+    """The model, or a copy in which com.microsoft's operators have their domain and its operator set is declared.
 
-    Quantizers forget the operator set, and ONNX Runtime does without.
+    Some quantizers do not declare the operator set, and ONNX Runtime does not require it. ONNX Runtime also has some of
+    these operators in ONNX's domain.
     """
     opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
     imported = any(i.domain == MICROSOFT for i in model.opset_import)
@@ -119,7 +121,7 @@ def _own(node: NodeProto, opset: int) -> bool:
 
 
 def _without_data(model: ModelProto) -> ModelProto:
-    """A copy whose tensors that are large or in other files are inputs."""
+    """A copy in which tensors that are large or in other files are inputs."""
     checked, graph = ModelProto(), model.graph
     for field, value in model.ListFields():
         if field.name != "graph":
@@ -138,9 +140,9 @@ def _without_data(model: ModelProto) -> ModelProto:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """The model with any ranks of inputs and types of outputs where it has none.
+    """The model, in which inputs without a rank and outputs without a type get one.
 
-    They are inferred later, but the checker asks for them.
+    They are inferred later, but the checker requires them.
     """
     graph = model.graph
     for v in graph.output:
@@ -153,7 +155,7 @@ def _with_types(model: ModelProto) -> ModelProto:
 
 
 def _copy(message: Any, name: str, value: Any) -> None:
-    """Set one field of a message to another message's value of it."""
+    """Set one field of a message to the value that another message has in it."""
     if isinstance(value, str | bytes | int | float):
         setattr(message, name, value)
     elif hasattr(value, "CopyFrom"):
@@ -163,7 +165,7 @@ def _copy(message: Any, name: str, value: Any) -> None:
 
 
 def _check_count(model: ModelProto, where: str) -> None:
-    """Refuse models that grow beyond MAX_NODES, or for ever, when their functions are expanded."""
+    """Refuse models that grow beyond MAX_NODES, or endlessly, when their functions are expanded."""
     functions = {(f.domain, f.name): f for f in model.functions}
     known: dict[tuple[str, str], int] = {}
 

@@ -23,9 +23,9 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
     of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations, so that
-    viewers show it as one node; other engines, and `load_onnx`, run the operations. Where that model's shapes are open,
-    the file is for those that the graph's types show. Raises GraphError, naming the
-    operation, for what ONNX cannot say with the same numbers: oneDNN's forms that ONNX's operators lack.
+    viewers show it as one node; other engines, and `load_onnx`, run the operations. If the model's shapes are open, the
+    file is for the shapes in the graph's types. Raises GraphError, naming the operation, for forms of oneDNN that
+    ONNX's operators cannot express with the same numbers.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onnx takes a Graph, got {graph!r}")

@@ -18,7 +18,7 @@ NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))
 """The dtypes that a function takes unless TAKES has others: integers and f64."""
 
 TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NUMBERS)}
-"""Dtypes of functions that do not take NUMBERS: modulo, as ONNX Mod, no floats; remainder also f32."""
+"""The dtypes of functions that do not take NUMBERS: modulo takes no floats, as ONNX Mod; remainder also takes f32."""
 
 
 def _quotient(a: Array, b: Array) -> Array:
@@ -58,7 +58,7 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder"]) -> Array:
     """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
 
-    What remains of a division has the sign of `src_1` in modulo (ONNX Mod), that of `src_0` in remainder (fmod). An
+    The rest of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod). An
     integer divided by zero is an InputError.
     """
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)

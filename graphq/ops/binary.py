@@ -1,8 +1,9 @@
 """Binary and ternary elementwise ops with broadcasting, and prelu.
 
-`auto_broadcast` is oneDNN's: "numpy" broadcasts as NumPy does, "none" asks for equal shapes. The result of add,
-subtract, multiply and divide may be rounded to another float, `dtype`, as oneDNN's may; None is that of the sources, or
-f32 where they differ. add and subtract give f32 of s32, too, each source rounded to f32 first, as oneDNN's do.
+`auto_broadcast` is oneDNN's attribute: "numpy" broadcasts as NumPy does, "none" requires equal shapes. The result of
+add, subtract, multiply and divide may be rounded to another float type, `dtype`, as in oneDNN; None means the type of
+the sources, or f32 if they differ. add and subtract of s32 may have an f32 result; each source is then rounded to f32
+first, as in oneDNN.
 """
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
 @in_f32
 def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
            dtype: DType | None = None) -> Array:
-    """`src_0 / src_1` (oneDNN Divide). By zero: an infinity, or NaN for 0 / 0."""
+    """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
     return src_0 / src_1
 
 

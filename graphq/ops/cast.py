@@ -27,8 +27,8 @@ def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
 def cast(src: Array, *, dtype: DType) -> Array:
     """`src` as `dtype` (ONNX Cast): to floats rounded to nearest even, to integers towards zero, to boolean by != 0.
 
-    Integers wrap. A float beyond the range of an integer, where ONNX says nothing, gives the nearest end of the range,
-    and NaN gives 0, on every CPU.
+    Integers wrap. A float beyond the range of an integer gives the nearest end of the range, and NaN gives 0, on every
+    CPU; ONNX leaves both open.
     """
     if dtype == boolean:
         return np.asarray(src != 0)

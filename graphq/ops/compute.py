@@ -1,7 +1,8 @@
-"""How references round: decorators that widen the operands of a NumPy body and round its results.
+"""Rounding of references: decorators that widen the operands of a NumPy body and round its results.
 
 Arithmetic runs in f32, one IEEE operation at a time; transcendental functions run in f64 and are rounded to f32 once,
-so that results do not depend on the CPU. bf16 and f16 results are rounded from that f32. No NumPy warning gets out.
+so that results do not depend on the CPU. bf16 and f16 results are rounded from that f32. NumPy's warnings are
+suppressed.
 """
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ def quiet(f: Body) -> Body:
 
 
 def in_f32(f: Body) -> Body:
-    """Run the body on f32 operands (s32 ones stay).
+    """Run the body on f32 operands; s32 operands stay s32.
 
-    The result has the dtype of an attribute `dtype`; where there is none, or it is None, that of the operands, or f32
-    when they differ.
+    The result has the dtype of the attribute `dtype`. Without it, or if it is None, it has the dtype of the operands,
+    or f32 if they differ.
     """
     return _computed_in(np.dtype(np.float32), f)
 
@@ -62,7 +63,7 @@ def rounded(y: Any, dtype: np.dtype) -> Array:
 
 
 def widened(x: Array) -> Array:
-    """A float array as f32 (exact), an s32 one as it is."""
+    """A float array as f32, which is exact; an s32 array as it is."""
     return x if x.dtype == np.int32 else x.astype(np.float32)
 
 

@@ -9,11 +9,11 @@ from graphq.ir.op import register_op
 
 
 def infer_constant(*, value: np.ndarray) -> TensorType:
-    """The array's own type; raises GraphError on a dtype that graphq does not have."""
+    """The array's own type; raises GraphError for a dtype that graphq does not have."""
     return TensorType(as_dtype(value.dtype), value.shape)
 
 
 @register_op(infer=infer_constant)
 def constant(*, value: np.ndarray) -> np.ndarray:
-    """The array `value`. No oneDNN op: there a constant is a logical tensor of property "constant"."""
+    """The array `value`. oneDNN has no such op: there a constant is a logical tensor of property "constant"."""
     return value

@@ -1,7 +1,7 @@
 """ONNX's control flow: if_else, loop and scan, whose bodies are graphs that run operation by operation.
 
-A body's inputs are, one by one, the operands. `Graph.specialise` does not change the bodies of loops, so the results of
-a loop have the shapes that its body was built with.
+A body's inputs are the operands, in their order. `Graph.specialise` does not change the bodies of loops, so the results
+of a loop have the shapes that its body was built with.
 """
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from graphq.ops.compute import Array
 from graphq.ops.infer import normal_axis
 
 ASKED = 1 << 24
-"""Bytes that a loop's states and values may take before the limit of memory is asked for."""
+"""Bytes that a loop's states and values may take before the limit of memory is checked."""
 
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A body that runs otherwise than by its operations' references: compiled, say."""
+    """A body that runs in another way than by its operations' references: a compiled one."""
 
     inputs: list[Value]
     outputs: list[Value]
 
     def run(self, feeds: dict[str, Array]) -> list[Array]:
-        """The results for arrays by the inputs' names."""
+        """The results for arrays given by the names of inputs."""
 
 
 def call(body: Graph | Runnable, arrays: Sequence[Array]) -> list[Array]:
@@ -42,7 +42,7 @@ def call(body: Graph | Runnable, arrays: Sequence[Array]) -> list[Array]:
 
 
 def common_type(a: TensorType, b: TensorType) -> TensorType:
-    """What both types are: dimensions that differ are unknown. Raises GraphError for two dtypes."""
+    """The type that covers both types: dimensions that differ are unknown. Raises GraphError for two dtypes."""
     if a.dtype != b.dtype:
         raise GraphError(f"results must have one dtype whichever way they come, got {a} and {b}")
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
@@ -62,7 +62,7 @@ def check_body(body: Graph, types: Sequence[TensorType], results: int | None = N
 
 
 def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:
-    """One boolean; what both bodies give."""
+    """The condition is one boolean; the results have the types that both bodies give."""
     if cond.dtype != boolean or cond.shape not in ((), (1,), None):
         raise GraphError(f"'cond' must be one boolean, got {cond}")
     for body in (then_body, else_body):
@@ -75,7 +75,7 @@ def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_bo
 
 def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
                     attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """The branch of a condition that became a constant, or bodies of the types and constants known now."""
+    """The chosen branch if the condition is a constant now, or bodies of the types and constants that are known now."""
     cond, *srcs = (v for v in operands if v is not None)
     bodies = attrs["then_body"], attrs["else_body"]
     if cond.data is not None:
@@ -92,7 +92,7 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
 
 
 def _known(body: Graph, srcs: Sequence[Value]) -> Graph:
-    """The body for operands of these types; constants among them go into it."""
+    """The body for operands of these types; constants among the operands become constants of the body."""
     pairs = [(str(v.name), x) for v, x in zip(body.inputs, srcs, strict=True)]
     return body.specialise({n: x.type for n, x in pairs if x.data is None},
                            {n: x.data for n, x in pairs if x.data is not None})
@@ -114,13 +114,13 @@ def inlined(graph: Graph, body: Graph, srcs: Sequence[Value]) -> list[Value]:
 
 @register_op(infer=infer_if_else, resolve=resolve_if_else)
 def if_else(cond: Array, *srcs: Array, then_body: Graph, else_body: Graph) -> tuple[Array, ...]:
-    """The results of `then_body` where `cond` is true, else of `else_body`, both of the same operands (ONNX If)."""
+    """The results of `then_body` if `cond` is true, else of `else_body`, both on the same operands (ONNX If)."""
     return tuple(call(then_body if bool(cond.reshape(())) else else_body, srcs))
 
 
 def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Graph,
                states: int) -> tuple[TensorType, ...]:
-    """The first `states` operands are carried along; what else the body gives is stacked."""
+    """The first `states` operands are carried from iteration to iteration; further results of the body are stacked."""
     for name, t, dtype in (("trips", trips, s64), ("cond", cond, boolean)):
         if t.dtype != dtype or t.shape not in ((), (1,), None):
             raise GraphError(f"'{name}' must be one {dtype}, got {t}")
@@ -143,9 +143,9 @@ def _stacked(t: TensorType) -> TensorType:
 def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> tuple[Array, ...]:
     """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
 
-    The body takes (iteration, cond, states, other operands) and gives (cond, states, values); it gives the last states,
-    and the values of all iterations, stacked. Raises CompileError when states and values, which may grow with each
-    turn, take more memory than a model may (`graphq.base.budget`).
+    The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The results are the
+    last states, and the values of all iterations, stacked. Raises CompileError if states and values, which may grow
+    with each iteration, take more memory than a model may (`graphq.base.budget`).
     """
     carried, rest = list(srcs[:states]), srcs[states:]
     going, most = bool(cond.reshape(())), int(trips.reshape(()))
@@ -167,14 +167,14 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
 
 
 def _stack(values: list[Array], type: TensorType) -> Array:
-    """The values along a new first axis; of no values, dimensions that are not known are 0."""
+    """Stack the values along a new first axis; if there are none, unknown dimensions become 0."""
     return np.stack(values) if values else np.empty((0, *(d or 0 for d in type.shape or ())), type.dtype.numpy)
 
 
 def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_axes: tuple[int, ...],
                reverse_inputs: tuple[bool, ...], output_axes: tuple[int, ...],
                reverse_outputs: tuple[bool, ...]) -> tuple[TensorType, ...]:
-    """`states` operands are carried along, the next `scanned` taken apart; other results are put together."""
+    """`states` operands are carried along, the next `scanned` are cut into slices; further results are stacked."""
     if states < 0 or scanned < 1 or states + scanned > len(srcs):
         raise GraphError(f"states and scanned operands must be among {len(srcs)}, got {states} and {scanned}")
     results = [v.type for v in body.outputs]
@@ -213,8 +213,8 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
          output_axes: list[int], reverse_outputs: list[bool]) -> tuple[Array, ...]:
     """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-    The body takes (states, slices, other operands) and gives (states, values), which are stacked along their axes. An
-    operand or result marked reverse goes from its end to its beginning.
+    The body takes (states, slices, other operands) and returns (states, values), where values are stacked along their
+    axes. An operand or result that is marked as reverse goes from its end to its beginning.
     """
     carried, rest = list(srcs[:states]), srcs[states + scanned:]
     parts = [np.moveaxis(x, axis, 0)[::-1 if back else 1] for x, axis, back

@@ -33,7 +33,7 @@ COLUMNS = 2**22
 
 
 def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
-    """The axes of O, I and the `count` spatial ones in weights of that format."""
+    """The numbers of the axes O, I and the `count` spatial ones in weights of that format."""
     spatial = weights_format.index("X")
     axes = {"X": range(spatial, spatial + count)}
     for k, letter in enumerate(weights_format.replace("X", "")):
@@ -55,7 +55,7 @@ def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, .
 
 
 def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
-    """One float dtype, a one-dimensional bias, at least one group."""
+    """Check for one float dtype, a one-dimensional bias, and at least one group."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, weights=weights, bias=bias)
     if groups < 1:
@@ -65,7 +65,7 @@ def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None
 
 
 def known_channels(out: Dim, bias: TensorType | None) -> Dim:
-    """The output's channels, which are the bias's elements; raises GraphError when they differ."""
+    """The number of output channels, which equals the bias's size; raises GraphError if they differ."""
     if bias is None or bias.shape is None:
         return out
     check_channels("the elements of 'bias'", bias.shape[0], out, bias.shape, "the output's channels")
@@ -99,11 +99,11 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
 def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                 pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1,
                 data_format: DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO") -> Array:
-    """Convolution over any number of spatial axes (oneDNN Convolution), without turning the kernel over.
+    """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-    `auto_pad` other than none makes `pads_begin` and `pads_end` meaningless: same_* pads to an output of
-    ceil(size / stride), the odd element at the end (upper) or the beginning (lower). Products are summed in f64 and
-    rounded to f32 once; the bias is added in f32; then comes the rounding to the dtype of `src`.
+    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored: same_* pads to an output of ceil(size / stride),
+    an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
+    the bias is added in f32; then the result is rounded to the dtype of `src`.
     """
     x = to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
@@ -114,15 +114,15 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
-    """`y` [n, c, spatial...] plus one element of `bias` a channel, in f32."""
+    """`y` [n, c, spatial...] plus the element of `bias` for each channel, in f32."""
     return y if bias is None else y + bias.astype(np.float32).reshape(-1, *[1] * (y.ndim - 2))
 
 
 def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: Pads,
               groups: int, result: type = np.float32) -> Array:
-    """The sums of x [n, c, ...] with w [o, c / groups, ...], rounded to `result` once.
+    """The sums of products of x [n, c, ...] and w [o, c / groups, ...], rounded to `result` once.
 
-    They are matrix products over columns of windows.
+    They are computed as matrix products over columns of windows.
     """
     count, taps = len(strides), w.shape[2:]
     x = padded(x, pads)

@@ -27,9 +27,11 @@ from graphq.ops.window import (
 
 
 def transposed_padding(auto_pad: str, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
-    """What is cut off at both ends of one axis; `same_*` gives size * stride elements where the window spans a stride.
+    """The elements that are cut off at both ends of an axis.
 
-    Measured on oneDNN 3.13: the odd element is cut at the end (upper) or the beginning (lower).
+    `same_*` gives size * stride elements if a window spans a stride.
+
+    Measured on oneDNN 3.13: an odd element is cut off at the end (upper) or the beginning (lower).
     """
     if auto_pad == "none":
         return begin, end
@@ -49,7 +51,7 @@ def _output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_
 
 
 def more_at_end(output_padding: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
-    """One `output_padding` a spatial axis; oneDNN's files write 12 values, of which those without an axis are 0."""
+    """The `output_padding` of each spatial axis; oneDNN's files have 12 values, which are 0 beyond the last axis."""
     if output_padding is None:
         return (0,) * count
     values, rest = output_padding[:count], output_padding[count:]
@@ -86,11 +88,11 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
                    pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none",
                    output_padding: list[int] | None = None, groups: int = 1, data_format: DataFormat = "NXC",
                    weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI") -> Array:
-    """The transpose of a convolution, which gives every source element times the kernel (oneDNN ConvTranspose).
+    """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
 
-    In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 knows IOX and
-    XOI, its default; its documentation says OIX and XIO. The pads are cut off from the full result, `output_padding`
-    zeros come at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32.
+    In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
+    IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
+    zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32.
     """
     count = src.ndim - 2
     x = to_channels_first(src, data_format).astype(np.float64)

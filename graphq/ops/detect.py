@@ -14,7 +14,10 @@ from graphq.ops.infer import expect_dtype, show
 def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: TensorType | None = None,
                               iou_threshold: TensorType | None = None, score_threshold: TensorType | None = None, *,
                               center_point_box: bool) -> TensorType:
-    """f32 [N, boxes, 4] and [N, classes, boxes], `most` s64; how many are picked is known when it runs."""
+    """Boxes are f32 [N, boxes, 4], scores [N, classes, boxes], `most` is s64.
+
+    The number of picked boxes is known at run time.
+    """
     for name, t, dtype in (("boxes", boxes, f32), ("scores", scores, f32), ("most", most, s64),
                            ("iou_threshold", iou_threshold, f32), ("score_threshold", score_threshold, f32)):
         if t is not None:
@@ -33,11 +36,12 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
 @quiet
 def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, iou_threshold: Array | None = None,
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:
-    """Rows (image, class, box) of the boxes of each class whose overlap with no better one is above the threshold.
+    """Non-maximum suppression: drop the boxes of a class that overlap a better one by more than the threshold.
 
-    The best score first, of equal ones the first box, `most` a class (none when absent); scores must be above
-    `score_threshold`. A box is two opposite corners y, x, or its center x, y, width and height (ONNX
-    NonMaxSuppression; f32 as ONNX Runtime computes it).
+    The result has a row (image, class, box) for each box that is kept: the best score first, of equal scores the first
+    box, at most `most` boxes a class (none if it is absent). Scores must be above `score_threshold`. A box is two
+    opposite corners y, x, or its center x, y, width and height (ONNX NonMaxSuppression; f32 as ONNX Runtime computes
+    it).
     """
     limit = 0 if most is None else int(most.reshape(()))
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(()))
@@ -67,7 +71,7 @@ def _corners(boxes: Array, center: bool) -> Array:
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box and others; 0 where one of the areas is not positive."""
+    """Intersection over union of a box and others; 0 if an area is not positive."""
     sides = np.minimum(others[2:4], box[2:4]) - np.maximum(others[:2], box[:2])
     common = np.where((sides > 0).all(axis=0), sides[0] * sides[1], np.float32(0))
     union = others[4] + box[4] - common

@@ -12,7 +12,10 @@ from graphq.ops.infer import FLOATS, expect_dtype
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
-    """Float source; seed and offset are integers of 32 or 64 bits, the probability f32; these three are one number."""
+    """The source is a float; seed and offset are integers of 32 or 64 bits, the probability f32.
+
+    Each of the three is one number.
+    """
     expect_dtype("src", src, FLOATS)
     expect_dtype("probability", probability, (f32,))
     for name, t in (("seed", seed), ("offset", offset)):
@@ -27,11 +30,11 @@ def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probabi
 @register_op(infer=infer_dropout, rows="kept")
 @quiet
 def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array:
-    """`src / (1 - p)` where a random number in [0, 1) is above p, else 0 (oneDNN Dropout), p the probability.
+    """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
-    The numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
-    counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter
-    (i', i' + 1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
+    The random numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
+    counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter (i', i' +
+    1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
     """
     p = np.float32(probability.reshape(()))
     words = random_words(src.size, int(seed.reshape(())), int(offset.reshape(())))

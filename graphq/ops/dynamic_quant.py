@@ -1,7 +1,7 @@
 """The operations dynamic_quantize and dynamic_dequantize, whose scales and zero points are tensors.
 
-With `qtype` per_tensor there is one of each ([] or [1]), with per_channel one of each for every index along `axis`;
-per_group (dequantize only) has one for each block of `group_shape` elements.
+With `qtype` per_tensor there is one scale and one zero point ([] or [1]), with per_channel one for every index along
+`axis`, and with per_group (only for dequantize) one for each block of `group_shape` elements.
 """
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
                      qtype: Literal["per_tensor", "per_channel"] = "per_tensor", axis: int = 1) -> Array:
     """`saturate(rint(src / scales) + zps)`, ties to even, as quantize does (oneDNN DynamicQuantize).
 
-    A scale of zero or below divides like any other number; NaN gives the zero point, saturated. f8, which oneDNN does
-    not have here, is as in quantize.
+    A scale of zero or below divides like any other number; NaN gives the zero point, saturated. Results of f8, which
+    oneDNN does not have here, are as in quantize.
     """
     q = src / _spread(scales, qtype, axis, src.shape, ())
     if dtype.kind == "float":
@@ -134,10 +134,10 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
 def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
                        qtype: Literal["per_tensor", "per_channel", "per_group"] = "per_tensor", axis: int = 1,
                        group_shape: tuple[int, ...] = (), dtype: DType | None = None) -> Array:
-    """`(src - zps) * scales` in f32, the difference exact, rounded to `dtype` (oneDNN DynamicDequantize).
+    """`(src - zps) * scales` in f32, where the difference is exact, rounded to `dtype` (oneDNN DynamicDequantize).
 
-    per_group: `group_shape` has the size of a group along each axis, and scales and zps one value a group. `dtype` None
-    is that of the scales.
+    per_group: `group_shape` has the size of a group along each axis; scales and zps have one value for each group. A
+    `dtype` of None means that of the scales.
     """
     groups = tuple(group_shape)
     blocks = _blocks(src.shape, groups)

@@ -53,14 +53,14 @@ def round_(src: Array) -> Array:
 @register_op(infer=infer_unary, elementwise=True, lanes=lambda src: op("floor", src), onnx="Floor")
 @in_f32
 def floor(src: Array) -> Array:
-    """The greatest integer that is not above it (ONNX Floor)."""
+    """The greatest integer that is not above the number (ONNX Floor)."""
     return np.floor(src)
 
 
 @register_op(infer=infer_unary, elementwise=True, lanes=lambda src: -op("floor", -src), onnx="Ceil")
 @in_f32
 def ceil(src: Array) -> Array:
-    """The least integer that is not below it (ONNX Ceil)."""
+    """The least integer that is not below the number (ONNX Ceil)."""
     return np.ceil(src)
 
 
@@ -126,7 +126,7 @@ def erf(src: Array) -> Array:
 @register_op(infer=infer_unary, elementwise=True, lanes=elementary.gelu, bound=Curve(1.13, 0.35, 1, 6), exact=False)
 @in_f64
 def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> Array:
-    """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas say.
+    """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas give.
 
     gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
     """
@@ -140,7 +140,7 @@ def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> 
              onnx="Mish")
 @in_f64
 def mish(src: Array) -> Array:
-    """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula says."""
+    """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula gives."""
     return src * np.tanh(np.logaddexp(0, src))
 
 
@@ -169,9 +169,9 @@ def infer_pow(src: TensorType, *, beta: float) -> TensorType:
 
 @register_op(infer=infer_pow, elementwise=True)
 def pow_(src: Array, *, beta: float) -> Array:
-    """`src**beta` (oneDNN Pow), a beta of 3 by two products as in ONNX Runtime.
+    """`src**beta` (oneDNN Pow); for a beta of 3 two products, as in ONNX Runtime.
 
-    NaN below zero when beta is not an integer.
+    NaN below zero if beta is not an integer.
     """
     return _cube(src) if beta == 3 else _power(src, beta=beta)
 
@@ -198,5 +198,5 @@ def infer_type_cast(src: TensorType, *, dtype: DType) -> TensorType:
 @register_op(infer=infer_type_cast, elementwise=True, lanes=lambda src: src)
 @quiet
 def type_cast(src: Array, *, dtype: DType) -> Array:
-    """`src` as `dtype`, rounded to nearest even; beyond the range an infinity (oneDNN TypeCast)."""
+    """`src` as `dtype`, rounded to nearest even; numbers beyond the range become infinities (oneDNN TypeCast)."""
     return src.astype(dtype.numpy)

@@ -12,12 +12,12 @@ from graphq.ops.compute import Array, in_f32
 from graphq.ops.infer import FLOATS, expect_dtype, expect_same_dtype
 
 CUBIC = np.float32(-0.75)
-"""The slope of the cubic's outer parts."""
+"""The parameter of Keys' cubic convolution."""
 
 
 def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_mode: str,
                       align_corners: bool) -> TensorType:
-    """[N, C, spatial sizes] and [N, sizes of the result, a coordinate for each spatial axis]."""
+    """The source is [N, C, spatial sizes], the grid [N, sizes of the result, a coordinate for each spatial axis]."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, grid=grid)
     if grid.shape is None:
@@ -39,10 +39,11 @@ def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_m
 def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "cubic"] = "linear",
                 padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
                 align_corners: bool = False) -> Array:
-    """`src` [N, C, ...] at the places of `grid` [N, ..., k], whose last axis has the last spatial axis first.
+    """`src` [N, C, ...] at the coordinates in `grid` [N, ..., k], whose last axis has the last spatial axis first.
 
-    -1 and 1 are the centers of the first and last elements with `align_corners`, else their outer edges. What lies
-    outside is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes it).
+    With `align_corners` -1 and 1 are the centers of the first and last elements, else their outer edges. Outside of the
+    image the value is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes
+    it).
     """
     batch, channels, *sizes = src.shape
     points = [_placed(grid[..., ~d].reshape(batch, -1), size, align_corners) for d, size in enumerate(sizes)]
@@ -53,7 +54,7 @@ def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "
 
 
 def _placed(n: Array, size: int, align_corners: bool) -> Array:
-    """Coordinates of -1 to 1 as places of elements."""
+    """Convert coordinates from -1 to 1 into positions among the elements."""
     one, two = np.float32(1), np.float32(2)
     if align_corners:
         return (n + one) / two * np.float32(size - 1)
@@ -61,7 +62,7 @@ def _placed(n: Array, size: int, align_corners: bool) -> Array:
 
 
 def _taps(x: Array, size: int, mode: str, padding: str, align_corners: bool) -> list[tuple[Array, Array, Array]]:
-    """Of the elements that a place reads along an axis: their index, whether they are there, their weight."""
+    """The elements that each position reads along an axis: their index, whether they exist, and their weight."""
     if mode == "nearest":
         steps, weights, first = [0], [np.ones_like(x)], np.rint(x)
     else:
@@ -73,7 +74,7 @@ def _taps(x: Array, size: int, mode: str, padding: str, align_corners: bool) -> 
 
 
 def _cubic(x: Array) -> list[Array]:
-    """Weights of four neighbours by Keys' cubic convolution, `x` from the second one."""
+    """The weights of four neighbours by Keys' cubic convolution; `x` is the distance from the second one."""
     a, one, two, three, four, five, eight = CUBIC, *map(np.float32, (1, 2, 3, 4, 5, 8))
 
     def outer(d: Array) -> Array:
@@ -86,7 +87,7 @@ def _cubic(x: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
-    """Indices within the axis, and which of the elements are there."""
+    """Indices within the axis, and which of the elements exist."""
     there = (place >= 0) & (place < size)
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
@@ -97,7 +98,7 @@ def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple
 
 
 def _mirrored(beyond: Array, low: float, high: float) -> Array:
-    """The place so far beyond the lower edge, mirrored at the edges until it is between them."""
+    """The position `beyond` the lower edge, mirrored at the edges until it is between them."""
     span = np.float32(high - low)
     turns = np.trunc(beyond / span)
     rest = beyond - turns * span
@@ -106,7 +107,7 @@ def _mirrored(beyond: Array, low: float, high: float) -> Array:
 
 def _sum(src: Array, sizes: list[int], taps: list[list[tuple[Array, Array, Array]]], index: Array,
          there: Array) -> Array:
-    """The sum over the taps of the axes that remain, from the elements at `index` of those before."""
+    """The sum over the taps of the remaining axes, from the elements at `index` along the axes before."""
     if not taps:
         return np.where(there[:, None], np.take_along_axis(src, index[:, None], axis=2), np.float32(0))
     terms = [weight[:, None] * _sum(src, sizes[1:], taps[1:], index * sizes[0] + k, there & known)

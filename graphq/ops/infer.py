@@ -40,7 +40,7 @@ def expect_same_dtype(**operands: TensorType | None) -> None:
 
 
 def output_dtype(src: DType, dtype: DType | None, table: dict[DType, tuple[DType, ...]]) -> DType:
-    """The output's dtype: `dtype`, or that of the source when it is None; raises GraphError when not in `table`."""
+    """The output's dtype: `dtype`, or the source's if it is None; raises GraphError if it is not in `table`."""
     if dtype is None:
         return src
     if dtype not in table[src]:
@@ -97,7 +97,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def equal_shapes(*shapes: Shape) -> Shape:
-    """The one shape that all shapes are (auto_broadcast "none"); raises GraphError when they differ."""
+    """The shape that all shapes must equal (auto_broadcast "none"); raises GraphError if they differ."""
     known = [s for s in shapes if s is not None]
     if not known:
         return None
@@ -121,10 +121,11 @@ def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
 
 def binary_rule(*, mixed: bool = False, integer: bool = False,
                 result: DType | None = None) -> Callable[..., TensorType]:
-    """The `infer` of a binary op: both operands f32, bf16 or f16, and the broadcast of their shapes.
+    """The `infer` of a binary op: both operands are f32, bf16 or f16, and their shapes broadcast.
 
-    `mixed` allows f32 with bf16 or f16, which gives f32; with an attribute `dtype` any floats, which give that one.
-    `integer` allows s32, and with a `dtype` of f32 any of s32 and f32; `result` fixes the output's dtype.
+    `mixed` allows f32 with bf16 or f16, with an f32 result; with an attribute `dtype` it allows any floats, and the
+    result has that dtype. `integer` allows s32 and, with a `dtype` of f32, any combination of s32 and f32. `result`
+    fixes the output's dtype.
     """
     allowed = (*FLOATS, s32) if integer else FLOATS
 

@@ -27,7 +27,7 @@ def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """`x - zero_point` in f64, one zero point for all, or one for each index of `axis`."""
+    """`x - zero_point` in f64, with one zero point for all, or one for each index of `axis`."""
     if zero_point is None:
         return x.astype(np.float64)
     z = zero_point.astype(np.float64)
@@ -37,12 +37,12 @@ def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
 
 
 def _wrapped(y: Array) -> Array:
-    """Exact integers of f64 in s32, which wraps."""
+    """Convert integers in f64 to s32, modulo 2**32."""
     return np.asarray(y.astype(np.int64).astype(np.int32))
 
 
 def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> None:
-    """A zero point must broadcast to its tensor, and not the other way round."""
+    """Check that a zero point broadcasts to its tensor, and does not enlarge it."""
     if not src or zero_point is None or zero_point.shape is None:
         return
     z = zero_point.shape
@@ -55,7 +55,7 @@ def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> No
 
 def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType | None = None,
                          b_zero_point: TensorType | None = None) -> TensorType:
-    """numpy.matmul's shapes; zero points are one, a vector (by rows of a, columns of b), or broadcast."""
+    """Shapes are as in numpy.matmul; a zero point is one number, a vector (rows of a, columns of b), or broadcasts."""
     _check("a", a, a_zero_point)
     _check("b", b, b_zero_point)
     _fits(a.shape, a_zero_point, -2, "a")
@@ -76,7 +76,10 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
                        weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
                        pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
                        auto_pad: str, groups: int) -> TensorType:
-    """As a convolution, channels first; one zero point, or one for each output channel of the weights."""
+    """Shapes are as in a convolution with channels first.
+
+    A zero point is one number, or one for each output channel of weights.
+    """
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
     if src_zero_point is not None and src_zero_point.shape not in ((), (1,), None):
@@ -92,9 +95,9 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
 def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None,
                  weights_zero_point: Array | None = None, *, strides: list[int], pads_begin: list[int],
                  pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1) -> Array:
-    """The convolution [n, c, ...] of `src - src_zero_point` with [o, c / groups, ...] as s32 (ONNX ConvInteger).
+    """The convolution of `src - src_zero_point` with weights [o, c / groups, ...] as s32 (ONNX ConvInteger).
 
-    Padding is the zero point.
+    Channels come first, [n, c, ...]. The padding is the zero point.
     """
     x, w = _less(src, src_zero_point, 0), _less(weights, weights_zero_point, 0)
     pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
@@ -112,8 +115,8 @@ def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
 def dynamic_range(src: Array) -> tuple[Array, Array]:
     """The scale and zero point by which u8 covers all of `src` and 0 (ONNX DynamicQuantizeLinear).
 
-    With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, and 1 / 255 where both are 0;
-    `zero_point = rint(clip(-low / scale, 0, 255))`, all in f32.
+    With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, or 1 / 255 if both are 0; `zero_point =
+    rint(clip(-low / scale, 0, 255))`, all in f32.
     """
     scale, zp = u8_range(src)
     return np.asarray(scale), np.asarray(zp)

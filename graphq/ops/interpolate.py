@@ -21,7 +21,10 @@ from graphq.ops.window import DataFormat, channels_first, from_channels_first, i
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
                       coordinate_transformation_mode: str, sizes: tuple[int, ...], scales: tuple[float, ...],
                       data_format: str) -> TensorType:
-    """The spatial sizes of `sizes`, or those of the source times `scales`, rounded down, or unknown by a tensor."""
+    """The spatial sizes are `sizes`, or those of the source times `scales`, rounded down.
+
+    Given by a tensor they are unknown.
+    """
     expect_dtype("src", src, FLOATS)
     given = [name for name, x in (("sizes", sizes), ("scales", scales), ("sizes_tensor", sizes_tensor)) if x]
     if len(given) != 1:
@@ -69,13 +72,15 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 coordinate_transformation_mode: Literal["half_pixel", "align_corners", "asymmetric"] = "half_pixel",
                 sizes: tuple[int, ...] = (), scales: tuple[float, ...] = (),
                 data_format: DataFormat = "NXC") -> Array:
-    """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
+    """Resize the spatial axes (oneDNN Interpolate).
 
-    Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at
-    `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have);
-    `scales` only give the new sizes, as in oneDNN. nearest takes the
-    nearest element, the upper one of two; linear a mean of the two around, along every axis; both keep to the source's
-    ends. Places and means are those of ONNX Runtime's CPU kernel, step by step in f32.
+    The modes linear, bilinear and trilinear are equal: they go over all axes.
+
+    Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new -
+    1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have); `scales` only give the new
+    sizes, as in oneDNN. Mode nearest takes the nearest element, the upper one of two; linear takes a mean of the two
+    neighbours along every axis; both clamp at the source's ends. Positions and means are computed as in ONNX Runtime's
+    CPU kernel, step by step in f32.
     """
     x = to_channels_first(src, data_format).astype(np.float32)
     old = x.shape[2:]
@@ -113,7 +118,7 @@ def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
 def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array, Array, Array]:
     """For each of `new` elements of an axis: its two neighbours among `old` elements, and the second one's f32 weight.
 
-    Where both neighbours are the last element, the weight is 1/2.
+    If both neighbours are the last element, the weight is 1/2.
     """
     expect(64 * new, f"the places of {new} elements among {old}")
     if mode == "nearest":

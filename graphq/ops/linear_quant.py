@@ -1,7 +1,7 @@
-"""The operations quantize_linear and dequantize_linear: ONNX's forms that quantize and dequantize do not have.
+"""The operations quantize_linear and dequantize_linear: forms of ONNX that quantize and dequantize do not have.
 
-Scales and zero points are tensors: one for all elements, one for each index of `axis`, or (`block_size` > 0) one for
-each block of `block_size` elements along `axis`, of which the last may be smaller.
+Scales and zero points are tensors: one number for all elements, one for each index of `axis`, or (if `block_size` > 0)
+one for each block of `block_size` elements along `axis`. The last block may be smaller.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> N
 
 
 def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
-    """Scales or zero points so that they broadcast with a tensor of `shape`."""
+    """Reshape or repeat scales or zero points so that they broadcast with a tensor of `shape`."""
     if values.size == 1 and not block_size:
         return values.reshape(())
     k = axis % len(shape)
@@ -79,9 +79,9 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
                     block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
     """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
 
-    The quotient is rounded to `precision`. Floats: it is, plus a zero point where there is one, rounded to nearest
-    even, beyond the range to the greatest finite value, infinities included, or without `saturate` to what the dtype
-    has there (an infinity or NaN).
+    The quotient is rounded to `precision`. For a float dtype the quotient, plus the zero point if there is one, is
+    rounded to nearest even. Beyond the range it becomes the greatest finite value, infinities included, or without
+    `saturate` an infinity or NaN, whichever the dtype has.
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
     # Division in f64 rounds to f32, bf16 and f16 as one division there does: 53 >= 2 * 24 + 2 bits.
@@ -112,7 +112,7 @@ def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: Tens
 @quiet
 def dequantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType = t.f32,
                       axis: int = 1, block_size: int = 0) -> Array:
-    """`(src - zero_point) * scale` in f32, the difference exact, rounded to `dtype` (ONNX DequantizeLinear)."""
+    """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""
     s = spread(scale.astype(np.float32), src.shape, axis, block_size)
     if as_dtype(src.dtype).kind == "float":
         x = src.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Comparisons of any numbers, operations on booleans, and tests for NaN and infinities, as ONNX has them."""
+"""Comparisons of numbers of any dtype, operations on booleans, and tests for NaN and infinities, as in ONNX."""
 from __future__ import annotations
 
 import numpy as np
@@ -13,7 +13,7 @@ from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
 
 
 def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:
-    """One dtype that NumPy computes with, the broadcast of both shapes; booleans out."""
+    """Both operands have one dtype that NumPy computes with; the result is boolean, and the shapes broadcast."""
     expect_dtype("src_0", src_0, CASTABLE)
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(boolean, broadcast(src_0.shape, src_1.shape))
@@ -73,7 +73,7 @@ def logical_and(src_0: Array, src_1: Array) -> Array:
 
 @register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("or", a, b), onnx="Or")
 def logical_or(src_0: Array, src_1: Array) -> Array:
-    """Whether one is true (ONNX Or)."""
+    """Whether at least one is true (ONNX Or)."""
     return np.asarray(src_0 | src_1)
 
 

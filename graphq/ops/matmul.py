@@ -18,7 +18,10 @@ OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: 
 
 def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None = None, *, transpose_a: bool,
                  transpose_b: bool, accumulation_mode: str, dtype: DType | None) -> TensorType:
-    """numpy.matmul's shapes: equal k, broadcast batch dimensions, a 1-D operand's added dimension left out."""
+    """Shapes are as in numpy.matmul: equal k, broadcast batch dimensions.
+
+    The result lacks the dimension added to a 1-D operand.
+    """
     for name, t in (("src", src), ("weights", weights)):
         expect_dtype(name, t, FLOATS)
         if t.shape == ():
@@ -55,7 +58,7 @@ def _product(a: Shape, b: Shape) -> Shape:
 
 
 def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
-    """A bias broadcasts to the output; the weights have columns."""
+    """Check that the bias broadcasts to the output, and that the weights have columns."""
     if weights is not None and len(weights) == 1:
         raise GraphError(f"'bias' needs weights with columns, got weights {show(weights)}")
     shape = bias.shape
@@ -78,8 +81,8 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
     """`src @ weights`, plus `bias`, which is [n] or broadcasts to the result (oneDNN MatMul).
 
     Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
-    summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then comes the
-    rounding to `dtype` (None: that of `src`).
+    summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then the
+    result is rounded to `dtype` (None: that of `src`).
     """
     out_dtype = src.dtype if dtype is None else dtype.numpy
     a, b = src.astype(np.float64), weights.astype(np.float64)
@@ -92,7 +95,7 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
 
 
 def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> TensorType:
-    """One float dtype; the bias has one element a channel."""
+    """Both operands have one float dtype; the bias has one element for each channel."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, bias=bias)
     if bias.shape is not None and len(bias.shape) != 1:
@@ -111,7 +114,7 @@ def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> Te
 @register_op(infer=infer_bias_add, elementwise=True, lanes=lambda src, bias: src + bias, bound="sum", layout="anchor")
 @in_f32
 def bias_add(src: Array, bias: Array, *, data_format: Literal["NCX", "NXC"] = "NXC") -> Array:
-    """`src + bias`, one element of `bias` a channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""
+    """`src + bias`, with one element of `bias` for each channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""
     if data_format == "NCX":
         bias = bias.reshape(-1, *[1] * (src.ndim - 2))
     return src + bias

@@ -15,7 +15,7 @@ from graphq.ops.infer import broadcast, expect_dtype, normal_axis, show
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
-    """The dimensions of the indices in place of that of the axis."""
+    """The dimensions of the indices replace the dimension of the axis."""
     expect_dtype("indices", indices, (s32, s64))
     if src.shape is None:
         return TensorType(src.dtype, None)
@@ -27,9 +27,9 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 
 @register_op(infer=infer_gather, rows="gathered")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """`src` at `indices` along `axis`; negative ones count from the end (ONNX Gather).
+    """`src` at `indices` along `axis`; negative indices count from the end (ONNX Gather).
 
-    Raises InputError for an index outside.
+    Raises InputError for an index out of range.
     """
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
@@ -64,12 +64,12 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
 
 
 def _count(start: int, end: int, step: int) -> int:
-    """As `len(range(start, end, step))`."""
+    """The number of elements, as `len(range(start, end, step))`."""
     return largest(0, -((start - end) // step))
 
 
 def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
-    """ONNX's clamping: numbers from the end are negative, and what lies outside is the end itself."""
+    """Resolve bounds as ONNX does: negative numbers count from the end, and bounds outside are clamped to the ends."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start, end = (x + size if x < 0 else x for x in (start, end))
     return min(max(start, max(low, 0)), high), min(max(end, low), high), step
@@ -106,9 +106,9 @@ def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[i
 @register_op(infer=infer_pad, rows="padded")
 def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
         mode: Literal["constant", "edge", "reflect", "wrap"] = "constant", value: float = 0.0) -> Array:
-    """`src` with elements before and after along each axis; negative numbers take some away (ONNX Pad).
+    """`src` with elements added before and after along each axis; negative numbers remove elements (ONNX Pad).
 
-    They are `value`, or what `mode` says as numpy.pad does.
+    The new elements are `value`, or depend on `mode` as in numpy.pad.
     """
     kept = tuple(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
     widths = [(max(b, 0), max(e, 0)) for b, e in zip(pads_begin, pads_end, strict=True)]

@@ -33,7 +33,7 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero"] =
             dtype: DType | None = None, keep_stats: bool = False) -> Array | tuple[Array, Array]:
     """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
 
-    A row of -inf alone gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
+    A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
     `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
     """
     x = src.astype(np.float64)

@@ -52,7 +52,7 @@ def _check_affine(use_affine: bool, gamma: TensorType | None, beta: TensorType |
 
 def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType,
                                variance: TensorType, *, epsilon: float, data_format: str) -> TensorType:
-    """Four parameters of one dtype, each with one element a channel."""
+    """Four parameters have one dtype, and each has one element per channel."""
     parameters = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
     _check_parameters(src, PARAMETERS, **parameters)
     _check_epsilon(epsilon)
@@ -91,7 +91,7 @@ def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
 
 
 def _check_normalised(src: TensorType, axis: int, **parameters: TensorType | None) -> Shape:
-    """The dimensions before `axis`; raises GraphError unless the parameters have those from it on."""
+    """The dimensions before `axis`, which statistics have; raises GraphError if `axis` is out of range."""
     if src.shape is None:
         return None
     k = normal_axis(axis, src.shape, "begin_norm_axis")
@@ -111,8 +111,9 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
                epsilon: float = 1e-5) -> Array | tuple[Array, Array, Array]:
     """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
 
-    With `use_affine`, times `gamma` plus `beta`; without it they are ignored. With `keep_stats` mean and variance, of
-    the axes before, are a second and third output in gamma's dtype (f32 without gamma).
+    With `use_affine` the result is multiplied by `gamma`, and `beta` is added; without it they are ignored. With
+    `keep_stats` mean and variance, over the axes before, are a second and third output in gamma's dtype (f32 without
+    gamma).
     """
     rest = src.shape[begin_norm_axis % src.ndim:]
     head = src.shape[:src.ndim - len(rest)]
@@ -123,7 +124,7 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
 
 
 def _standardised(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """Mean 0 and variance 1 along the last axis, the mean and the variance, in f64."""
+    """x with mean 0 and variance 1 along the last axis, the mean and the variance, in f64."""
     x = x.astype(np.float64)
     count = x.shape[-1]
     mean = x.sum(axis=-1) / np.float64(count)
@@ -169,7 +170,8 @@ def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
                data_format: DataFormat = "NXC") -> Array | tuple[Array, Array, Array]:
     """`(src - mean) / sqrt(variance + epsilon)` over each image's groups of channels (oneDNN GroupNorm).
 
-    With `use_affine`, times `gamma` plus `beta`, one of each a channel. Statistics [n, groups] as in layer_norm.
+    With `use_affine` the result is multiplied by `gamma`, and `beta` is added; both have one element per channel.
+    Statistics [n, groups] are as in layer_norm.
     """
     x = src if data_format == "NCX" else np.moveaxis(src, -1, 1)
     y, mean, variance = _standardised(x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups), epsilon)
@@ -204,7 +206,7 @@ def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, b
 
 
 def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: float, data_format: str) -> TensorType:
-    """A window of at least one channel; the source has a channel axis."""
+    """The window has at least one channel; the source has a channel axis."""
     expect_dtype("src", src, FLOATS)
     if size < 1:
         raise GraphError(f"size must be positive, got {size}")
@@ -221,8 +223,8 @@ def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias:
         data_format: DataFormat = "NXC") -> Array:
     """`src / (bias + alpha * mean(src**2))**beta`: local response normalisation across channels, as ONNX's LRN.
 
-    The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it; those
-    that do not exist count as zeros.
+    The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it;
+    channels that do not exist count as zeros.
     """
     x = np.moveaxis(src, channel_axis(data_format, src.shape), 0).astype(np.float64)
     channels = len(x)

@@ -17,9 +17,9 @@ def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
 
 @register_op(infer=infer_histogram, layout="unordered")
 def histogram(src: Array) -> tuple[Array, Array]:
-    """How many elements have each pattern of the highest 14 bits of an f32 (s32 [16384]), and their extremes (f32 [2]).
+    """For each value of the highest 14 bits of an f32 the number of elements (s32 [16384]), and the extremes (f32 [2]).
 
-    Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN is one; [inf, -inf] of no
-    elements. The order of elements does not matter.
+    Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN counts as one; without
+    elements they are [inf, -inf]. The order of elements does not matter.
     """
     return float_bins.histogram(src)

@@ -1,4 +1,4 @@
-"""What importers of models compute of open sizes. Plans keep these functions, so they are found without importers."""
+"""Functions by which importers compute arrays from open sizes. Plans keep them, so they are found without importers."""
 from __future__ import annotations
 
 import math
@@ -24,7 +24,10 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """Of start, limit and delta: `start + k * delta`. Raises CompileError where that takes too much memory."""
+    """The elements of a range, given start, limit and delta: `start + k * delta`.
+
+    Raises CompileError if they take too much memory.
+    """
     start, limit, delta = (x.reshape(()) for x in numbers)
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")

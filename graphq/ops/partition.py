@@ -24,6 +24,6 @@ def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[Tenso
 
 @register_op(infer=infer_partition)
 def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
-    """A fused group of operations; means what its body means."""
+    """A fused group of operations; its result is that of its body."""
     inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
     return tuple(evaluate(body, inputs))

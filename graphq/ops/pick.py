@@ -1,4 +1,4 @@
-"""Operations that pick elements by value or index, or replace some of them, as ONNX has them. They take every dtype."""
+"""Operations of ONNX that pick elements by value or index, or replace some of them. They take every dtype."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,25 +30,25 @@ def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index:
 
 
 def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, last: bool) -> Array:
-    """The place of the extreme element; the first NaN wins, as in numpy.argmax."""
+    """The index of the extreme element; the first NaN wins, as in numpy.argmax."""
     places = find(np.flip(src, axis) if last else src, axis=axis, keepdims=keep_dims)
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
 
 @register_op(infer=infer_arg, rows="picked")
 def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
-    """The index of the greatest element along `axis`, the first or last one of equal ones (ONNX ArgMax)."""
+    """The index of the greatest element along `axis` (ONNX ArgMax); of equal elements the first or the last."""
     return _arg(np.argmax, src, axis, keep_dims, select_last_index)
 
 
 @register_op(infer=infer_arg, rows="picked")
 def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
-    """The index of the least element along `axis`, the first or last one of equal ones (ONNX ArgMin)."""
+    """The index of the least element along `axis` (ONNX ArgMin); of equal elements the first or the last."""
     return _arg(np.argmin, src, axis, keep_dims, select_last_index)
 
 
 def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[TensorType, TensorType]:
-    """The elements and s64 indices, k along the axis."""
+    """The results are elements and s64 indices, with k along the axis."""
     expect_dtype("src", src, CASTABLE)
     shape: Shape = None
     if src.shape is not None:
@@ -62,9 +62,9 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
 
 @register_op(infer=infer_top_k, rows="along_axis")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
-    """The `k` greatest (or least) elements along `axis`, in order, and their indices; of equal ones the first.
+    """The `k` greatest (or least) elements along `axis`, in order, and their indices; equal elements keep their order.
 
-    ONNX TopK with sorted=1.
+    This is ONNX TopK with sorted=1.
     """
     if largest:  # the order of the flipped array, from its end: equal elements keep the order of their indices
         order = src.shape[axis] - 1 - np.flip(np.argsort(np.flip(src, axis), axis=axis, kind="stable"), axis)
@@ -85,9 +85,9 @@ def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool)
 @register_op(infer=infer_cum_sum, rows="along_axis")
 @quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
-    """Sums of the elements up to each along `axis`, one addition at a time in the source's dtype (ONNX CumSum).
+    """Cumulative sums along `axis`: for each element the sum up to it, in the source's dtype (ONNX CumSum).
 
-    `exclusive`: without the element itself; `reverse`: from the end.
+    One addition follows another. `exclusive` leaves out the element itself; `reverse` starts from the end.
     """
     x = np.flip(src, axis) if reverse else src
     if exclusive:
@@ -97,14 +97,14 @@ def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
-    """The shape of the indices, of the source's rank."""
+    """The result has the shape of the indices, whose rank is the source's."""
     expect_dtype("indices", indices, INDICES)
     _check_elements(src, indices, axis)
     return TensorType(src.dtype, indices.shape)
 
 
 def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
-    """Equal ranks; but for the axis, the indices are no larger than the source."""
+    """Check that ranks are equal and that, except along the axis, the indices are no larger than the source."""
     if src.shape is None:
         return
     k = normal_axis(axis, src.shape)
@@ -124,7 +124,7 @@ def inside(indices: Array, size: int | Array, where: str) -> Array:
 
 
 def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
-    """The places in the flat source that indices along `axis` mean."""
+    """The positions in the flat source of elements at indices along `axis`."""
     steps = np.cumprod((1, *src.shape[:0:-1]))[::-1]
     places = inside(indices, src.shape[axis], where) * steps[axis]
     for k, (size, step) in enumerate(zip(indices.shape, steps, strict=True)):
@@ -135,12 +135,12 @@ def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
 
 @register_op(infer=infer_gather_elements, onnx="GatherElements")
 def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """`src` at each index along `axis`, at its own place along the others (ONNX GatherElements)."""
+    """`src` at each index along `axis`, and at the index's own position along other axes (ONNX GatherElements)."""
     return src.reshape(-1)[_along(indices, src, axis, "gather_elements")]
 
 
 def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
-    """The indices' shape without its last dimension, and what of the source's that leaves."""
+    """The indices' shape without its last dimension, then the dimensions of the source that are not indexed."""
     expect_dtype("indices", indices, INDICES)
     if src.shape is None or indices.shape is None:
         return TensorType(src.dtype, None)
@@ -156,7 +156,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
 
 @register_op(infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
-    """`src` at tuples of indices, the first `batch_dims` dimensions side by side (ONNX GatherND)."""
+    """`src` at tuples of indices; the first `batch_dims` dimensions of both are paired (ONNX GatherND)."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
     if indices.shape[:batch_dims] != batch:
         raise GraphError(f"gather_nd: the first {batch_dims} dimensions of {show(src.shape)} and {show(indices.shape)} "
@@ -180,7 +180,7 @@ def infer_scatter_elements(src: TensorType, indices: TensorType, updates: Tensor
 @quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
-    """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines, in order."""
+    """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines them in order."""
     if updates.shape != indices.shape:
         raise GraphError(f"scatter_elements: updates {show(updates.shape)} must have the shape of the indices, "
                          f"{show(indices.shape)}")
@@ -230,7 +230,7 @@ def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
 
 @register_op(infer=infer_trilu)
 def trilu(src: Array, *, upper: bool = True, k: int = 0) -> Array:
-    """The triangle of each matrix above (or below) diagonal `k`, that included, and zeros (ONNX Trilu)."""
+    """The triangle of each matrix above (or below) diagonal `k`, including it; other elements become 0 (ONNX Trilu)."""
     rows, columns = (np.arange(n) for n in src.shape[-2:])
     places = columns - rows[:, None]
     return np.where(places >= k if upper else places <= k, src, np.zeros((), src.dtype))

@@ -1,4 +1,7 @@
-"""The pools. max_pool runs along one axis after another, as a window is a product of intervals; avg_pool does not."""
+"""The pools.
+
+max_pool goes along one axis after another, since a window is a product of intervals; avg_pool does not.
+"""
 from __future__ import annotations
 
 import functools
@@ -48,9 +51,9 @@ def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: AutoPad = "none",
              dilations: list[int] | None = None, data_format: DataFormat = "NXC") -> Array:
-    """The greatest element of each window (oneDNN MaxPool). NaN where there is one.
+    """The greatest element of each window (oneDNN MaxPool), NaN if there is one.
 
-    Padding never wins; a window of padding alone gives -inf. `auto_pad` is as in convolution.
+    Padding never wins; a window of only padding gives -inf. `auto_pad` is as in convolution.
     """
     x = to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
@@ -76,9 +79,10 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
              auto_pad: AutoPad = "none", data_format: DataFormat = "NXC") -> Array:
     """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-    Its sum has the order of `mean_sums.pool_order` (kernels/numbers), with `in_order` (which oneDNN does not have) that
-    of the taps. Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then).
-    What rounding up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
+    Its sum has the order of `mean_sums.pool_order` (kernels/numbers); with `in_order`, which oneDNN does not have, the
+    order of the taps. Padding counts as zeros, or not at all with `exclude_pad`; then a window of only padding gives
+    NaN. Elements beyond the padding, which rounding up adds, never count, as in ONNX; oneDNN refuses them without
+    `exclude_pad`.
     """
     x = to_channels_first(src, data_format).astype(np.float32, copy=False)
     sizes = x.shape[2:]
@@ -114,12 +118,12 @@ class _Axis:
         self.out, self.last = out, (out - 1) * stride + width
 
     def padded(self, x: Array, axis: int, fill: float) -> Array:
-        """The source with `fill` in the padding, and in what rounding up adds."""
+        """The source with `fill` in the padding, and in the elements that rounding up adds."""
         begin, end = self.pads
         end = max(self.last - begin - self.size, end)
         return padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
-        """The elements that all windows have at `tap`, of a padded source."""
+        """The elements that all windows read at `tap`, from a padded source."""
         first = tap * self.dilation
         return x[(*[slice(None)] * axis, slice(first, first + (self.out - 1) * self.stride + 1, self.stride))]

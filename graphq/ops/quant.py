@@ -1,12 +1,12 @@
 """The operations quantize and dequantize.
 
 With `qtype` per_tensor there are one scale and one zero point, and `axis` is ignored; with per_channel there is one of
-each for every index along `axis`. Scales are f32: the references round the given numbers to it. Absent zero points are
-zeros.
+each for every index along `axis`. Scales are f32: the references round the given numbers to it. Absent zero points
+count as zeros.
 
-Weights of a transposed convolution with groups may have scales of their own in every group, which lie side by side
-along the channels' axis: with `group_axis` dequantize per_channel takes as many times more scales as groups, into which
-it splits that axis. The scale of channel c of group k is number k * channels + c.
+Weights of a transposed convolution with groups may have separate scales in every group. With `group_axis`, dequantize
+per_channel therefore splits this axis into groups, and takes scales for the channels of each group in turn: the scale
+of channel c of group k is number k * channels + c.
 """
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from graphq.ops.infer import Shape, expect_dtype, normal_axis, show
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
-"""Operations that give reals for quantized integers: with scales that are known, and with tensors."""
+"""Operations that convert quantized integers to floats: one with constant scales, one whose scales are tensors."""
 QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
 """The dtypes of quantized tensors: oneDNN's, and ONNX's of 16 bits."""
 
 _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
-"""Ties of f32 with what is not finite and positive, to which they round."""
+"""f32 thresholds, which are ties: numbers up to the first round to 0, numbers from the second on to infinity."""
 
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
@@ -86,7 +86,7 @@ def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[fl
 
 
 def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: int) -> Shape:
-    """A tensor's shape, the channels of all groups along `axis`; raises GraphError where groups do not fit."""
+    """A tensor's shape with the channels of all groups along `axis`; raises GraphError if groups do not fit."""
     if qtype != "per_channel":
         raise GraphError(f"group_axis needs qtype per_channel, got {group_axis} with {qtype}")
     if shape is None:
@@ -108,11 +108,11 @@ def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: i
 @quiet
 def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
-    """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0).
+    """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-    per_channel takes one scale and zero point for each index along `axis`. With `group_axis`, for the weights of a
-    transposed convolution with groups, it takes them for each group in turn: `src` is split along `group_axis` into
-    as many groups as there are times more scales, and channel c of group k has number `k * channels + c`.
+    per_channel takes one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
+    transposed convolution with groups: `src` is split along this axis into (number of scales / number of channels)
+    groups, and channel c of group k has scale `k * channels + c`.
     """
     if group_axis is not None:
         groups = len(scales) // src.shape[axis]
@@ -143,8 +143,8 @@ def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int
              zps: list[int] | None = None) -> Array:
     """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
-    f8: `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest finite value;
-    NaN stays (ONNX Cast, saturate=1).
+    For f8 the result is `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest
+    finite value; NaN stays (ONNX Cast, saturate=1).
     """
     q = src / _along(tuple(scales), np.float32, qtype, axis, src.ndim)
     low, high = np.float32(dtype.min), np.float32(dtype.max)

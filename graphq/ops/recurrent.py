@@ -13,9 +13,9 @@ from graphq.ops.infer import expect_dtype, show
 
 
 def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
-    """The sizes T, B, H, where a name stands for one and a number with it, as 4H, for a multiple.
+    """Check the operands of a layer, and find the sizes T, B, H from dimensions such as "H" or "4H" in a table.
 
-    Raises GraphError for an operand of another dtype or one that contradicts the others.
+    Raises GraphError for an operand of another dtype, or for one that contradicts the others.
     """
     sizes: dict[str, Dim] = {}
     for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
@@ -40,7 +40,10 @@ def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, t
 def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
                scales: TensorType | None = None, lengths: TensorType | None = None,
                peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """All operands are f32, but lengths are s32; scales are one number, or one for each row of the weights."""
+    """All operands are f32, except for lengths, which are s32.
+
+    Scales are one number, or one for each row of the weights.
+    """
     n = _check(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
                lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
                scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
@@ -53,12 +56,13 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
          lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False) -> tuple[Array, ...]:
     """Long short-term memory: all states [T, B, H], the last one [B, H], and the last cell [B, H].
 
-    `gates` [T, B, 4H] are those of the input with all biases, in ONNX's order i, o, f, c; `recurrent` [4H, H] the
-    weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the weights are
-    integers, and each step quantizes the state to u8, all rows alike, as DynamicQuantizeLinear does (com.microsoft
-    DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, its last one is that of its end.
-    `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last step to the first. The sums
-    are exact of integers, else chains of fused multiply-adds, see graphq.kernels.numbers.recurrent.
+    `gates` [T, B, 4H] are the products of the input, with all biases added, in ONNX's order i, o, f, c; `recurrent`
+    [4H, H] the weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the
+    weights are integers, and each step quantizes the state to u8, with one scale for all rows, as DynamicQuantizeLinear
+    does (com.microsoft DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, and its last
+    state is the one at its end. `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last
+    step to the first. Sums of integers are exact, other sums are chains of fused multiply-adds: see
+    graphq.kernels.numbers.recurrent.
     """
     zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
     return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,
@@ -67,7 +71,7 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
 
 def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,
               lengths: TensorType | None = None, *, linear_before_reset: bool, reverse: bool) -> tuple[TensorType, ...]:
-    """f32, lengths s32."""
+    """All operands are f32, except for lengths, which are s32."""
     n = _check(gates, 3, recurrent=(recurrent, ("3H", "H")), h=(h, ("B", "H")), bias=(bias, ("H",)),
                lengths=(lengths, ("B",)))
     return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
@@ -78,9 +82,10 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
         lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
     """Gated recurrent units: all states [T, B, H] and the last one [B, H].
 
-    `gates` [T, B, 3H] are those of the input with its biases, in ONNX's order z, r, h; `recurrent` [3H, H] the weights
-    of the state, `bias` [H] what its products for h have added. With `linear_before_reset` the gate r multiplies their
-    sum, else the state before them. `h` is the first state, zeros when absent; `lengths` and `reverse` as in lstm.
+    `gates` [T, B, 3H] are the products of the input, with its biases added, in ONNX's order z, r, h; `recurrent` [3H,
+    H] the weights of the state. `bias` [H] is added to the state's product for h. With `linear_before_reset` the gate r
+    multiplies this sum, otherwise the state before the product. `h` is the first state, zeros if absent; `lengths` and
+    `reverse` are as in lstm.
     """
     size = recurrent.shape[1]
     first = np.zeros((gates.shape[1], size), np.float32) if h is None else h
@@ -90,7 +95,7 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
 
 def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = None,
               lengths: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """f32, lengths s32."""
+    """All operands are f32, except for lengths, which are s32."""
     n = _check(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
     return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
 

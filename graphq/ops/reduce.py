@@ -23,9 +23,10 @@ WIDE = np.dtype(np.float64)
 
 def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes: tuple[int, ...],
                  keep_dims: bool) -> TensorType:
-    """The reduced axes are 1 or left out; no axes at all leave the source as it is.
+    """The reduced axes become 1 or are left out; without any axes the source stays as it is.
 
-    Axes in a tensor are known only when it runs: dimensions are unknown, and without keep_dims the rank is.
+    If the axes are a tensor, which is known only at run time, the dimensions are unknown, and without keep_dims the
+    rank, too.
     """
     expect_dtype("src", src, FLOATS)
     if axes_tensor is not None:
@@ -54,7 +55,7 @@ def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], 
 
 
 def _chosen(src: Array, axes_tensor: Array | None, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes to reduce; raises GraphError when those of a tensor do not fit."""
+    """The axes to reduce; raises GraphError if axes in a tensor are out of range."""
     if axes_tensor is None:
         return axes
     chosen = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
@@ -67,7 +68,7 @@ def _chosen(src: Array, axes_tensor: Array | None, axes: tuple[int, ...]) -> tup
 @quiet
 def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The sum over `axes` (oneDNN ReduceSum). Of nothing: 0. Without axes: `src`."""
+    """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""
     chosen = _chosen(src, axes_tensor, axes)
     return rounded(src.sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
@@ -76,7 +77,10 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @quiet
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
-    """The mean over `axes` (oneDNN ReduceMean), in f32. Of nothing: NaN. Without axes: `src`."""
+    """The mean over `axes` (oneDNN ReduceMean), in f32, NaN if there are no elements.
+
+    Without axes the result is `src`.
+    """
     chosen = _chosen(src, axes_tensor, axes)
     if not chosen:
         return src
@@ -92,7 +96,7 @@ def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
 @quiet
 def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
-    """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes: `src`."""
+    """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes the result is `src`."""
     chosen = _chosen(src, axes_tensor, axes)
     return rounded(np.abs(src).sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
@@ -101,7 +105,7 @@ def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, 
 @quiet
 def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
-    """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes: `src`."""
+    """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes the result is `src`."""
     chosen = _chosen(src, axes_tensor, axes)
     if not chosen:
         return src
@@ -112,7 +116,7 @@ def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, 
 @quiet
 def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
-    """The product over `axes` (oneDNN ReduceProd). Of nothing: 1. Without axes: `src`."""
+    """The product over `axes` (oneDNN ReduceProd), 1 if there are no elements. Without axes the result is `src`."""
     chosen = _chosen(src, axes_tensor, axes)
     return rounded(src.prod(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
 
@@ -121,9 +125,9 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
 @quiet
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The greatest element over `axes` (oneDNN ReduceMax), NaN where there is one. Of nothing: -inf.
+    """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf if there are no elements.
 
-    Without axes: `src`.
+    Without axes the result is `src`.
     """
     chosen = _chosen(src, axes_tensor, axes)
     if not chosen:
@@ -136,9 +140,9 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @quiet
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The least element over `axes` (oneDNN ReduceMin), NaN where there is one. Of nothing: inf.
+    """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf if there are no elements.
 
-    Without axes: `src`.
+    Without axes the result is `src`.
     """
     chosen = _chosen(src, axes_tensor, axes)
     if not chosen:

@@ -1,4 +1,4 @@
-"""The operations static_reshape and static_transpose: the same elements under other dimensions, of every dtype."""
+"""The operations static_reshape and static_transpose: the same elements in another shape, of every dtype."""
 from __future__ import annotations
 
 import math
@@ -13,7 +13,7 @@ from graphq.ops.infer import Shape, show
 
 
 def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Dim, ...]:
-    """The dimensions that static_reshape gives a tensor of shape `src`; raises GraphError when they do not fit."""
+    """The dimensions of static_reshape's result for a tensor of shape `src`; raises GraphError if they do not fit."""
     if any(d < -1 for d in shape) or shape.count(-1) > 1:
         raise GraphError(f"shape must have dimensions >= 0 and at most one -1, got {list(shape)}")
     copied = [k for k, d in enumerate(shape) if d == 0 and special_zero]
@@ -22,7 +22,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     if copied and copied[-1] >= len(src):
         raise GraphError(f"special_zero copies dimension {copied[-1]}, which {show(src)} does not have; "
                          f"shape {list(shape)}")
-    # Copied dimensions are on both sides: what is left of either side must have the same number of elements.
+    # Copied dimensions are on both sides: the other dimensions of both must give the same number of elements.
     out: list[Dim] = [src[k] if k in copied else d for k, d in enumerate(shape)]
     rest = [d for k, d in enumerate(src) if k not in copied]
     want = math.prod(d for k, d in enumerate(shape) if k not in copied and d != -1)
@@ -44,15 +44,16 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
 
 
 def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zero: bool) -> TensorType:
-    """The given dimensions, -1 and copied ones resolved as far as they are known."""
+    """The given dimensions; -1 and copied dimensions are resolved as far as they are known."""
     return TensorType(src.dtype, reshaped(src.shape, shape, special_zero))
 
 
 @register_op(infer=infer_static_reshape, layout="reshaped")
 def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) -> Array:
-    """`src` in row-major order under the dimensions `shape` (oneDNN StaticReshape).
+    """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-    One -1 is computed from the others. A 0 is a dimension of 0, or with `special_zero` the source's at its place.
+    One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
+    dimension at that position.
     """
     return np.reshape(src, reshaped(src.shape, tuple(shape), special_zero))  # type: ignore[arg-type]
 
@@ -67,5 +68,8 @@ def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> Tensor
 
 @register_op(infer=infer_static_transpose, rows="transposed")
 def static_transpose(src: Array, *, order: list[int]) -> Array:
-    """Axis k of the result is axis `order[k]` of `src`, negative ones from the end (oneDNN StaticTranspose)."""
+    """Axis k of the result is axis `order[k]` of `src`.
+
+    Negative numbers count from the end (oneDNN StaticTranspose).
+    """
     return np.asarray(np.transpose(src, order))

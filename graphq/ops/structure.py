@@ -15,7 +15,10 @@ from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, sho
 
 
 def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
-    """One dtype and one shape but for `axis`, where sizes add up. oneDNN's table has floats; ONNX takes any."""
+    """The sources have one dtype and equal shapes except along `axis`, where sizes are added.
+
+    oneDNN's table has floats only; ONNX takes any dtype.
+    """
     if not srcs:
         raise GraphError("takes at least one source, got none")
     if len({t.dtype for t in srcs}) > 1:
@@ -48,7 +51,7 @@ def concat(*srcs: Array, axis: int) -> Array:
 
 @register_op(infer=infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
-    """`src` in another memory layout, which no value here depends on (oneDNN Reorder)."""
+    """`src` in another memory layout, on which no value depends here (oneDNN Reorder)."""
     return src
 
 
@@ -69,19 +72,19 @@ def gen_index(src: Array, *, axis: int) -> Array:
 
 
 def infer_end(src: TensorType) -> tuple[TensorType, ...]:
-    """No outputs. oneDNN's table has float sources; its library takes any, and so does this."""
+    """The operation has no outputs. oneDNN's table has float sources only; its library takes any, and so does this."""
     return ()
 
 
 @register_op(infer=infer_end, rows="kept")
 def end(src: Array) -> tuple[Array, ...]:
-    """Marks `src` as used outside of the graph, nothing more (oneDNN End)."""
+    """Mark `src` as used outside of the graph (oneDNN End)."""
     return ()
 
 
 def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
                    shapes: tuple[tuple[int, ...], ...] | None) -> tuple[TensorType, ...]:
-    """As many outputs as `dtypes`, of the given shapes, or of unknown rank; -1 is an unknown dimension."""
+    """There are as many outputs as `dtypes`, of the given shapes, or of unknown rank; -1 is an unknown dimension."""
     if shapes is None:
         return tuple(TensorType(t, None) for t in dtypes)
     if len(shapes) != len(dtypes) or any(d < -1 for s in shapes for d in s):
@@ -95,6 +98,7 @@ def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (),
              shapes: list[list[int]] | None = None) -> NoReturn:
     """An operation that oneDNN Graph does not know (oneDNN Wildcard). It has a place in a graph but no meaning.
 
-    `dtypes` (and `shapes`, -1 for an unknown dimension) say what its outputs are. Running it raises GraphError.
+    `dtypes` (and `shapes`, with -1 for an unknown dimension) are the types of its outputs. Running it raises
+    GraphError.
     """
     raise GraphError("wildcard stands for an operation that is not known, and cannot run")

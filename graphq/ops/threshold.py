@@ -37,7 +37,7 @@ def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
              bound=lambda *, min, max: Curve(1, largest=lambda size: float(np.max([abs(min), abs(max), size]))))
 @in_f32
 def clamp(src: Array, *, min: float, max: float) -> Array:
-    """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and -0 where it is not below min."""
+    """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
     return limited(src, min, max)
 
 
@@ -90,8 +90,8 @@ def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
              onnx="HardSwish")
 @in_f32
 def hard_swish(src: Array) -> Array:
-    """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function has it, src times f32(1/6).
+    """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function: src times f32(1/6).
 
-    NaN at -inf, as the formula says.
+    NaN at -inf, as the formula gives.
     """
     return src * limited(src * np.float32(1 / 6) + np.float32(0.5), 0, 1)

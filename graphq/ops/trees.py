@@ -17,13 +17,16 @@ COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
 """The comparisons of tree nodes, in the order of ONNX TreeEnsemble's mode numbers."""
 
 BLOCK = 1 << 18
-"""The most pairs of a row and a tree that are walked at the same time."""
+"""The most pairs of a row and a tree that are processed at the same time."""
 
 
 def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,
                 true: TensorType, false: TensorType, roots: TensorType, weights: TensorType, base: TensorType, *,
                 depth: int) -> TensorType:
-    """f32 or f64 [rows, features]; one value for each node, weights [nodes, targets], base [targets]."""
+    """The source is f32 or f64 [rows, features].
+
+    Other operands have one value for each node, weights are [nodes, targets], base is [targets].
+    """
     expect_dtype("src", src, (f32, f64))
     expect_dtype("weights", weights, (f32, f64))
     expect_dtype("base", base, (weights.dtype,))
@@ -46,10 +49,10 @@ def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: T
 @quiet
 def trees(src: Array, feature: Array, split: Array, mode: Array, missing: Array, true: Array, false: Array,
           roots: Array, weights: Array, base: Array, *, depth: int) -> Array:
-    """For each row `base` and the weights of the leaf that it reaches in each tree, added from the first tree on.
+    """For each row `base` plus the weights of the leaf that it reaches in each tree, added from the first tree on.
 
-    A node compares the row's `feature` with `split` (see COMPARE) and goes on to `true` or `false`; NaN goes to `true`
-    where `missing` says so. A leaf goes on to itself; all are reached in `depth` steps. (ONNX TreeEnsemble)
+    A node compares the row's `feature` with `split` (see COMPARE) and goes to node `true` or `false`; NaN goes to
+    `true` if `missing` is set. A leaf goes to itself; after `depth` steps all rows are at leaves. (ONNX TreeEnsemble)
     """
     if feature.size and not 0 <= feature.min() <= feature.max() < src.shape[1]:
         raise GraphError(f"trees: features must be in [0, {src.shape[1]}), got from {feature.min()} to {feature.max()}")

@@ -20,7 +20,7 @@ Pads: TypeAlias = list[tuple[int, int]]
 
 def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negative: dict[str, tuple[int, ...]],
                 **others: tuple[int, ...]) -> int:
-    """The number of spatial axes; raises GraphError unless every list has one value of its range for each of them."""
+    """The number of spatial axes; raises GraphError unless every list has a valid value for each of them."""
     lists = {**positive, **not_negative, **others}
     count = len(next(iter(lists.values()))) if src.shape is None else len(src.shape) - 2
     if count < 1:
@@ -34,7 +34,7 @@ def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negat
 
 
 def span(taps: Dim, dilation: int) -> Dim:
-    """Elements of the source from the first to the last of `taps`."""
+    """The number of elements of the source from the first to the last of `taps`."""
     return None if taps is None else (taps - 1) * dilation + 1
 
 
@@ -49,9 +49,9 @@ def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: i
 
 
 def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_pad: str, *, ceil: bool = False) -> Dim:
-    """The output of one axis of a convolution or pool; raises GraphError when the window does not fit.
+    """The output size of one axis of a convolution or pool; raises GraphError if the window does not fit.
 
-    Negative padding at the end, which oneDNN takes too, keeps windows off the end of the source.
+    Negative padding at the end, which oneDNN accepts, too, keeps windows off the end of the source.
     """
     if size is None:
         return None
@@ -68,16 +68,15 @@ def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_p
 
 def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[int], pads_begin: Sequence[int],
                  pads_end: Sequence[int], auto_pad: str, *, ceil: bool = False) -> tuple[Dim, ...]:
-    """`output_size` of every spatial axis."""
+    """The output size of every spatial axis (see `output_size`)."""
     return tuple(output_size(n, w, s, pads, auto_pad, ceil=ceil) for n, w, s, pads
                  in zip(sizes, spans, strides, zip(pads_begin, pads_end, strict=True), strict=True))
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Array:
-    """`x` [n, c, spatial...] with elements of `fill` around its spatial axes, as many as `pads` says.
+    """`x` [n, c, spatial...] with elements of `fill` around its spatial axes; `pads` are their numbers.
 
-    Negative numbers at an end cut elements off. Raises CompileError, before it is made, when that would take too much
-    memory.
+    Negative numbers at an end cut elements off. Raises CompileError if the result would take too much memory.
     """
     sizes = [n + begin + end for n, (begin, end) in zip(x.shape[2:], pads, strict=True)]
     expect(prod([*x.shape[:2], *sizes]) * x.itemsize, f"a source of {list(x.shape)} padded by {list(pads)}")
@@ -88,7 +87,7 @@ def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Arra
 def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
     """How many taps of each window of a pool lie in the source (`inside`), or in the padded source, f32 [outputs].
 
-    Negative padding at the end leaves out windows; elements of the source count in those that are left.
+    Negative padding at the end removes windows; the remaining windows count all elements of the source.
     """
     begin, end = (0, 0) if inside else (pads[0], max(pads[1], 0))
     expect(32 * outputs, f"counting the taps of {outputs} windows")
@@ -97,14 +96,14 @@ def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outp
 
 
 def channels_first(shape: Shape, count: int, data_format: str) -> tuple[Dim, ...]:
-    """A shape as [n, c, spatial...]; unknown dimensions when the rank is unknown."""
+    """A shape as [n, c, spatial...]; all dimensions are unknown if the rank is."""
     if shape is None:
         return (None,) * (count + 2)
     return shape if data_format == "NCX" else (shape[0], shape[-1], *shape[1:-1])
 
 
 def in_format(shape: Sequence[Dim], data_format: str) -> tuple[Dim, ...]:
-    """[n, c, spatial...] in the order of `data_format`."""
+    """Reorder [n, c, spatial...] to `data_format`."""
     n, c, *spatial = shape
     return (n, c, *spatial) if data_format == "NCX" else (n, *spatial, c)
 
@@ -115,11 +114,11 @@ def to_channels_first(x: Array, data_format: str) -> Array:
 
 
 def from_channels_first(x: Array, data_format: str) -> Array:
-    """[n, c, spatial...] in the order of `data_format`, contiguous."""
+    """Reorder the axes of x from [n, c, spatial...] to `data_format`, contiguous."""
     return np.ascontiguousarray(x if data_format == "NCX" else np.moveaxis(x, 1, -1))
 
 
 def check_channels(what: str, got: Dim, want: Dim, where: Shape, why: str) -> None:
-    """Raise GraphError when both numbers of channels are known and differ."""
+    """Raise GraphError if both numbers of channels are known and differ."""
     if got is not None and want is not None and got != want:
         raise GraphError(f"{what} must be {want} ({why}), got {got} in {show(where)}")

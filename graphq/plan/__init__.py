@@ -1,1 +1,1 @@
-"""Plans: tables of steps over one arena, what builds them, and running them."""
+"""Plans: tables of steps over one arena, the code that builds them, and the runtime that runs them."""

@@ -1,4 +1,4 @@
-"""The arena: the memory between a plan's steps. Where each buffer lies in it, and arenas that runs share."""
+"""The arena: the memory between a plan's steps. Offsets of buffers in it, and arenas that runs share."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ Lives: TypeAlias = Mapping[int, tuple[int, int]]
 
 
 class Allocation(NamedTuple):
-    """Where a buffer lies in the arena: its number in the plan, offset and bytes; and its first and last step."""
+    """The place of a buffer in the arena: its number in the plan, offset and bytes, and its first and last step."""
 
     buffer: int
     offset: int
@@ -27,7 +27,7 @@ class Allocation(NamedTuple):
 
 
 def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
-    """The lives of all buffers, where steps in turn touch the given ones."""
+    """The lifetimes of all buffers; `touched` lists for each step the buffers that it touches."""
     lives: dict[int, tuple[int, int]] = {}
     for k, buffers in enumerate(touched):
         for b in buffers:
@@ -36,7 +36,7 @@ def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
 
 
 def find_clashes(lives: Lives) -> Clashes:
-    """For each buffer, those whose lives overlap its own: they cannot share space with it."""
+    """For each buffer, the buffers whose lifetimes overlap its own, with which it cannot share space."""
     return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
             for b, (first, last) in lives.items()}
 
@@ -63,7 +63,7 @@ PATIENCE = 64
 
 
 class Arena:
-    """Memory of a run: the bytes as an array, where they begin, and which of all runs had it last."""
+    """Memory of a run: the bytes as an array, their address, and the number of the run that used it last."""
 
     __slots__ = ("address", "array", "last")
 
@@ -77,9 +77,11 @@ class Arena:
 
 
 class Arenas:
-    """Arenas of one model, for all its shapes and callers: at any time as many as runs, each of the largest need.
+    """The arenas of one model, for all its shapes and callers.
 
-    As many as there are cores stay for the next runs, while these come.
+    As many as there are concurrent runs, each of the largest size.
+
+    After the runs as many as there are cores are kept for the next ones, as long as runs follow.
     """
 
     def __init__(self) -> None:
@@ -88,7 +90,7 @@ class Arenas:
         self._most = len(process_cores())
 
     def take(self, nbytes: int) -> Arena:
-        """An arena of at least `nbytes` bytes, which is the caller's until it is given back."""
+        """An arena of at least `nbytes` bytes, which the caller owns until it gives it back."""
         try:
             arena = self._idle.pop()
         except IndexError:

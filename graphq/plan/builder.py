@@ -14,11 +14,11 @@ from graphq.plan.plan import VIEWS, AnyStep, Buffer, MakeError, Plan
 from graphq.plan.step import Ref, Slot, Step, Target, Word
 
 MOST_AHEAD = 1 << 18
-"""Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""
+"""The most bytes of the next step's weights that are prefetched: a quarter of L2."""
 
 
 class PlanBuilder:
-    """Collects buffers and steps; `target` is for those who make steps."""
+    """Collects buffers and steps; `target` is for functions that make steps."""
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
@@ -30,35 +30,38 @@ class PlanBuilder:
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
 
     def add(self, buffer: Buffer) -> int:
-        """Add a buffer to the plan; its number."""
+        """Add a buffer to the plan; returns its number."""
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
-        """A buffer with the data of an array that steps need beside the graph's constants, made contiguous."""
+        """Add a buffer with the data of an array that steps need besides the graph's constants, made contiguous."""
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
         reserve(data.nbytes, "packed weights and tables")
         return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
 
     def temporary(self, nbytes: int) -> int:
-        """Add a buffer in the arena for use between steps; its number."""
+        """Add a buffer in the arena for use between steps; returns its number."""
         expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
     def report(self, make: MakeError) -> int:
-        """A buffer of one s64, where a step stores what is wrong, not 0; `make` gives the error that a run raises."""
+        """Add a buffer of one s64, in which a step stores an error as a number other than 0.
+
+        `make` returns the exception that a run then raises.
+        """
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The word of a table of offsets, 0 for none."""
+        """The word for a table of offsets; 0 if there is none."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
-        """Add a kernel's step with these words and slots, and with rooms in the arena, unless it has nothing to do.
+        """Add a kernel's step with these words and slots, and with rooms in the arena, unless it has no blocks.
 
-        Raises KernelError for a word that the argument block has not.
+        Raises KernelError for a word that the argument block does not have.
         """
         if step.blocks > 0:
             if is_open(step.room) or step.room:
@@ -66,9 +69,10 @@ class PlanBuilder:
             self.steps.append(step.filled(words, slots))
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
-        """The plan, whose steps are of these nodes of the graph.
+        """The plan, with its steps assigned to these nodes of the graph.
 
-        Each step with the word `ahead` prefetches constant weights of the next one with it, MOST_AHEAD bytes at most.
+        Each step with the word `ahead` prefetches constant weights of the next step with this word, MOST_AHEAD bytes at
+        most.
         """
         steps = list(self.steps)
         prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
@@ -81,7 +85,10 @@ class PlanBuilder:
                     self.target.level.name, tuple(self.errors), tuple(nodes))
 
     def result(self, value: Value) -> int:
-        """The buffer that a node writes `value` to: where it can be, the array of an output that is it or views it."""
+        """The buffer that a node writes `value` to.
+
+        If possible, the array of an output that is this value or a view of it.
+        """
         if value not in self.of:
             expect(value.type.nbytes, "the result")
             outputs = self.graph.outputs
@@ -97,7 +104,7 @@ def _nbytes(array: np.ndarray) -> int:
 
 
 def _viewed(value: Value) -> Value:
-    """The value whose buffer `value` is a view of; `value` itself if it is no view."""
+    """The value of whose buffer `value` is a view; `value` itself if it is no view."""
     while value.node is not None and value.node.op.name in VIEWS:
         value = next(value.node.operands)
     return value

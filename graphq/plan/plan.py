@@ -1,10 +1,10 @@
-"""The Plan: buffers, and a flat table of steps over them. Running one is `runtime`'s.
+"""The Plan: buffers, and a flat table of steps over them, which `runtime` runs.
 
-A buffer is where a value lives: an input's array, an output's, a constant's, or a piece of the arena whose offset is
-planned by lifetime. Neighbouring steps of kernels (`step.Step`) run in one call; a Python step runs a NumPy reference
+A buffer is the memory of a value: the array of an input, an output or a constant, or a piece of the arena whose offset
+depends on lifetimes. Neighbouring steps of kernels (`step.Step`) run in one call; a Python step runs a NumPy reference
 in between.
 
-Where the graph has open sizes (`graphq.base.sizes`), so have numbers of the plan: words, bytes, blocks, shapes.
+If the graph has open sizes (`graphq.base.sizes`), numbers of the plan may be Sizes: words, bytes, blocks, shapes.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VIEWS = frozenset({"static_reshape"})
 
 @dataclass(frozen=True)
 class Buffer:
-    """`storage` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena"."""
+    """A buffer: `storage` is "input", "output" or "report" (`index` says which one), "constant" (`data`) or "arena"."""
 
     storage: Literal["input", "output", "report", "constant", "arena"]
     nbytes: int
@@ -34,9 +34,10 @@ class Buffer:
 
 
 class PythonStep(NamedTuple):
-    """Run Python on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
+    """Run a Python function on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
 
-    `kernel` says what it is; `reference` marks an operation that runs as its NumPy reference, for lack of a kernel.
+    `kernel` is its name in reports; `reference` is true for an operation that runs as its NumPy reference, as it has no
+    kernel.
     """
 
     kernel: str
@@ -57,13 +58,13 @@ def touched(step: AnyStep) -> list[int]:
 
 
 MakeError: TypeAlias = Callable[[int], Exception]
-"""Makes the error to raise for a number that a step stored in a report."""
+"""A function that makes the exception for a number that a step stored in a report."""
 
 
 class Plan(NamedTuple):
-    """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report.
+    """Buffers, steps in order, and the exceptions that a run raises if a step stored a number other than 0 in a report.
 
-    `nodes` has for each step the number of the node of the graph that it is of; None for a copy to an output.
+    `nodes` has for each step the number of its node in the graph; None for a copy to an output.
     """
 
     buffers: tuple[Buffer, ...]

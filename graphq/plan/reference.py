@@ -24,7 +24,10 @@ def reference_steps(b: PlanBuilder, node: Node) -> None:
 
 def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple[int, ...] | None, ...],
                *arrays: np.ndarray | None) -> Any:
-    """The operation's reference, whose errors name the node `where`; a view's buffer has the shape of what it views."""
+    """Run the operation's reference; its errors name the node `where`.
+
+    Buffers of views get the shapes of their values first.
+    """
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:
         return op.reference(*args, **attrs)

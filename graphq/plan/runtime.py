@@ -1,8 +1,8 @@
-"""Running a Plan: its argument words, the arena they point into, and one call for neighbouring steps of kernels.
+"""The runtime of a Plan: its argument words, the arena they point into, and one call for neighbouring steps of kernels.
 
-An `OpenPlan` has the argument words of all steps, made once: most are the same in all runs. `Runner` fills in what they
-are at given sizes. A run has an `_Instance`, a copy of the words in which the addresses of a call's arrays and of an
-arena stand.
+An `OpenPlan` has the argument words of all steps, made once, since most are the same in all runs. `Runner` fills in the
+words that depend on sizes. A run has an `_Instance`, a copy of the words, into which the addresses of a call's arrays
+and of an arena are written.
 """
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class OpenPlan:
-    """A plan and the trace of its open sizes, which is empty where all shapes are fixed; `at` gives what runs.
+    """A plan and the trace of its open sizes, which is empty if all shapes are fixed; `at` returns a Runner.
 
-    `passed` are the graphs before and after the passes and what these refused; None for a plan of a file.
-    `because` says what did not hold of the plans for sizes of the same class that were there before.
+    `passed` are the graphs before and after the passes, and the refusals of the passes; None for a plan of a file.
+    `because` names the guards that did not hold in earlier plans for sizes of the same class.
 
     `template` has the argument blocks of all kernels' steps one after another, with 0 for the `numbers` and `places`
-    that are not the same in all runs; `starts` says where each step's begins. `aligned` are the inputs of which a run
-    copies arrays that do not start at a line of the cache.
+    that are not the same in all runs; `starts` says where each step's block begins. A run copies arrays for the inputs
+    `aligned` if they do not start at a cache line.
     """
 
     because = ""
@@ -81,7 +81,7 @@ class OpenPlan:
         return Program(self.trace, parts(open_numbers(self.plan)))
 
     def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
-        """What runs at these sizes; None where the plan does not hold for them."""
+        """The runner at these sizes; None if the plan does not hold for them."""
         values = self.program.at(sizes) if sizes else Values({})
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
@@ -117,7 +117,7 @@ def _address(array: np.ndarray) -> int:
 class Runner:
     """Runs a plan at given sizes; any number of threads may call at a time. `plan` has the numbers of these sizes.
 
-    Raises CompileError where that would take too much memory.
+    Raises CompileError if that would take too much memory.
     """
 
     def __init__(self, open: OpenPlan, sizes: Sequence[int], values: Values, arenas: Arenas, cache: bool) -> None:
@@ -133,7 +133,7 @@ class Runner:
         self.output_specs = [(t.dims, t.dtype.numpy) for t in self.output_types]
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on checked, contiguous arrays; the outputs (new ones, or those given, filled)."""
+        """Run on checked, contiguous arrays; returns the outputs, which are new arrays or the given ones, filled."""
         outs = list(outputs) if outputs is not None else [np.empty(*spec) for spec in self.output_specs]
         try:
             instance = self._pool.pop()
@@ -153,10 +153,10 @@ class Runner:
         return outs
 
     def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
-        """Run on checked arrays as calls do; of each run, for each step, where and when its pieces ran.
+        """Run on checked arrays as calls do; returns for each run and each step where and when its pieces ran.
 
-        That is [pieces, 3]: the thread (`threading.get_ident`), and its begin and end in ns of `time.perf_counter_ns`.
-        Before, it runs until all threads of the plan take part.
+        A step has an array [pieces, 3]: the thread (`threading.get_ident`), and its begin and end in ns of
+        `time.perf_counter_ns`. Before the measured runs it runs until all threads of the plan take part.
         """
         outs = [np.empty(*spec) for spec in self.output_specs]
         instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
@@ -182,7 +182,7 @@ class Runner:
         return found
 
     def allocations(self) -> list[Allocation]:
-        """Where the buffers in the arena lie, and how long they live, in the order of their first steps."""
+        """The places of buffers in the arena, and their lifetimes, in the order of their first steps."""
         return [Allocation(b, self._offsets[b], self.plan.buffers[b].nbytes, *life)
                 for b, life in self.open.lives.items()]
 
@@ -192,7 +192,7 @@ class Runner:
         return Runner(OpenPlan(plan, self.open.trace), tuple(self.sizes.values()), self._values, Arenas(), self._cache)
 
     def clear_arena(self) -> None:
-        """Make the arena of the next run zeros."""
+        """Fill the arena of the next run with zeros."""
         arena = self._arenas.take(self.arena_bytes)
         arena.array[:] = 0
         self._arenas.give_back(arena)
@@ -235,9 +235,9 @@ class Runner:
 
 
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
-    """The plan with the numbers and functions that its open sizes give, but for numbers in argument blocks.
+    """The plan with the numbers and functions that follow from its open sizes.
 
-    Those an `_Instance` fills in.
+    Numbers in argument blocks are left open, as an `_Instance` fills them in.
     """
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
@@ -258,9 +258,9 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """What one run at a time needs: argument words of its own. Neighbouring steps of kernels run in one call.
+    """The state of one run at a time: argument words of its own. Neighbouring steps of kernels run in one call.
 
-    With `traced` these say when and where they ran: `traced` holds them, None for each Python step.
+    If `traced`, steps record when and where they run: the attribute `traced` holds them, None for each Python step.
     """
 
     def __init__(self, open: OpenPlan, plan: Plan, values: Values,
@@ -292,7 +292,7 @@ class _Instance:
         self.segments = self._cut([self.words.ctypes.data + 8 * s for s in open.starts], cache, traced)
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
-        """Set the addresses of a call's inputs and outputs, and of what lies in the arena."""
+        """Write the addresses of a call's inputs and outputs, and of buffers in the arena, into the words."""
         addresses = [x.__array_interface__["data"][0] for x in arrays]
         for k in self._aligned:
             if addresses[k] % LINE:

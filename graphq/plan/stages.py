@@ -1,8 +1,8 @@
-"""Cut a graph where shapes depend on data, or bodies run: what comes before, these operations, and the rest.
+"""Stages: cut a graph at operations whose shapes depend on data, or that run bodies, into three parts.
 
-Plans need all shapes and have no branches. Before the cut all shapes are known; the operations of the cut run as
-references, the bodies that they hold compiled; what they give has shapes, so that the rest can be compiled when it is
-reached (and cut again there).
+Plans need all shapes and have no branches. Before the cut all shapes are known. The operations of the cut run as
+references, with compiled bodies. Their results have shapes, so that the rest can be compiled when it is reached (and
+cut again there).
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphq.ops.quant import DEQUANTIZES
 class Stages(NamedTuple):
     """Three graphs to run in this order. Values that go from one to another have the same name in both.
 
-    `outputs` are the names of the whole graph's outputs, `constants` the arrays of those that are constants.
+    `outputs` are the names of the whole graph's outputs, `constants` the arrays of outputs that are constants.
     """
 
     head: Graph
@@ -30,18 +30,18 @@ class Stages(NamedTuple):
 
 
 STAGES = "stages"
-"""The key of `meta` under which the graph of a stage has what other stages do with its inputs and outputs."""
+"""The key of `meta` of a stage's graph for operations of other stages that compute its inputs or use its outputs."""
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
 """Operations with bodies; a graph that has one of them runs in stages."""
 
 
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
-"""Operations that go to the tail where it alone uses them: a dequantize meets the product that it fuses with."""
+"""Operations that move to the tail if only the tail uses them: so a dequantize meets the product that it fuses with."""
 
 
 def in_one_plan(graph: Graph) -> bool:
-    """Whether all shapes are known and nothing runs bodies, so that the graph needs no stages."""
+    """Whether all shapes are known and no operation runs bodies, so that the graph needs no stages."""
     return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
 
 
@@ -95,9 +95,9 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 
 
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
-    """A graph of these nodes; what they take from others is an input, but constants are copied.
+    """A graph of these nodes; values of other nodes become inputs, except for constants, which are copied.
 
-    Its `meta` says of values from and for other stages what makes them there, or what uses them first.
+    For values from and for other stages its `meta` names the operation there that computes them or uses them first.
     """
     part = Graph(graph.name)
     new: dict[Value, Value] = {}

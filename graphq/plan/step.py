@@ -1,7 +1,7 @@
-"""The step of a plan that runs a kernel: a block function, its argument block by names, and how its blocks are shared.
+"""The step of a plan that runs a kernel: a block function, the named words of its argument block, and its blocks.
 
 A family's plan function makes the step, `PlanBuilder.run` adds it to a plan with the addresses of its operands, and
-`runtime.OpenPlan` makes the numbers of its argument block. Tests run a step by itself.
+`runtime.OpenPlan` computes the numbers of its argument block. Tests run a step by itself.
 """
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from graphq.kernels.threads.steps import MOST_PIECES
 
 
 class Target(NamedTuple):
-    """What steps are planned for: the ISA level, the threads that share blocks, and whether code is kept on disk."""
+    """The machine that steps are planned for.
+
+    The ISA level, the threads that share blocks, and whether code is kept on disk.
+    """
 
     level: Level
     threads: int = 1
@@ -37,9 +40,9 @@ class Ref(NamedTuple):
 
 
 Word: TypeAlias = int | Ref | Function | FunctionTable
-"""A word of an argument block: a function stands for its address, which is known once it is compiled."""
+"""A word of an argument block. A function stands for its address, which is known once it is compiled."""
 Slot: TypeAlias = tuple[Word, Word, Word]
-"""Where an operand of a Store, or its output, lies: the words of `records.SLOT`."""
+"""The place of an operand of a Store, or of its output: the words of `records.SLOT`."""
 
 
 class Step(NamedTuple):
@@ -49,12 +52,12 @@ class Step(NamedTuple):
         words      the first words of the argument block, in the order of its record, by their names
         pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
         slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
-        macs       the multiply-accumulates that the result asks for
-        exact      where weights are packed sorted (`matmul.pack`): the share of products that vpmaddubsw computes
-        aligned    where the operand `a` is an input of the graph: a run copies an array that does not start at a
+        macs       the multiply-accumulates of the result
+        exact      if weights are packed sorted (`matmul.pack`): the share of products that vpmaddubsw computes
+        aligned    if the operand `a` is an input of the graph: a run copies an array that does not start at a
                    multiple of 64 bytes
 
-    A plan fills in these words where an argument block has them:
+    A plan fills in these words if an argument block has them:
 
         rooms                 `room_count` rooms of `room_bytes`: each piece of the blocks writes in its own
         ahead, ahead_bytes    the constant weights `w` of the next step with these words: what to prefetch
@@ -71,12 +74,15 @@ class Step(NamedTuple):
     aligned: bool = False
 
     def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
-        """The step with these words, and more slots. Raises KernelError for a word that the argument block has not."""
+        """The step with these words, and more slots.
+
+        Raises KernelError for a word that the argument block does not have.
+        """
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
     @property
     def room(self) -> int:
-        """The bytes of all rooms, the scratch memory of pieces."""
+        """The bytes of all rooms, which are the scratch memory of pieces."""
         words: Mapping[str, Any] = self.words
         return words["room_bytes"] * words["room_count"] if "rooms" in words else 0
 
@@ -101,7 +107,7 @@ class Step(NamedTuple):
 
 
 BLOCK_CYCLES = 10_000
-"""A parallel step costs 2.5 us, and far more on a busy machine: a thread's share of less work is not worth it."""
+"""A thread's share of fewer cycles is not worth it: a parallel step costs 2.5 us, and far more on a busy machine."""
 
 
 def threads_for(threads: int, cycles: float) -> int:
@@ -114,7 +120,9 @@ def _threads_for(threads: int, cycles: float) -> int:
 
 
 def pieces(blocks: int, worth: int, threads: int) -> int:
-    """In how many pieces `threads` share `blocks` blocks; 0 for one block, or for work that is `worth` one thread.
+    """The number of pieces into which `threads` divide `blocks` blocks.
+
+    0 for one block, or for work that is `worth` one thread.
 
     Block i is in piece ((i + 1) * pieces - 1) // blocks.
     """
@@ -126,7 +134,7 @@ def _pieces(blocks: int, worth: int, threads: int) -> int:
 
 
 def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
-    """How many of the `rows` of each of `batch` elements a block has, a multiple of `unit`: four blocks a thread."""
+    """The number of `rows` in a block, a multiple of `unit`, so that each thread gets four blocks."""
     return number(_rows_of_block, rows, batch, threads, unit)
 
 

@@ -1,4 +1,4 @@
-"""Bias correction: what quantization changes at each product on average goes into its bias."""
+"""Bias correction: the mean change that quantization causes at each product is subtracted by its bias."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from graphq.quantization.statistics import Statistics
 
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
-    """What quantization changes at each product of a prepared graph, by name."""
+    """The change that quantization causes at each product of a prepared graph, by name."""
     model = Parametrised(graph, twins=True)
     return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 
 
 def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
-    """Add the mean difference of each channel to the bias of each product; how many changed.
+    """Add the mean difference of each channel to the bias of each product; returns how many biases changed.
 
-    Empirical bias correction (Nagel et al., 2019, "Data-free quantization through weight equalization and bias
-    correction", 4.2), all products at once: each is measured on exact operands.
+    This is empirical bias correction (Nagel et al., 2019, "Data-free quantization through weight equalization and bias
+    correction", 4.2), for all products at once: each is measured on exact operands.
     """
     return shift_biases(graph, {name: d.shift for name, d in found.items()})
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
-    """Add `shifts`, by the names of products, to the biases of those that take one so; how many changed."""
+    """Add `shifts`, given by the names of products, to the biases that can take them; returns how many changed."""
     count = 0
     for product in list(products(graph)):
         shift = shifts.get(product.name)

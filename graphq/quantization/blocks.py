@@ -1,6 +1,7 @@
 """Weight-only quantization: weights of matmuls in 4 or 8 bits with a scale for each block along the sum.
 
-Rounded to nearest, or one input channel after the other, each error made up for by the channels that follow (`gptq`).
+Weights are rounded to nearest, or one input channel after the other, where later channels compensate each error
+(`gptq`).
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ DAMPING = 0.01
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
     """Quantize the weights of a prepared graph's matmuls in place: activations stay in f32.
 
-    Where a block does not divide the sum, one block is the whole column. Where the scheme's rounding is
+    If the block size does not divide the length of the sum, one block is the whole column. If the scheme's rounding is
     "gptq", weights are rounded so that the products of the batches change least.
     """
     chosen = [p for p in kept(graph, scheme) if p.node.op.name == "matmul" and p.weights is not None
@@ -50,7 +51,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
 
 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
-    """The scales [k / block, n] of least squared error, of some by which the largest weight is clipped a little."""
+    """The scales [k / block, n] of least squared error, among some that clip the largest weight a little."""
     parts = w.reshape(-1, block, w.shape[1])
     top = np.abs(parts).max(axis=1)
     best, scales = np.full(top.shape, np.inf), np.ones(top.shape, np.float32)
@@ -64,7 +65,10 @@ def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
 
 
 def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[str, np.ndarray]:
-    """The sum of x^T x over all rows of each product's source, by the product's name: outputs of the model itself."""
+    """The sum of x^T x over all rows of each product's source x, by the product's name.
+
+    The model itself computes it.
+    """
     g = graph.copy()
     names = {p.name for p in chosen if 0 in p.activations}
     outputs: dict[str, Value] = {}

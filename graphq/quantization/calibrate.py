@@ -1,4 +1,4 @@
-"""calibrate: run a model on batches and keep statistics of its tensors, nothing else.
+"""calibrate: run a model on batches and keep only statistics of its tensors.
 
 The statistics are outputs of the compiled f32 model itself: beside each tensor stands an operation `histogram`, whose
 kernel counts while the tensor is in the cache. A batch leaves 64 KB a tensor, whatever its size.
@@ -26,7 +26,7 @@ Batch: TypeAlias = Mapping[str, Any]
 
 @runtime_checkable
 class Reader(Protocol):
-    """What gives batches as a CalibrationDataReader of onnxruntime.quantization does: one a call, at last None."""
+    """A source of batches, like onnxruntime.quantization's CalibrationDataReader: each call gives one, at last None."""
 
     def get_next(self) -> Batch | None:
         """The next batch, or None at the end."""
@@ -40,24 +40,26 @@ PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "squar
 
 def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None, histograms: bool = True,
               channels: bool = False) -> Statistics:
-    """Statistics of the tensors that quantization asks for: the factors of matmuls and convolutions.
+    """Compute statistics of the tensors that quantization needs: the factors of matmuls and convolutions.
 
     `batches` is any iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
-    onnxruntime.quantization takes it, and is streamed once. Arrays of more rows than the model takes are cut.
-    `tensors` are the names of other f32 values instead, `channels` asks for extremes and means of each channel, too;
-    without `histograms` there are extremes alone, which is faster, for the methods min_max and moving_average.
-    Statistics belong to `prepared(graph)`, in which batch normalisations are folded.
+    onnxruntime.quantization takes it, and is streamed once. Arrays of more rows than the model takes are cut. `tensors`
+    are the names of other f32 values instead, `channels` asks for extremes and means of each channel, too; without
+    `histograms` there are extremes alone, which is faster, for the methods min_max and moving_average. Statistics
+    belong to `prepared(graph)`, in which batch normalisations are folded.
 
-    Raises InputError for no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or an
-    infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
+    Raises InputError if there are no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or
+    an infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
     """
     return Calibration(graph, tensors=tensors, histograms=histograms, channels=channels).statistics(batches)
 
 
 class Calibration:
-    """The compiled model whose outputs are statistics, for any number of calibrations; `calibrate` has the arguments.
+    """The compiled model whose outputs are statistics, for any number of calibrations.
 
-    With `divided` it observes sources whose channels are divided by factors, which come with the batches.
+    `calibrate` explains the arguments.
+
+    If `divided`, it observes sources whose channels are divided by factors, which come with the batches.
     """
 
     def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
@@ -72,7 +74,7 @@ class Calibration:
         self.model = _observing(graph, self.values, self.axes, histograms, self.divided) if names else None
 
     def statistics(self, batches: Batches, factors: Mapping[str, np.ndarray] | None = None) -> Statistics:
-        """Statistics over batches, channels divided by factors, by the names of tensors, where there are any."""
+        """Statistics over batches; `factors`, by the names of tensors, divide their channels."""
         found = {name: TensorStatistics() for name in self.values}
         inverses = {f"{INVERSE}{name}": (1 / factors[name]).astype(np.float32).reshape(shape)
                     if factors and name in factors else np.ones(shape, np.float32)
@@ -105,13 +107,16 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """The axis along which the channels of a source lie that meets weights, which fix their number; by its name."""
+    """The axis of the channels of each source that meets weights, by the source's name.
+
+    The weights determine the number of channels.
+    """
     axes = {str(p.factors[0].name): p.source_axis() for p in products(graph) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
-    """The batches one by one, cut into as many rows as the inputs have; raises InputError for what is none."""
+    """The batches one by one, cut to the number of rows of the inputs; raises InputError for an invalid batch."""
     if isinstance(batches, Reader):
         batches = iter(batches.get_next, None)
     types = {str(v.name): v.type for v in inputs}
@@ -125,7 +130,7 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
 
 
 def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
-    """A batch of more rows than the model takes at a time, as several; its last row fills the last of them."""
+    """Cut a batch with more rows than the model takes; the last part is filled up with its last row."""
     rows = {name: np.asarray(x) for name, x in batch.items() if name in types and types[name].shape != ()}
     sizes = {((types[name].shape or (None,))[0], len(x) if x.ndim else 0) for name, x in rows.items()}
     most, count = sizes.pop() if len(sizes) == 1 else (None, 0)

@@ -1,4 +1,7 @@
-"""quantize_with_accuracy_control: the fewest products left in f32 that keep a measure of the user's."""
+"""quantize_with_accuracy_control.
+
+Leaves the fewest products in f32 that keep the accuracy by a measure of the user's.
+"""
 from __future__ import annotations
 
 import json
@@ -24,7 +27,10 @@ Evaluate = Callable[[CompiledGraph], float]
 
 @dataclass
 class Controlled:
-    """The graph, the accuracy of f32 and its own, milliseconds of a run of both, and the products left in f32."""
+    """The result of accuracy control.
+
+    It has the graph, its accuracy and that of f32, milliseconds of a run of both, and the products left in f32.
+    """
 
     graph: Graph
     accuracy_f32: float
@@ -45,12 +51,12 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     """Quantize by the best automatic setting, then leave in f32 the fewest products that keep the accuracy.
 
     `evaluate(model)` gives the accuracy of a compiled model, larger is better, on data that `batches` do not hold.
-    While it is more than `max_drop` below that of f32, one more product stays in f32, those first whose result
-    quantization changes most; at the end those that turn out not to be needed are quantized again. A line for each
-    trial goes to `report`, with its accuracy and the time of a run. `state` names a file in which accuracies are
-    kept, so that a run that was broken off continues.
+    While it is more than `max_drop` below that of f32, one more product stays in f32, first the products whose results
+    change most. At the end the products that did not have to stay are quantized again. A line for each trial goes to
+    `report`, with its accuracy and the time of a run. `state` names a file in which accuracies are kept, so that an
+    interrupted run can continue.
 
-    Raises GraphError where even all products in f32 do not keep the accuracy (evaluate is not deterministic, say),
+    Raises GraphError if even all products in f32 do not keep the accuracy (evaluate is not deterministic, say),
     InputError for a negative max_drop or an accuracy that is no finite number.
     """
     if not max_drop >= 0:
@@ -77,7 +83,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
 
 
 class _Trials:
-    """Accuracies that were measured, those of an earlier run among them."""
+    """Measured accuracies, including those of an earlier run."""
 
     def __init__(self, search: Search, evaluate: Evaluate, path: Path | None,
                  report: Callable[[str], None] | None) -> None:

@@ -14,9 +14,9 @@ from graphq.quantization.calibrate import Batch, checked_batches
 
 
 def load_data(text: str, graph: Graph) -> Sequence[Batch]:
-    """The batches that `text` names; raises InputError, saying what is expected, where it names none.
+    """The batches that `text` names; raises InputError with the expected forms if it names none.
 
-    FOLDER holds an archive `*.npz` for each batch, with an array for each input, or, of a model with one input, arrays
+    FOLDER holds an archive `*.npz` for each batch, with an array for each input, or, if the model has one input, arrays
     `*.npy`. FILE.npy is one such array, FILE.npz one batch with an array for each input; with keys `0/in/x`, `1/in/x`
     it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without arguments and gives dicts, or an
     object with `get_next`. Files are read when they are asked for.
@@ -44,7 +44,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
 
 
 class _Files(Sequence[Batch]):
-    """A batch a file, read each time that it is asked for."""
+    """Batches in files, one for each file, which is read each time that the batch is asked for."""
 
     def __init__(self, files: Sequence[Path], names: Sequence[str]) -> None:
         self.files, self.names = files, names

@@ -1,4 +1,7 @@
-"""The page of `Comparison.report`: how far each tensor of a quantized graph is from f32, as charts and in the graph."""
+"""The page of `Comparison.report`.
+
+It shows how far each tensor of a quantized graph is from f32, as charts and in the graph.
+"""
 from __future__ import annotations
 
 import math
@@ -25,7 +28,7 @@ COSTS = {"most": "costs at least half of what the costliest does", "much": "cost
 
 
 def differences_page(found: Comparison) -> str:
-    """The HTML: the tensors in graph order, in the order of their costs, and where there is Graphviz the graph."""
+    """The HTML: the tensors in graph order, in the order of their costs and, if Graphviz is installed, the graph."""
     drawn, ids, views = outline(found.graph), _ids(found.graph), Views()
     costs = {t.name: found.known_cost(t) for t in found.tensors}
     highest = max((x for x in costs.values() if x is not None), default=0.0)
@@ -55,7 +58,7 @@ def differences_html(found: Comparison) -> str:
 
 
 def _ids(graph: Graph) -> dict[str, str]:
-    """The boxes of an outline in which tensors are made, by the tensors' names."""
+    """The ids of the boxes in the drawing that compute the named tensors."""
     return {v.name: f"n{k}" for k, node in enumerate(graph.nodes) for v in node.outputs if v.name is not None}
 
 
@@ -67,7 +70,7 @@ def _kind(cost: float | None, highest: float) -> str:
 
 
 def _lines(t: TensorDifference) -> Iterator[str]:
-    """What a box in the picture of the graph says of a tensor."""
+    """The lines about a tensor in its box of the drawing."""
     cells = t.cells()
     yield t.name
     yield f"SQNR {cells['SQNR dB']} dB"
@@ -86,7 +89,7 @@ def _records(drawn: Outline, boxes: Mapping[str, Sequence[TensorDifference]]) ->
 
 
 def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -> str:
-    """The chart, a row a tensor in graph order."""
+    """The chart, with a row for each tensor in graph order."""
     ordered = sorted(found.tensors, key=lambda t: int(ids[t.name][1:]))
     columns = {"SQNR dB": [(t.sqnr, t.cells()["SQNR dB"]) for t in ordered],
                "1 - cosine": [(1 - t.cosine, f"{1 - t.cosine:.1e}") for t in ordered],
@@ -102,7 +105,7 @@ def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -
 
 
 def _table(tensors: Sequence[TensorDifference], ids: Mapping[str, str]) -> str:
-    """The tensors in the order in which they are, each a row of the box that `ids` has for it."""
+    """A table of the tensors in their order; `ids` has the box that each row links to."""
     head = [*tensors[0].cells(), "tensor"]
     return table(head, ((ids.get(t.name, ""), (*t.cells().values(), f"{t.name} ({t.op})")) for t in tensors),
                  len(head) - 1)

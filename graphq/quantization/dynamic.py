@@ -1,9 +1,9 @@
-"""Dynamic quantization: ranges of activations are found when the model runs, so that no data are needed before.
+"""Dynamic quantization: ranges of activations are computed at run time, so that no calibration data is needed.
 
     by tensor   x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
     by row      y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
 
-A row's scale cannot stand inside the sum that an integer kernel computes, so it multiplies the result.
+A row's scale cannot be inside the sum of an integer kernel, so it multiplies the result.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphq.quantization.scheme import Scheme
 
 
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the products of a prepared graph in place, activations when the model runs."""
+    """Quantize the products of a prepared graph in place; activations are quantized at run time."""
     pairs: dict[Value, Value] = {}
     for product in kept(graph, scheme):
         node = product.node

@@ -1,11 +1,11 @@
-"""One compiled model for all settings: what quantization changes in a graph comes in as inputs.
+"""One compiled model for all settings: the parameters of quantization are inputs of the model.
 
-A product of quantized factors becomes one of f32 numbers that integers stand for:
+A product of quantized factors becomes a product of the f32 numbers that the integers represent:
 
     product(fake(x * inverse), weights, bias)        fake(x) = step * clip(rint(x / step), low, high)
 
 `inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model. So each setting that is tried costs runs
-and no compilation. Against integers numbers differ by the roundings of f32 sums.
+and no compilation. Its results differ from those of integers by the roundings of f32 sums.
 """
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from graphq.quantization.weights import dequantized_weights
 
 PREFIX = "quantized/"
 BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}
-"""Inputs with which fake quantization changes no number: at so small a step every quotient is an integer."""
+"""Inputs with which fake quantization changes no number: with so small a step every quotient is an integer."""
 
 
 @dataclass
 class Difference:
-    """Of one product over all batches: the mean of f32 - quantized, by channel if there are weights; mean squares."""
+    """The difference that quantization makes at one product, over all batches.
+
+    `shift` is the mean of f32 - quantized, by channel if there are weights; `noise` and `signal` are mean squares.
+    """
 
     shift: np.ndarray
     noise: float = 0.0
@@ -46,7 +49,7 @@ class Difference:
         return self.noise / max(self.signal, 1e-300)
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
-        """Take in the measurements of one more batch."""
+        """Add the measurements of one more batch."""
         self.count += 1
         self.shift = self.shift + (shift - self.shift) / self.count
         self.noise += (noise - self.noise) / self.count
@@ -57,8 +60,8 @@ class Difference:
 class Parametrised:
     """The model of a prepared graph; with `twins` the quantized form of each product stands beside the f32 one.
 
-    Twins take the same f32 operands, so that one run tells what each product alone would change at its result, all
-    others exact; `differences` are means over batches. Without twins the model has the outputs of the graph.
+    Twins take the same f32 operands, so that one run tells for each product how quantizing it alone changes its result;
+    `differences` are means over batches. Without twins the model has the outputs of the graph.
     """
 
     graph: Graph
@@ -86,7 +89,10 @@ class Parametrised:
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized],
              scheme: Scheme) -> Iterator[dict[str, np.ndarray]]:
-        """The outputs of each batch, products that are not `chosen` in f32; the scheme says what weights are."""
+        """The outputs of each batch, with products that are not `chosen` in f32.
+
+        `scheme` tells how weights are quantized.
+        """
         if self.model is None:
             return
         parameters = self.inputs(chosen, scheme)
@@ -114,7 +120,7 @@ class Parametrised:
         return {name: x for name, x in made.items() if name in self.model.inputs}
 
     def differences(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, Difference]:
-        """What quantization changes at each product, by name."""
+        """The change that quantization causes at each product, by name."""
         found: dict[str, Difference] = {}
         for out in self.runs(batches, chosen, scheme):
             for name in chosen:
@@ -126,7 +132,7 @@ class Parametrised:
         return found
 
     def _quantized(self, p: Product, chosen: Quantized, scheme: Scheme) -> np.ndarray:
-        """The weights, times the factors, that integers stand for."""
+        """The weights, times the factors, after quantization and dequantization."""
         assert p.weights is not None
         if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
             key = p.name, scheme.weight_bits, scheme.per_channel
@@ -141,7 +147,7 @@ class Parametrised:
 
 
 def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
-    """The step and the least and greatest multiple of it that a tensor with one scale can hold."""
+    """The step of a tensor with one scale, and the least and the greatest multiple of it that it can hold."""
     low, high = int(p.dtype.min) - p.zps[0], int(p.dtype.max) - p.zps[0]
     step = np.array(p.scales[0], np.float32)
     if wide:
@@ -150,7 +156,7 @@ def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
 
 
 def takes_bias(p: Product) -> bool:
-    """Whether a constant bias, one for each output channel, can be added to that of a product."""
+    """Whether a constant bias, one for each output channel, can be added to the bias of a product."""
     if p.weights is None or p.node.op.name == "conv_transpose" and p.groups > 1:
         return False
     return p.bias is None or p.bias.data is not None and p.bias.data.shape == (p.weights.shape[p.weight_axes()[0]],)

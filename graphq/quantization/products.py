@@ -50,7 +50,7 @@ class Product:
 
     @property
     def weights(self) -> np.ndarray | None:
-        """The array of operand 1 where that is a constant."""
+        """The array of operand 1 if it is a constant."""
         return self.factors[1].data
 
     @property
@@ -79,12 +79,12 @@ class Product:
             and (self.groups == 1 or self.node.op.name == "convolution")
 
     def channels(self) -> int:
-        """The number of channels of operand 0, where it `has_channels`."""
+        """The number of channels of operand 0, if it `has_channels`."""
         assert self.weights is not None
         return int(self.weights.shape[self.weight_axes()[1]]) * self.groups
 
     def source_axis(self) -> int | None:
-        """The axis of operand 0 along which its channels lie, those that are summed; None of an unknown rank."""
+        """The axis of operand 0 along which the summed channels lie; None if its rank is unknown."""
         shape = self.factors[0].shape
         if shape is None:
             return None
@@ -117,7 +117,7 @@ def _rank(value: Value) -> int | None:
 
 
 def prepared(graph: Graph) -> Graph:
-    """A copy with constants and batch normalisations folded, sums with constants as biases; every value has a name.
+    """A copy with constants and batch normalisations folded, and sums with constants as biases; all values are named.
 
     Constant vectors become matrices of one column. Numbers change by the roundings of f32 that `passes.fold_scales`
     states. A prepared graph stays as it is.

@@ -1,4 +1,4 @@
-"""Settings that the automatic search tries, and what it calls them."""
+"""Settings that the automatic search tries, and their names."""
 from __future__ import annotations
 
 from collections import Counter
@@ -30,7 +30,10 @@ Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """A candidate for each tensor, biases corrected or not; products in 16 bits or f32 are in the scheme."""
+    """A candidate for each tensor, and whether biases are corrected.
+
+    The scheme names the products in 16 bits or f32.
+    """
 
     choices: Choices = ()
     correct: bool = False

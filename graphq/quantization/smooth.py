@@ -1,12 +1,12 @@
-"""Move the ranges of channels from activations into weights, where that lets both be quantized with less noise.
+"""Move the ranges of channels from activations into weights if both can then be quantized with less noise.
 
     x @ w = (x / s) @ (s w)        one factor s > 0 for each channel that is summed
 
-Channels of very different ranges share the scale of their tensor, so that the small ones are left with few integers.
-Weights have scales of their own for each output channel; of a depthwise convolution that is each input channel, and the
-division costs nothing at all. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient
-post-training quantization for large language models"), `equalise` cross-layer equalisation (Nagel et al., 2019,
-"Data-free quantization through weight equalization and bias correction"), which needs no data.
+Channels of very different ranges share the scale of their tensor, so that small channels use only a few integers.
+Weights have a scale for each output channel; in a depthwise convolution this is also the input channel, so the division
+costs nothing. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training
+quantization for large language models"), `equalise` cross-layer equalisation (Nagel et al., 2019, "Data-free
+quantization through weight equalization and bias correction"), which needs no data.
 """
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ from graphq.quantization.products import Product, name_values, products
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""What `smooth` tries: 1 gives all channels of the activations one range, 0 those of the weights."""
+"""The values of alpha that `smooth` tries.
+
+1 gives all channels of the activations one range, 0 those of the weights.
+"""
 WORTH = 0.8
-"""The estimated noise must fall to this share."""
+"""A tensor is divided only if the estimated noise falls to this share or less."""
 UNSEEN = 4.0
-"""What a channel may exceed its largest element by, where one batch was seen."""
+"""The factor by which a channel may exceed its largest element, if only one batch was seen."""
 LARGEST = 64.0
-"""A factor, or its inverse, is at most this: a channel that calibration saw little of may be larger later."""
+"""The largest factor, and the largest inverse of one: channels that were small in calibration may be larger later."""
 
 
 def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
     """multiply(x, 1 / s) before products, whose weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
 
-    The graph is `prepared`, its statistics have channels. Without `alpha` each tensor gets the one of ALPHAS for which
-    `noise` is least, and none where that does not fall to WORTH of what it was. After a ReLU of a product that nothing
-    else reads, the multiplication folds into that product's weights. The number of tensors that changed.
+    The graph is `prepared`, its statistics have channels. Without `alpha` each tensor gets the one of ALPHAS with the
+    least `noise`, or none if the noise does not fall to the share WORTH. After a ReLU of a product that nothing else
+    reads, the multiplication folds into that product's weights. Returns the number of tensors that changed.
 
     Numbers change by the roundings of f32. Raises GraphError for an alpha outside [0, 1].
     """
@@ -59,7 +62,10 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 
 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
-    """Divide channels of tensors by `factors`, by name, and multiply the weights that they meet; how many changed."""
+    """Divide channels of tensors by `factors`, by name, and multiply their weights by them.
+
+    Returns how many changed.
+    """
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     for x, users in chosen:
         divide_channels(graph, x, users, factors[str(x.name)])
@@ -70,8 +76,9 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
 def equalise(graph: Graph) -> int:
     """product -> ReLU? -> product with equal ranges of weights in both, for each channel between them.
 
-    s = sqrt(r1 r2) / r2 for the largest weights r1 that make, and r2 that take a channel: w1 / s, b1 / s and s w2. The
-    graph is `prepared`; numbers change by the roundings of f32. The number of tensors that changed.
+    s = sqrt(r1 r2) / r2, where r1 is the largest weight that computes a channel and r2 the largest that reads it: w1 /
+    s, b1 / s and s w2. The graph is `prepared`; numbers change by the roundings of f32. Returns the number of tensors
+    that changed.
     """
     count = 0
     for x, users in _sources(graph):
@@ -123,8 +130,9 @@ class _Load(NamedTuple):
 def expected_ranges(channels: Channels) -> np.ndarray:
     """The magnitudes that the channels are expected to reach on data that calibration did not see.
 
-    Each batch that held a channel's largest element exceeded all others by some ratio. The ratio that 98 % of channels
-    stay below (UNSEEN of one batch) is what any channel may exceed its own largest by, up to the largest of all.
+    In each channel the batch with the largest element exceeds all other batches by some ratio. The ratio that 98 % of
+    channels do not reach (UNSEEN for one batch) is taken as the factor by which any channel may exceed its own largest
+    element, up to the largest of all.
     """
     largest = channels.largest
     known = channels.second > 0
@@ -149,7 +157,7 @@ def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> fl
 
 
 def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) -> np.ndarray | None:
-    """The factors to divide by, or None where they do not help."""
+    """The factors to divide by, or None if they do not help."""
     loads = [_load(p) for p in users]
     if any(load.largest.shape[1] != len(channels.low) for load in loads):
         return None
@@ -188,7 +196,7 @@ def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
 
 
 def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
-    """The factors of input channels, as they broadcast with the weights."""
+    """The factors of input channels, in a shape that broadcasts with the weights."""
     assert p.weights is not None
     out, into = p.weight_axes()
     rank = p.weights.ndim
@@ -220,7 +228,7 @@ def _largest(p: Product) -> np.ndarray:
 
 
 def _maker(x: Value) -> Product | None:
-    """The product with constant weights that makes x, a ReLU between them or not, and nothing else reads."""
+    """The product with constant weights that computes x, perhaps before a ReLU, if nothing else reads its result."""
     node = x.node
     while node is not None and node.op.name in ("relu", "add", "bias_add") and len(list(node.operands)) <= 2:
         source = next((v for v in node.operands if v.data is None), None)
@@ -248,6 +256,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
-    for p, name in zip(list(products(graph)), names, strict=True):  # those that were folded into are new
+    for p, name in zip(list(products(graph)), names, strict=True):  # nodes with folded weights are new
         graph.rename(p.node.output, name)
     name_values(graph)

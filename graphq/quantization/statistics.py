@@ -1,4 +1,7 @@
-"""What calibration keeps: for each tensor a histogram of fixed size, its extremes, and numbers for each channel."""
+"""The statistics of calibration.
+
+Each tensor has a histogram of fixed size, its extremes, and numbers for each channel.
+"""
 from __future__ import annotations
 
 import os
@@ -14,11 +17,11 @@ from graphq.errors import InputError
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
 
 MOMENTUM = 0.1
-"""What one more batch counts for in the moving average of extremes."""
+"""The weight of one more batch in the moving average of extremes."""
 
 
 def _edges() -> np.ndarray:
-    """The bounds of the bins' magnitudes, [BINS / 2 + 1]: finite ones, the last what infinity stands for."""
+    """The bounds of the bins' magnitudes, [BINS / 2 + 1], as finite numbers; the last bound stands for infinity."""
     bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
     with np.errstate(invalid="ignore"):  # bins of NaN, which calibration refuses
         return bits.view(np.float32).astype(np.float64)
@@ -31,7 +34,7 @@ EDGES = _edges()
 class Channels:
     """Numbers for each channel of a tensor along `axis`: extremes, and the mean of elements and of their squares.
 
-    `second` is the largest magnitude in all batches but the one that has the largest.
+    `second` is the largest magnitude in all batches except the batch with the largest.
     """
 
     axis: int
@@ -48,7 +51,7 @@ class Channels:
         return np.maximum(-self.low, self.high)
 
     def add(self, low: np.ndarray, high: np.ndarray, mean: np.ndarray, square: np.ndarray) -> None:
-        """Take in the extremes, mean and mean square of one more batch."""
+        """Add the extremes, mean and mean square of one more batch."""
         self.count += 1
         new = np.maximum(-low, high)
         self.second = np.maximum(self.second, np.minimum(self.largest, new))
@@ -59,10 +62,12 @@ class Channels:
 
 @dataclass
 class TensorStatistics:
-    """Of one tensor: how many elements were seen, their extremes, moving averages of each batch's, a histogram.
+    """Statistics of one tensor.
+
+    The number of elements, their extremes, moving averages of the batches' extremes, a histogram.
 
     `counts` has the number of elements by the highest bits of an f32 (operation `histogram`). `second` is the largest
-    magnitude in all batches but the one that has the largest.
+    magnitude in all batches except the batch with the largest.
     """
 
     low: float = np.inf
@@ -72,15 +77,15 @@ class TensorStatistics:
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
     channels: Channels | None = None
     ranges: dict[object, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
-    """Ranges by what they follow from, worked out once (`ranges.parameters`)."""
+    """Ranges by the parameters that determine them, computed once (`ranges.parameters`)."""
 
     @property
     def size(self) -> int:
-        """How many elements the histogram holds."""
+        """The number of elements in the histogram."""
         return int(self.counts.sum())
 
     def add(self, counts: np.ndarray | None, low: float, high: float) -> None:
-        """One more batch, with a histogram or without."""
+        """Add one more batch, with a histogram or without."""
         if counts is not None:
             self.counts += counts
         if self.average is not None:
@@ -90,7 +95,7 @@ class TensorStatistics:
         self.average = (old[0] + MOMENTUM * (low - old[0]), old[1] + MOMENTUM * (high - old[1]))
 
     def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The bins that hold anything, ascending: their lower and upper bounds, cut at the extremes, and counts."""
+        """The bins that are not empty, ascending: their lower and upper bounds, cut at the extremes, and counts."""
         half = BINS // 2
         negative, positive = self.counts[half:], self.counts[:half]
         (down,), (up,) = np.nonzero(negative), np.nonzero(positive)
@@ -101,7 +106,7 @@ class TensorStatistics:
 
 
 class Statistics(Mapping[str, TensorStatistics]):
-    """Statistics by the names of tensors; `batches` is how many were seen."""
+    """Statistics by the names of tensors; `batches` is the number of batches."""
 
     def __init__(self, tensors: Mapping[str, TensorStatistics], batches: int) -> None:
         self.tensors, self.batches = dict(tensors), batches
@@ -120,15 +125,15 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @property
     def unseen(self) -> float:
-        """By what factor a new batch is expected to exceed the extremes of a tensor: for three of four tensors.
+        """The factor by which a new batch is expected to exceed the extremes of a tensor, for three of four tensors.
 
-        Each batch that held a tensor's largest element exceeded all others by such a factor.
+        It is estimated from the batches that hold a tensor's largest element: each exceeds all others by such a factor.
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
         return float(np.quantile(ratios, 0.75)) if ratios else 1.25
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them as a NumPy archive (.npz), without what was counted for each channel."""
+        """Write them as a NumPy archive (.npz), without the numbers for each channel."""
         arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
             (used,) = np.nonzero(t.counts)
@@ -151,11 +156,11 @@ class Statistics(Mapping[str, TensorStatistics]):
 
 DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError, TypeError,
            ValueError)
-"""What NumPy raises of a file that is no archive, or of one whose arrays are others than `save` writes."""
+"""The errors of NumPy for a file that is no archive, or whose arrays `save` did not write."""
 
 
 def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
-    """What an archive has of one tensor; raises what NumPy does where that is not what `save` wrote."""
+    """The statistics of one tensor in an archive; raises NumPy's errors if `save` did not write it."""
     low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
     t = TensorStatistics(low, high, (low_average, high_average), second)
     t.counts[archive[f"bins/{name}"]] = archive[f"counts/{name}"]

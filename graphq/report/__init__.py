@@ -1,1 +1,1 @@
-"""What a user asks a compiled model: what fused and why not, the share of integer work, times, instructions."""
+"""Reports on compiled models: what fused and why not, the share of integer work, times, instructions."""

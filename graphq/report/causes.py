@@ -1,8 +1,8 @@
-"""True causes: for each operation that could be in an integer partition and is not, what stood in the way.
+"""Causes: why operations that could be in an integer partition are outside.
 
-A product outside has a cause of its own (`products`). Any other operation is outside because a fusion ended: between
-the operation that makes a value in f32 and the one that uses it. Why it ended there is asked of the fusion's own rules,
-the users of the value first.
+A product outside has its own kind of cause (`products`). Any other operation is outside because a fusion ended between
+the operation that computes a value in f32 and one that uses it. The fusion's own rules tell why it ended there, the
+users of the value first.
 """
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
 CHAIN = Fuse("eltwise", floats=True).name
-"""The fusion that takes lane-wise operations which follow no anchor."""
+"""The fusion of lane-wise operations that follow no anchor."""
 
 
 def causes(analysis: Analysis) -> list[Cause]:
-    """The causes, one for all operations that are outside for the same reason: products first, borders last."""
+    """The causes, one for all operations that are outside for the same reason.
+
+    Products come first, the graph's borders last.
+    """
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
         for r in analysis.of(node):
@@ -61,14 +64,14 @@ def _cause(reasons: list[Reason], analysis: Analysis, numbers: dict[Node, int]) 
 
 
 class Analysis(Fusions):
-    """Reasons for the nodes after the passes, by walking the graph before the fusions."""
+    """Reasons for the nodes after the passes, found in the graph before the fusions."""
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal]) -> None:
         super().__init__(source, history, passes)
         self.refusals, self._products = refusals, dict[Node, Reason]()
 
     def of(self, home: Node) -> list[Reason]:
-        """Why a node after the passes is outside of integer partitions; none where it is not, or could not be in."""
+        """Why a node after the passes is outside of integer partitions; no reasons if it is inside or cannot be."""
         members = self.members.get(home, [])
         if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
             return []
@@ -94,7 +97,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the fusion that makes an operand in f32 did not go on to `last`, a quantize."""
+        """Why the fusion around the operation that computes an operand in f32 does not reach `last`, a quantize."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -106,13 +109,16 @@ class Analysis(Fusions):
         return [self._ended(value, user, members, last)]
 
     def _shared(self, value: Value, user: Node) -> bool:
-        """Whether a value is a dequantize that is stored for several users, each of which could take it in."""
+        """Whether a value is a dequantize stored for several users, each of which could take it into its partition."""
         maker = value.node
         return maker is not None and maker.op.name in DEQUANTIZES and is_quantized(next(maker.operands).dtype) \
             and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
-        """How far from integers a value is made: in their partition, in a chain from them, or not from them."""
+        """How far from integers a value is computed.
+
+        It may be in their partition, in a chain from them, or independent of them.
+        """
         node = value.node
         if node is None:
             return 4
@@ -123,7 +129,10 @@ class Analysis(Fusions):
         return 2 if way_up(value, self.given) else 3
 
     def _ended(self, value: Value, user: Node, members: list[Node], last: Node) -> Reason:
-        """Why what makes `value` and `user` are not one: `last` is a quantize that could follow."""
+        """Why `user` and the operation that computes `value` are not in one partition.
+
+        The quantize `last` could follow.
+        """
         maker = value.node
         if maker is None:
             stage = self.given.stage(value)
@@ -141,7 +150,10 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """What reads `value` in floats beside `user`: the caller, the scale of `last`, others; None: nothing."""
+        """The reason if something besides `user` reads `value` in floats.
+
+        This may be the caller, the scale of `last`, or another operation.
+        """
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
@@ -161,7 +173,7 @@ class Analysis(Fusions):
         return why("users beside its quantize" if beside else "users", others[0], value, users=others)
 
     def _between(self, value: Value, user: Node, last: Node, fusion: str) -> Reason | None:
-        """Why no kernel computes `user` in one partition with the maker of `value`, which it reads; None if one may."""
+        """Why no kernel computes `user` in one partition with the operation that computes `value`; None if one may."""
         assert value.node is not None
         why, refused = partial(reason, last, fusion), None if user.op.name in ANCHORS else refuses(user)
         if user is last and refused is not None:
@@ -176,7 +188,7 @@ class Analysis(Fusions):
         return None
 
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
-        """Why the partition of `maker` cannot take in `members`, each of which partitions may have."""
+        """Why the partition of `maker` cannot take in all `members` together, although each may be in a partition."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
         if not self.anchors(maker):  # a pass after the first fusions made something else of it
             return why("several", maker, maker.outputs[0])
@@ -194,7 +206,7 @@ class Analysis(Fusions):
         return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
-        """An operation that is in no partition stands before a chain that ends in quantize."""
+        """The reason for a chain that ends in quantize and follows an operation that is in no partition."""
         path = self.up(value) or way_up(value, self.given) or [value, *(v for v in maker.operands if v.data is None
                                                                         and v.dtype.kind == "float")][:2]
         if len(path) < 2:
@@ -207,7 +219,10 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """An operation in no partition that reads `source`; the quantize `last`, with `more` between, follows."""
+        """The reason for an operation in no partition that reads `source`.
+
+        `more` operations and the quantize `last` follow.
+        """
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
         if source.node is None or source.node.op.name not in DEQUANTIZES:
@@ -215,7 +230,7 @@ class Analysis(Fusions):
                 return why("outside, refused", more=more, refused=refused)
             return why("outside, of an input") if source.node is None else why("outside", more=more)
         taken = self.anchored(source.node, node)
-        if taken is not None and refused is None:  # it is what the operation reads that kernels do not take
+        if taken is not None and refused is None:  # kernels compute the operation, but not on this operand
             return reason(last, fusion, "dequantized, refused", node, source, refused=taken)
         kind = "reads"
         if node.op.name in MOVES:
@@ -223,14 +238,17 @@ class Analysis(Fusions):
         return why(kind) if refused is None else why(f"{kind}, refused", refused=refused)
 
     def _all_like(self, value: Value, user: Node) -> tuple[Value, ...]:
-        """The operand `value` of `user`, and its other operands of that dtype that integer partitions compute."""
+        """The operand `value` of `user`, and other operands of the same dtype that integer partitions compute."""
         return tuple(v for v in map(self.given.under, user.operands) if v is value or v.node is not None
                      and v.dtype == value.dtype and self.kind(v.node) == "integer")
 
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why the result of a chain of dequantized operands stays in f32; nothing of a dequantize that users share."""
+        """Why the result of a chain of dequantized operands stays in f32.
+
+        There are no reasons for a dequantize that several users share.
+        """
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
@@ -279,6 +297,6 @@ class Analysis(Fusions):
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:
-    """Whether members stand before `last`, a quantize, and a move of what they read can be one of its result."""
+    """Whether a move before `members` could as well follow `last`, the quantize after them."""
     alone = (len([*n.operands]) == 1 and n.op.name not in ANCHORS for n in members)
     return len(members) > 1 and all(alone) and last.attrs["qtype"] == "per_tensor"

@@ -1,4 +1,4 @@
-"""Charts: the timeline of a run and the arena's buffers over the plan's steps as SVG; bars of tensors and tables."""
+"""Charts as SVG and HTML: the timeline of a run, the arena's buffers over the plan's steps, bars of tensors, tables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,10 @@ Box = Callable[[int], tuple[str, str]]
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The pieces of a run by threads, and how long each was busy; `box` is asked for the numbers of steps."""
+    """The timeline: the pieces of a run by threads, and how long each thread was busy.
+
+    `box` gets the numbers of steps.
+    """
     width = min(max(860, 6 * len(profile.steps)), 6000)
     scale, busy = width / (profile.elapsed or 1.0), profile.busy
     tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}
@@ -38,7 +41,7 @@ def timeline(profile: Profile, box: Box) -> str:
 
 
 def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box) -> str:
-    """Where each buffer lies in the arena, and from which step to which; `box` is asked for the numbers of buffers."""
+    """The chart of the arena: the place and the lifetime of each buffer; `box` gets the numbers of buffers."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
     shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
@@ -55,7 +58,7 @@ def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box)
 def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple[float, str]]]]) -> str:
     """A row for each box, which has an id, a CSS class and a name, with a bar for each column of `head`.
 
-    A bar is a share of the longest, from 0 to 1, and text that stands behind it.
+    A bar is a share of the longest bar, from 0 to 1, and text after it.
     """
     made = [f"<div><span></span>{''.join(f'<span>{escape(text)}</span>' for text in head)}</div>"]
     for id, kind, name, columns in rows:
@@ -67,7 +70,7 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
     """An HTML table of rows of cells, the first `numbers` of which are numbers.
 
-    Each row has the id of the box that it leads to, or an empty one.
+    Each row has the id of the box that it links to, or an empty one.
     """
     def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]

@@ -1,4 +1,4 @@
-"""Which share of a compiled graph's multiply-accumulates integer partitions do: `CompiledGraph.coverage()`."""
+"""Coverage: the share of multiply-accumulates that integer partitions do (`CompiledGraph.coverage()`)."""
 from __future__ import annotations
 
 from collections import Counter
@@ -20,10 +20,10 @@ MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
 
 @dataclass(frozen=True)
 class Coverage:
-    """The number of multiply-accumulates of each operation, as the user gave it: in integer partitions, and in total.
+    """The number of multiply-accumulates of each operation of the user's graph: in integer partitions, and in total.
 
     Multiplications by padding are included. `uncounted` names the ONNX operators that multiply, but run as ONNX nodes,
-    so that their number of multiply-accumulates is not known.
+    so that their multiply-accumulates cannot be counted.
     """
 
     integer_by_op: Mapping[str, int]
@@ -42,11 +42,11 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """`integer` over `total`; of a graph without any, 1.0 when nothing is uncounted, else 0.0."""
+        """`integer` over `total`. Without any multiply-accumulates it is 1.0 if nothing is uncounted, else 0.0."""
         return self.integer / self.total if self.total else float(not self.uncounted)
 
     def __str__(self) -> str:
-        """`97.1% of 568.8 million multiply-accumulates in integer partitions (convolution 100%, matmul 57%)`"""
+        """Text such as `97.1% of 568.8 million multiply-accumulates in integer partitions (convolution 100%)`."""
         if not self.total and not self.uncounted:
             return "no multiply-accumulates"
         parts = [f"{op} {percent(self.integer_by_op.get(op, 0), n)}" for op, n in self.total_by_op.items() if n]
@@ -57,19 +57,19 @@ class Coverage:
 
 
 def percent(part: int, whole: int) -> str:
-    """`97.1%`; `100%` and `0%` only where it is all or nothing."""
+    """A share such as `97.1%`; `100%` and `0%` mean exactly all and nothing."""
     if part in (0, whole):
         return "100%" if part else "0%"
     return f"{min(max(100 * part / whole, 0.1), 99.9):.1f}%"
 
 
 def millions(count: int) -> str:
-    """`568.8 million`; small numbers as they are."""
+    """A number such as `568.8 million`; small numbers are written in full."""
     return f"{count / 1e6:,.1f} million" if count >= 1e5 else str(count)
 
 
 def coverage(graph: Graph) -> Coverage:
-    """The coverage of a graph after the passes, all of whose shapes are known."""
+    """The coverage of a graph after the passes, whose shapes are all known."""
     return merged(_of(node, inside) for node, inside in _operations(graph))
 
 
@@ -86,7 +86,7 @@ def merged(parts: Iterable[Coverage]) -> Coverage:
 
 
 def _of(node: Node, inside: bool) -> Coverage:
-    """The coverage of one operation, `inside` an integer partition or not."""
+    """The coverage of one operation; `inside`: it is in an integer partition."""
     name = node.op.name
     if name == "onnx_node" and node.attrs["op_type"] in FOREIGN:
         return Coverage({}, {}, (node.attrs["op_type"],))
@@ -97,7 +97,7 @@ def _of(node: Node, inside: bool) -> Coverage:
 
 
 def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
-    """All operations, also those in partitions, and whether each is in an integer one."""
+    """All operations, including those in partitions, and whether each is in an integer partition."""
     for node in graph.nodes:
         if node.op.name != "partition":
             yield node, False

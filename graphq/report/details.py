@@ -1,8 +1,10 @@
-"""What a page says of each box: records, which the page's script shows under the pointer or, of a chosen box, beside.
+"""Records.
 
-A record has a title `t`, rows `r` (a label, text, and a CSS class if it has one), the first of which says what the box
-is of, and links `go` to other boxes: the set of records, the box's id, and text. With a profile `s` is its share of the
-time. Titles and first rows can be searched for.
+The text about each box of a page, which the page's script shows under the pointer or, for a chosen box, at the side.
+
+A record has a title `t`, rows `r` (a label, text, and perhaps a CSS class), the first of which says what the box stands
+for, and links `go` to other boxes: the set of records, the box's id, and text. With a profile, `s` is the box's share
+of the time. Titles and first rows can be searched for.
 """
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
                      places: Mapping[str, str]) -> dict[str, Record]:
     """The records of the boxes after the passes, by their ids; the set of records is called `after`.
 
-    `times` are those of steps by their numbers. `places` are the boxes of the graph as written, in the set `before`, by
-    the labels of their values.
+    `times` are the times of steps by their numbers. `places` are the boxes of the graph as written, in the set
+    `before`, by the labels of their values.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])
@@ -150,7 +152,7 @@ def _why(causes: Sequence[Cause]) -> list[list[str]]:
 
 
 def _ends(report: Report) -> dict[str, Record]:
-    """The records of the graph's inputs and outputs."""
+    """The records for the ends of the graph: its inputs and outputs."""
     inputs = {f"i{k}": {"t": "input", "r": [["value", f"{v.label} : {v.type}"]]}
               for k, v in enumerate(report.inputs)}
     return inputs | {f"o{k}": {"t": "output", "r": [["name", name], ["value", label]]}

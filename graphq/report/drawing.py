@@ -1,4 +1,4 @@
-"""Pictures of outlines as SVG, laid out when they are made, so that a browser only shows them."""
+"""Drawings of outlines as SVG; they are laid out in Python, so that a browser only has to show them."""
 from __future__ import annotations
 
 import re
@@ -18,18 +18,18 @@ MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
 LONGEST = 36
-"""The most characters of a line; longer lines lose what they share with others (`shortened`)."""
+"""The most characters of a line; longer lines lose the parts that they share with others (`shortened`)."""
 
 PIECES = re.compile(r"(?<=[/._:])")
-"""Where names are cut: behind what separates their parts."""
+"""The places where names may be cut: after a separator of their parts."""
 
 Lines = Callable[[Box], Sequence[str]]
 
 
 def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
-    """The picture: `lines` is what stands in a box, `kind` the CSS class that colours it.
+    """The drawing of an outline: `lines` gives the text of a box, `kind` the CSS class for its colour.
 
-    Boxes have their ids in `data-n`, edges the two ids that they join in `data-e`. Raises GraphqError where pygraphviz
+    Boxes have their ids in `data-n`, edges the two ids that they connect in `data-e`. Raises GraphqError if pygraphviz
     is not installed.
     """
     boxes = list(outline.walk())
@@ -53,15 +53,15 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
 
 
 def class_of(box: Box) -> str:
-    """The CSS class of a box for which no node after the passes decides it."""
+    """The CSS class of a box that represents no node after the passes."""
     return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
 
 
 def shortened(texts: Iterable[str]) -> dict[str, str]:
-    """Lines for these texts; what cannot be printed is a mark.
+    """Lines for these texts; characters that cannot be printed become a mark.
 
-    A text longer than a line loses parts at its begin and its end, those first that most of the long texts have there
-    too: names of a model differ in their middle. Where one part alone is too long, it loses its middle.
+    A text that is longer than a line loses parts at its start and its end, first the parts that most of the long texts
+    share there: names of a model differ in their middle. If a single part is too long, it loses its middle.
     """
     lines = {text: "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split())) for text in texts}
     pieces = {line: PIECES.split(line) for line in lines.values() if len(line) > LONGEST}
@@ -71,7 +71,7 @@ def shortened(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _cut(line: str, parts: Sequence[str], begins: Counter[str], ends: Counter[str]) -> str:
-    """A line as `shortened` makes it: `begins` and `ends` say how many lines have a begin or an end."""
+    """A line as `shortened` makes it; `begins` and `ends` count the lines that share a start or an end."""
     first, last = 0, len(parts)
     while last - first > 1 and len("".join(parts[first:last])) > LONGEST - 2:
         if begins["".join(parts[:first + 1])] >= ends["".join(parts[last - 1:])]:

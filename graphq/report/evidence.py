@@ -23,13 +23,13 @@ from graphq.plan.step import Step
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a native step, `tile` None where it has none.
+    """Measurements of a native step; `tile` is None if it has none.
 
-    `counts`: the decisive instructions in the assembly of its modules, or why that assembly cannot be made.
-    `seconds`: the median of one run by itself, on caches that its own earlier runs have filled. `rate` and `peak` are
-    multiply-accumulates a second on `threads` cores by the `decisive` instruction, of a step without any bytes a second
-    of its buffers, and of a copy of as many (`decisive` is None then); `peak` is None where no multiplying instruction
-    is found. `exact` is the share of products that vpmaddubsw takes, where weights are sorted by that.
+    `counts`: the decisive instructions in the assembly of its modules, or why there is no assembly. `seconds`: the
+    median of single runs, with caches filled by earlier runs. `rate` and `peak` are multiply-accumulates a second on
+    `threads` cores by the `decisive` instruction; for a step without any, `decisive` is None, and they are bytes a
+    second of its buffers, and of a copy of as many bytes. `peak` is None if no multiplying instruction is found.
+    `exact` is the share of products that vpmaddubsw computes, if weights are sorted for it.
     """
 
     kernel: str
@@ -51,9 +51,9 @@ class Evidence:
 
 
 def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
-    """Count the instructions of native step `k` and measure it; nothing that callers of the runner see is touched.
+    """Count the instructions of native step `k` and measure it, on memory of its own.
 
-    It takes some 0.1 s, and the first call for a plan as long as all its kernels take to compile once more.
+    It takes some 0.1 s, and at the first call for a plan the time to compile all its kernels once more.
     """
     plan = runner.plan
     step = plan.steps[k]
@@ -68,16 +68,16 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
 
 
 def prepare(plan: Plan) -> None:
-    """Begin to make the assembly of all kernels of a plan, so that nothing compiles beside one that is measured."""
+    """Start making the assembly of all kernels of a plan, so that no compilation runs during a measurement."""
     assembly.prepare(x for s in plan.steps if isinstance(s, Step) for x in modules(s))
 
 
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
-    """What bounds a step's speed, as measured on this machine: an instruction, and how much it does a second.
+    """The bound of a step's speed, as measured on this machine: an instruction, and its peak rate.
 
-    For a step with multiply-accumulates: the one of its instructions that does most of them at a time, and how many a
-    second it can do on the step's threads; None and None where `peaks` has none of its instructions. For another step:
-    None, and the bytes a second that a copy of as many bytes moves.
+    For a step with multiply-accumulates it is the one of its instructions that does most of them, and the number that
+    it can do a second on the step's threads; None and None if `peaks` has none of its instructions. For any other step
+    it is None, and the bytes a second that a copy of as many bytes moves.
     """
     threads = threads_of(step)
     if not step.macs:
@@ -117,7 +117,7 @@ def _counts(step: Step) -> dict[str, int] | str:
 
 
 def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
-    """A call that runs step `k` `times` times over, on zeros in inputs, outputs and an arena of its own."""
+    """A function that runs step `k` `times` times, on zeros as inputs, and on outputs and an arena of its own."""
     runner = whole.repeated(k, times)
     plan = runner.plan
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")
@@ -129,10 +129,10 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
 
 
 def evidence_lines(e: Evidence) -> tuple[str, str]:
-    """Two lines: the instructions, and the speed beside the peak.
+    """Two lines of text: the instructions, and the speed beside the peak.
 
-    `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and
-    `0.412 ms on 2 threads, 873 GOPS: 93% of 936 by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`
+    `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and `0.412 ms on 2 threads, 873 GOPS: 93% of 936
+    by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`
     """
     tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
     counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \

@@ -1,4 +1,4 @@
-"""What fused, what did not and why, as text: the renderings of a `Report` behind `CompiledGraph.explain()`."""
+"""The text of `CompiledGraph.explain()`, made from a `Report`: what fused, what did not, and why."""
 from __future__ import annotations
 
 import json
@@ -15,7 +15,7 @@ from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
 
 LONG, SHOWN = 24, 8
-"""A section of more lines than the former shows as many as the latter, unless all are asked for."""
+"""A section with more than LONG lines shows only the first SHOWN, unless all are asked for."""
 
 UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"
@@ -70,11 +70,10 @@ def _text(report: Report, full: bool) -> str:
 
 
 def about(report: Report, name: str) -> ValueRecord:
-    """What became of one value, by its name, that of an output or that of the ONNX node that makes it.
+    """The record of one value, by its name, by the name of an output, or by that of the ONNX node that computes it.
 
-    In which partition it is and by which kernels it is computed, or why not.
-
-    Raises GraphError, with near names, when nothing is called so.
+    It tells in which partition it is and which kernels compute it, or why it is in none. Raises GraphError, with near
+    names, for an unknown name.
     """
     parts = [report, *_parts(report)]
     for part in parts:
@@ -111,7 +110,7 @@ def _value(report: Report, label: str) -> ValueRecord:
 
 
 def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
-    """The node whose result a view shows, also through a chain of views; None for an input or a constant."""
+    """The node whose result a view shows, through a chain of views, too; None for an input or a constant."""
     makers = {t.label: n for n in report.nodes for t in n.operation.outputs}
     node: GraphNode | None = view
     while node is not None and node.role == "view":
@@ -140,13 +139,13 @@ def value_text(record: ValueRecord) -> str:
 
 
 def _in(node: GraphNode) -> str:
-    """`matmul partition (dequantize, dequantize, matmul, quantize) : u8[4,16], in integers`"""
+    """A line such as `matmul partition (dequantize, dequantize, matmul, quantize) : u8[4,16], in integers`."""
     assert node.partition is not None
     return f"{_partition(node).partition(' = ')[2]}, {KINDS[node.partition.kind]}"
 
 
 def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
-    """`partitions: 53 convolution (53 integer), 1 pool (1 on quantized numbers), 2 eltwise`"""
+    """A line such as `partitions: 53 convolution (53 integer), 1 pool (1 on quantized numbers), 2 eltwise`."""
     if not partitions:
         return []
     total = Counter(n.partition.anchor for n in partitions if n.partition)
@@ -159,7 +158,7 @@ def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
 
 
 def _partition(node: GraphNode) -> str:
-    """`%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`"""
+    """A line such as `%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`."""
     assert node.partition is not None
     ops = ", ".join(x.op for x in node.partition.body)
     (out,) = node.operation.outputs
@@ -167,7 +166,10 @@ def _partition(node: GraphNode) -> str:
 
 
 def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
-    """What could be in integer partitions and is not, with the reason and the edit, borders of the graph apart."""
+    """The operations that could be in integer partitions and are not, with reason and edit.
+
+    The graph's borders come last.
+    """
     lines = []
     for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
                                                                                  if c.check != BORDER]),
@@ -179,7 +181,11 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines of causes that are alike: the first, what else is outside for it, and the others' names."""
+    """The lines for causes that are alike.
+
+    The first cause is written in full, with further operations that it keeps outside; of the others only names are
+    listed.
+    """
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "
@@ -190,12 +196,15 @@ def _entry(group: Sequence[Cause]) -> list[str]:
 
 
 def _names(labels: Sequence[str]) -> str:
-    """`%a, %b, 3 more`"""
+    """Names such as `%a, %b, 3 more`."""
     return ", ".join([*labels[:ALSO], *([f"{len(labels) - ALSO} more"] if len(labels) > ALSO else [])])
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
-    """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
+    """Near misses, the deepest first, including operations that a later pass fused.
+
+    The reason is useful in any case.
+    """
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for m in sorted(misses, key=lambda m: -m.depth):
         seen.setdefault(m.node, {}).setdefault(m.reason, {})[m.rewrite] = None
@@ -235,7 +244,7 @@ def _cut(lines: list[str], full: bool, what: str) -> list[str]:
 
 
 def _stages(report: Report, full: bool) -> list[str]:
-    """The reports of the head and of the tail, and the operations between them, with those of their bodies."""
+    """The reports of the head and of the tail, and on the operations between them and their bodies."""
     lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
     for name, part in report.parts.items():
         if name == "cut":

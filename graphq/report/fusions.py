@@ -1,6 +1,8 @@
-"""Fusions: where operations went, those of the graph before the fusions, and what the fusions' own rules say of others.
+"""Fusions.
 
-`causes` asks this when it looks for what stood in the way of a fusion.
+Which node each operation of the graph before the fusions became part of, and what the fusions' rules refuse.
+
+`causes` uses it to find out why a fusion ended.
 """
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ from graphq.rewrite.rule import Pass
 
 
 class Fusions:
-    """What became of the nodes of the graph `before` the fusions: `home` has the nodes of `after` that they are in.
+    """The fusions of a graph: `home` maps each node `before` them to the node of `after` that contains it.
 
-    Those are partitions above all. Constants that were computed, and operations that were merged with equal ones, have
-    none. `members` has the nodes by their home, `source` is the graph as it was given, `passes` are those that ran.
+    A home is usually a partition. Constants that were computed, and operations that were merged with equal ones, have
+    none. `members` has the nodes by their home, `source` is the graph as it was given, `passes` are the passes that
+    ran.
     """
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
@@ -40,23 +43,23 @@ class Fusions:
             nodes.sort(key=GRAPH_ORDER)
 
     def kind(self, node: Node) -> Kind | None:
-        """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
+        """The kind of partition that contains a node of the graph before the fusions; None if nothing is left of it."""
         home = self.home.get(node)
         return None if home is None else self.home_kind(home)
 
     def home_kind(self, home: Node) -> Kind:
-        """The kind of a node after the passes, worked out once."""
+        """The kind of a node after the passes, computed once."""
         if home not in self._kinds:
             self._kinds[home] = kind_of(home)
         return self._kinds[home]
 
     def beside(self, node: Node) -> list[Node]:
-        """The nodes of the graph before the fusions that are in the same node after them as this operation."""
+        """All nodes before the fusions that have the same home as this node."""
         home = self.home.get(node)
         return [] if home is None else self.members[home]
 
     def up(self, value: Value) -> list[Value]:
-        """The values from `value` up to that of an integer partition, through operations that are in none."""
+        """The values from `value` up to a result of an integer partition, through operations that are in none."""
         return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantized")
                        and not is_quantized(v.dtype), lambda node: node.op.name not in QUANTIZES)
 
@@ -66,7 +69,10 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion nearest to taking in both nodes: that of the product or, without one, that of the other anchor."""
+        """The fusion that could most nearly take in both nodes.
+
+        It is that of the product or, without one, that of the other anchor.
+        """
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -80,7 +86,7 @@ class Fusions:
     def anchored(self, *nodes: Node) -> Unsupported | None:
         """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor.
 
-        Nor is anything said of products, whose operands have to be dequantized: `product_reason` says it.
+        It is None for products, too, whose operands have to be dequantized: `product_reason` gives their reason.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
@@ -96,14 +102,17 @@ class Fusions:
         return refused
 
     def anchors(self, maker: Node) -> bool:
-        """Whether the partition of `maker` has its anchor among the operations before the fusions, if it has one."""
+        """Whether the anchor of `maker`'s partition is an operation before the fusions.
+
+        It is true for families without anchors.
+        """
         family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can.
 
-        Raises GraphqError where they cannot be one partition, whatever kernels compute.
+        Raises GraphqError if they cannot be one partition, whatever kernels compute.
         """
         home = self.home[maker]
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
@@ -111,7 +120,7 @@ class Fusions:
     def _refused(self, family: Family, nodes: Iterable[Node], results: int | None = None) -> Unsupported | None:
         """Why kernels of the family cannot compute the nodes as one partition; None if they can.
 
-        With `results` it is None, too, where the nodes have another number of results. Raises GraphqError as `carve`.
+        With `results` it is None, too, if the nodes have another number of results. Raises GraphqError as `carve` does.
         """
         nodes = sorted(set(nodes), key=GRAPH_ORDER)
         body, operands, values = carve(self.before, nodes)
@@ -123,7 +132,7 @@ class Fusions:
         return self.given.told(refused, dict(zip(body.inputs, operands, strict=True)) | dict(inside))
 
     def product_below(self, value: Value) -> Node | None:
-        """The next product in floats that `value` leads to, through operations that are in floats themselves."""
+        """The next product in floats that depends on `value`, through operations that are in floats themselves."""
         def floats(at: Value) -> list[Node]:
             return [u for u in at.users if self.kind(u) == "float" and u.op.name not in QUANTIZES]
 
@@ -131,7 +140,7 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """Where the chain of single users that begins with `node` ends; None where a quantize follows."""
+        """The end of the chain of single users that begins with `node`; None if a quantize follows."""
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]
@@ -144,9 +153,9 @@ class Fusions:
 
 
 def _homes(after: Graph) -> dict[Node, Node]:
-    """The nodes of `after` that nodes of `before` are in; of several that a pass made of one, the last.
+    """The node of `after` that contains each node of `before`; if a pass made several of one, the last.
 
-    A reorder or a constant that a pass added beside an operation of another kind does not stand for that operation.
+    A reorder or a constant that a pass added beside an operation of another kind does not count as containing it.
     """
     homes: dict[Node, Node] = {}
     for node in after.nodes:

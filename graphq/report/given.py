@@ -1,9 +1,9 @@
-"""Given: the graph as the user gave it, for one that passes made of it: reports speak of its values, nodes and axes.
+"""Given: maps values, nodes and axes of a graph after passes back to the graph as the user gave it, for reports.
 
 The passes before the fusions move operations (a dequantize behind a transpose, a convolution to channels last), compute
-constants, and add transposes. Each value that they make is one of the given graph with its axes in some order, which
-`Labels.origins` and the moves around the value tell; or it has no counterpart, and reports speak of the result of the
-operation that passes made its own of (`Node.origin`).
+constants, and add transposes. Each value that they add corresponds to one of the given graph with its axes in some
+order, which `Labels.origins` and the moves around the value tell. If it has no counterpart, reports mention the result
+of the operation from which passes made its operation (`Node.origin`).
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.plan.stages import STAGES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
-"""Operations that passes swap with a dequantize before or after them, where its scales allow it."""
+"""Operations that passes swap with a dequantize before or after them, if its scales allow it."""
 
 QUANTIZES = ("quantize", "dynamic_quantize")
 
@@ -28,18 +28,21 @@ REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""At most this many values before and after reorders are searched for the counterpart of a value."""
+"""The most values before and after reorders that are searched for the counterpart of a value."""
 
 
 class Place(NamedTuple):
-    """Which value of the given graph a later one is; `axes` has for each of its axes that of `value` (None: none)."""
+    """The counterpart of a value in the given graph.
+
+    `axes` has for each axis of the value the corresponding axis there, None if there is none.
+    """
 
     value: Value
     axes: tuple[int | None, ...]
 
 
 def equal(node: Node) -> list[Node]:
-    """The dequantizes that are copies of a dequantize, with itself: passes give each user one of its own."""
+    """A dequantize and its copies: passes give each user its own."""
     if node.op.name not in DEQUANTIZES:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
@@ -47,7 +50,10 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, those that are `beside` it, beside these and so on: each once, the nearest first, `most` in all."""
+    """A value, the values that `beside` gives for it, then for these, and so on.
+
+    Each comes once, the nearest first, `most` in all.
+    """
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
@@ -58,9 +64,9 @@ def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int |
 
 
 class Given:
-    """The graph as it was given, `source`, for the graph that passes made of it, `before` the fusions.
+    """Maps the graph `before` the fusions back to `source`, the graph as it was given.
 
-    `same` has the value of `source` for each value with which the passes began. Whatever a method is asked of may be of
+    `same` has the value of `source` for each value that existed when the passes began. Arguments of methods may be of
     either graph.
     """
 
@@ -72,7 +78,7 @@ class Given:
     # -- values -------------------------------------------------------------------------------------------------
 
     def place(self, value: Value) -> Place | None:
-        """Where a value is in the given graph; None where it has no counterpart."""
+        """The counterpart of a value in the given graph; None if it has none."""
         if value not in self._places:
             self._places[value] = self._find(value)
         return self._places[value]
@@ -85,7 +91,10 @@ class Given:
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
-        """Where a value is in the given graph: the place that a reader reads, before or behind moves, if there is."""
+        """The counterpart of a value in the given graph.
+
+        If `readers` read it before or behind moves, the value that they read.
+        """
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
@@ -100,12 +109,15 @@ class Given:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Node:
-        """The operation as it was given, which passes made this one of; itself where there is none."""
+        """The operation of the given graph that passes made this one from; the operation itself if there is none."""
         same = self.same.get((node.origin or node).outputs[0])
         return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
-        """Whether passes added a reorder: its result and what it reads are one value of the given graph."""
+        """Whether passes added this reorder.
+
+        Its operand and its result have the same counterpart in the given graph.
+        """
         if node is None or node.op.name not in REORDERS or node.graph is self.source:
             return False
         here, there = self.place(next(node.operands)), self.place(node.outputs[0])
@@ -119,26 +131,28 @@ class Given:
         return value
 
     def users(self, value: Value) -> list[Node]:
-        """The nodes that read a value, also behind reorders that passes added."""
+        """The nodes that read a value, including those behind reorders that passes added."""
         return list(dict.fromkeys(n for u in value.users
                                   for n in (self.users(u.outputs[0]) if self.added(u) else [u])))
 
     def is_output(self, value: Value) -> bool:
-        """Whether the graph returns a value, also behind reorders that passes added."""
+        """Whether the graph returns a value, perhaps behind reorders that passes added."""
         return value.is_output or any(self.is_output(u.outputs[0]) for u in value.users if self.added(u))
 
     def origin(self, value: Value) -> Value:
-        """For a constant that passes computed the value that it was computed from; other values are themselves."""
+        """For a constant that passes computed, the value that it was computed from; any other value itself."""
         given = self.value(value)
         return given if value.data is not None and given.data is None and given.type == value.type else value
 
     def stage(self, value: Value) -> str | None:
-        """The operation of another stage that makes an input or reads an output; None where the graph has no stages."""
+        """The operation of another stage that computes an input or reads an output; None if the graph has no stages."""
         stages: Mapping[str | None, str] = value.graph.meta.get(STAGES, {})
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal of a body with axes and types of the given graph; `values` are those of `before` by the body's.
+        """A refusal of a body with axes and types of the given graph.
+
+        `values` maps the body's values to those of `before`.
 
         Reasons may mention values of `before`, too.
         """
@@ -168,7 +182,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
-    """Values with the same elements as `value`, and for each axis of `value` the number of the same axis in them."""
+    """Values with the same elements as `value`, and for each axis of `value` the number of the corresponding axis."""
     if value in origins:
         old, order = origins[value]
         yield old, range(len(value.shape or ())) if order is None else order
@@ -182,7 +196,7 @@ def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Val
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
-    """For each axis of `here` the same axis of `there`, if a reorder leads from one value to the other."""
+    """For each axis of `here` the corresponding axis of `there`, if a reorder leads from one value to the other."""
     if move.op.name == "static_transpose":
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]

@@ -1,4 +1,4 @@
-"""Causes that are alike as one entry, and the share of the time that each has by a profile."""
+"""Groups of similar causes as one entry, and the share of the time of each in a profile."""
 from __future__ import annotations
 
 import re
@@ -23,7 +23,7 @@ def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
 
 
 def shared(causes: Sequence[Cause]) -> float | None:
-    """The share of the time that causes have together; None without a profile."""
+    """The share of the time of all causes together; None without a profile."""
     known = [c.share for c in causes if c.share is not None]
     return min(sum(known), 1.0) if known else None
 

@@ -1,4 +1,4 @@
-"""Which partitions multiply integers, which read and write quantized numbers alone, and which have floats at an end."""
+"""Kinds of partitions: those that multiply integers, those that read and write only quantized numbers, and others."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ from graphq.ops.quant import QUANTIZED
 from graphq.report.records import Kind
 
 SCALED = ("dynamic_quantize", "dynamic_dequantize")
-"""Operations whose operands but the first are scales and zero points."""
+"""Operations whose operands after the first are scales and zero points."""
 
 
 def is_quantized(dtype: DType) -> bool:
-    """Whether numbers of this type stand for others, by a scale."""
+    """Whether numbers of this type represent others by a scale."""
     return dtype in (*QUANTIZED, s4, u4)
 
 
 def kind_of(node: Node) -> Kind:
-    """The kind of a node of a graph after the passes; of one that is no partition "float"."""
+    """The kind of a node of a graph after the passes; "float" for a node that is no partition."""
     if node.op.name != "partition":
         return "float"
     if multiplies_integers(node):
@@ -29,7 +29,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def read(partition: Node) -> Iterator[Value]:
-    """The inputs of a partition's body that are tensors: no constants, single numbers or scales."""
+    """The inputs of a partition's body that are data: neither constants nor single numbers or scales."""
     body = partition.attrs["body"]
     for inner, outer in zip(body.inputs, partition.operands, strict=True):
         one = outer.type.known and outer.type.size == 1

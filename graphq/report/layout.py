@@ -1,6 +1,6 @@
-"""Where the boxes and edges of an outline lie: Graphviz's `dot` says so, as the package pygraphviz has it.
+"""The layout of an outline's boxes and edges, computed by Graphviz's `dot` through the package pygraphviz.
 
-Graphviz sees the ids and sizes of boxes alone, and no text of the model.
+Graphviz only gets the ids and sizes of boxes, and no text of the model.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ edge [arrowhead=none]
 
 @dataclass(frozen=True)
 class Place:
-    """A rectangle, from its upper left corner."""
+    """A rectangle, given by its upper left corner and its size."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Place:
 class Layout:
     """The size of the drawing, the places of all boxes by their ids, and the points of each edge.
 
-    An edge's points are those of cubic Bézier curves, its begin and then three for each curve.
+    An edge's points are those of cubic Bézier curves: the start, and then three points for each curve.
     """
 
     width: float
@@ -45,7 +45,7 @@ class Layout:
 
 
 def available() -> bool:
-    """Whether there is something that lays graphs out."""
+    """Whether graphs can be laid out, that is, whether pygraphviz is installed."""
     try:
         import pygraphviz  # noqa: F401
     except ImportError:
@@ -54,9 +54,11 @@ def available() -> bool:
 
 
 def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layout:
-    """The layout of an outline whose boxes have these sizes; a box with others inside has room for a title of its size.
+    """The layout of an outline whose boxes have these sizes.
 
-    Raises GraphqError where pygraphviz is not installed.
+    A box that contains others has space for a title of its size.
+
+    Raises GraphqError if pygraphviz is not installed.
     """
     try:
         from pygraphviz import AGraph
@@ -91,13 +93,13 @@ def _numbers(text: str) -> list[float]:
 
 
 def _node(attributes: Mapping[str, str], height: float) -> Place:
-    """A box's place; Graphviz's y axis points up, and it says where the middle of a node is."""
+    """The place of a node's box; Graphviz's y axis points up, and it gives the centre of a node."""
     (x, y), w, h = (_numbers(attributes["pos"]), INCH * float(attributes["width"]), INCH * float(attributes["height"]))
     return Place(x - w / 2, height - y - h / 2, w, h)
 
 
 def _clusters(graph: Any) -> Iterator[tuple[str, Any]]:
-    """The boxes that hold others, at any depth."""
+    """The clusters of Graphviz, which are boxes that contain others, at any depth."""
     for inner in graph.subgraphs_iter():
         yield inner.name.removeprefix("cluster_"), inner
         yield from _clusters(inner)

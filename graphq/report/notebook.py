@@ -1,4 +1,4 @@
-"""What notebooks show of graphs: a picture, or text where there is no Graphviz or the graph is large."""
+"""Drawings of graphs for notebooks; text if Graphviz is not installed or the graph is large."""
 from __future__ import annotations
 
 import base64
@@ -12,11 +12,11 @@ from graphq.report.layout import available
 from graphq.report.page import text_file
 
 MOST = 300
-"""Boxes of a picture in a notebook; pages of `CompiledGraph.report` are for larger graphs."""
+"""The most boxes of a drawing in a notebook; pages of `CompiledGraph.report` are for larger graphs."""
 
 
 def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
-    """The picture with a caption; an image, in which no script runs and whose style is its own."""
+    """The drawing with a caption, as an image with its own style in which no script runs."""
     made = outline(graph, bodies=bodies)
     if not available() or sum(1 for _ in made.walk()) > MOST:
         return f"<pre>{escape(caption)}\n\n{escape(str(graph))}</pre>"
@@ -26,7 +26,7 @@ def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
 
 
 def picture(drawn: Outline) -> str:
-    """The picture as an SVG file, with its style. Raises GraphqError where pygraphviz is not installed."""
+    """The drawing as an SVG file, with its style. Raises GraphqError if pygraphviz is not installed."""
     return draw(drawn, lambda box: box.lines, _kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
 
 

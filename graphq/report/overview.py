@@ -1,4 +1,4 @@
-"""What a page shows beside a picture while no box is chosen: counts, coverage, time, memory, and what is outside."""
+"""The overview of a page, which it shows while no box is chosen: counts, coverage, time, memory, operations outside."""
 from __future__ import annotations
 
 from collections import Counter
@@ -16,7 +16,7 @@ from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
 
 SHOWN = 60
-"""Causes of one part that are listed, those that are alike as one; all stand in the text."""
+"""The most causes of one part that are listed, similar ones as one; the text of the report has all."""
 
 HELP = """<p class="note">Hover over a box for what is known of it; click to keep that here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
@@ -31,7 +31,7 @@ def overview(parts: Sequence[Part], profile: Profile | None) -> str:
 
 
 def _shown(profile: Profile) -> str:
-    """Which run the timeline shows, where there is one."""
+    """A sentence about the run that the timeline shows, if there is one."""
     return f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last" \
         if profile.elapsed else ""
 

@@ -1,7 +1,7 @@
-"""Pages: one HTML file each with all in it, which asks no network and runs one script, ours.
+"""Pages: each is one HTML file with all its content. It needs no network, and runs only one script, graphq's own.
 
 Names and texts of a model come into the page in two ways: escaped, as text of the HTML, and in JSON that the script
-shows as text. And the page's policy lets no script run but the one whose hash it states.
+shows as text. Also, the page's content security policy allows only the script whose hash it states.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphq.report.views import Views
 
 
 def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
-    """The page of `CompiledGraph.report`: the parts of a model. Times are shown where there is a profile."""
+    """The page of `CompiledGraph.report`, for the parts of a model. It shows times if there is a profile."""
     if profile is not None and len(parts) == 1:
         parts = [replace(parts[0], report=timed(parts[0].report, profile))]
     views = Views()
@@ -36,7 +36,7 @@ def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
 
 
 def document(title: str, views: Views, aside: str) -> str:
-    """The HTML of views; `aside` is what stands beside them while no box is chosen."""
+    """The HTML of views; `aside` is shown at the side while no box is chosen."""
     script = text_file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

@@ -1,4 +1,4 @@
-"""The parts of a compiled model, which a page shows one after another: one, or where it runs in stages several."""
+"""The parts of a compiled model, which a page shows one after another: one, or several if it runs in stages."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,10 @@ from graphq.report.records import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """What a plan takes: bytes of the arena, of constants, inputs and outputs, and where buffers lie in the arena."""
+    """The memory of a plan.
+
+    It has the bytes of the arena, of constants, inputs and outputs, and the places of buffers in the arena.
+    """
 
     arena: int
     constants: int
@@ -30,8 +33,8 @@ class Memory:
 class Part:
     """A graph after the passes with its report; without a plan there is no `memory`.
 
-    `source` is the graph as written; None where no passes ran. `name` is empty, or says which part of a model in stages
-    it is.
+    `source` is the graph as written; None if no passes ran. `name` is empty, or the name of a part of a model in
+    stages.
     """
 
     name: str
@@ -41,7 +44,7 @@ class Part:
     memory: Memory | None = None
 
     def within(self, name: str) -> Part:
-        """The part, renamed as a part within the one called `name`."""
+        """The part, renamed as a part within the part `name`."""
         return replace(self, name=f"{name}, {self.name}" if self.name else name)
 
 

@@ -1,4 +1,7 @@
-"""Why a matmul or a convolution does not multiply integers: the operand, or the check of the kernels, in the way."""
+"""Why a matmul or a convolution does not multiply integers.
+
+The reason is an operand, or a check of the kernels.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,17 +29,17 @@ PRODUCTS = MACS.keys() - NATIVE.keys()
 """Operations that integer partitions could have."""
 
 FAR = 32
-"""At most this many values above one that is read in floats are searched for its origin."""
+"""The most values above a value read in floats that are searched for its origin."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
-"""The names of the rewrites in `canonicalise`, those among them that move a dequantize behind MOVES."""
+"""The names of the rewrites in `canonicalise`; some of these move a dequantize behind MOVES."""
 
 ROLES = ("source", "is"), ("weights", "are")
 """The names of a product's operands in texts, with the verb form that follows each."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:
-    """Why a product is not in an integer partition; `refusals` are of `passes`, `given` is the graph as it was."""
+    """Why a product is not in an integer partition; `refusals` come from `passes`, `given` maps to the user's graph."""
     family = _family(node)
     if family is None:
         name = ConvIntegerAsConvolution.__name__
@@ -60,7 +63,7 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
 
 
 def _family(node: Node) -> Family | None:
-    """The family whose kernels come nearest to an integer product."""
+    """The family whose kernels come nearest to computing the product on integers."""
     families = [f for f in FAMILIES if node.op.name in f.operations and f.quantized]
     weights = node.inputs[1].node if len(node.inputs) > 1 and node.inputs[1] is not None else None
     narrow = weights is not None and weights.op.name in DEQUANTIZES and (
@@ -102,7 +105,7 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
 
 
 def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collection[Refusal]) -> Reason | None:
-    """What is wrong with operand k of a product, or None where it comes from a dequantize."""
+    """The reason if operand k of a product does not come from a dequantize; None if it does."""
     value = given.under(value)
     (role, are), maker = ROLES[k], value.node
     why = partial(reason, node, "", role=role, are=are)
@@ -144,16 +147,17 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
 
 
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:
-    """Why `canonicalise` did not put `move` before `source`, the dequantize that it reads; None where nothing says."""
+    """Why `canonicalise` did not put `move` before `source`, the dequantize that it reads; None if no refusal tells."""
     both = {given.node(source), given.node(move)}
     return next((r.reason for r in refusals
                  if r.reason and r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)
 
 
 def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value]:
-    """The values from `value` up to that of the next dequantize, which is the last; none where there is none near.
+    """The values from `value` up to the result of the next dequantize, which is the last; empty if none is near.
 
-    With `constants` a dequantize of a constant counts, too, and what others were computed from is looked at.
+    With `constants` a dequantize of a constant counts, too, and the search goes on from computed constants to their
+    operands.
     """
     def dequantized(v: Value) -> bool:
         assert v.node is not None
@@ -164,10 +168,12 @@ def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value
 
 def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
-    """The shortest path of values from `value` up to one at which it `ends`; none within FAR values.
+    """The shortest path of values from `value` up to one for which `ends` holds.
 
-    It goes through nodes from their results to their operands, with `constants` to those that constants were computed
-    from; what passes added between is left out.
+    Empty if there is none within FAR values.
+
+    It goes through nodes from their results to their operands; with `constants` it goes on from computed constants to
+    the values that they were computed from. Operations that passes added are left out.
     """
     below: dict[Value, Value] = {}
 

@@ -1,4 +1,4 @@
-"""How long each step of a plan takes, and which thread ran which piece of it: `CompiledGraph.profile()`."""
+"""Profiles: how long each step of a plan takes, and which thread ran which piece of it (`CompiledGraph.profile()`)."""
 from __future__ import annotations
 
 import os
@@ -20,9 +20,9 @@ _NAME = re.compile(r"%\S+ = ")
 
 @dataclass(frozen=True)
 class Piece:
-    """What a thread ran of a step at a time: blocks `first` to `end`, from `begin` on, in seconds since the run began.
+    """A piece of a step that one thread ran: blocks `first` to `end`, from `begin` on, in seconds since the run began.
 
-    `thread` is what `threading.get_ident` gives there.
+    `thread` is the `threading.get_ident` of that thread.
     """
 
     thread: int
@@ -34,7 +34,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step: its number in the plan, what it runs, its median time in seconds, and its multiply-accumulates.
+    """A step: its number in the plan, its kernel, its median time in seconds, and its multiply-accumulates.
 
     `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time; `pieces` are from the run
     that the profile shows. If peaks were asked for, `peak` is this machine's maximum on as many threads, in
@@ -53,12 +53,12 @@ class StepTime:
 
     @property
     def gops(self) -> float:
-        """Operations a second, in billions: two for a multiply-accumulate."""
+        """Billions of operations a second, two for each multiply-accumulate."""
         return 2e-9 * self.macs / self.seconds if self.seconds else 0.0
 
     @property
     def gigabytes(self) -> float:
-        """The size of its buffers over its time, in gigabytes a second."""
+        """The size of the step's buffers over its time, in gigabytes a second."""
         return 1e-9 * self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
@@ -70,7 +70,7 @@ class StepTime:
 
     @property
     def name(self) -> str:
-        """The kernel without what is special to the node: a NumPy reference counts by its operation."""
+        """The kernel's name without details of the node: a NumPy reference counts by its operation."""
         return _NAME.sub("", self.kernel).partition("(")[0]
 
     def __str__(self) -> str:
@@ -82,10 +82,10 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The steps of a run in order; as text their sums by kernel and each of them, the longest first.
+    """The steps of a run in order. As text it is two tables, the longest first: times by kernel, and each step.
 
-    Times are medians over all runs. The pieces of the steps are those of one run, the one of median length; `caller` is
-    the thread that called, `most` how many threads the plan may use.
+    Times are medians over all runs. The pieces of the steps are from the run of median length; `caller` is the thread
+    that called, `most` is the number of threads that the plan may use.
     """
 
     steps: tuple[StepTime, ...]
@@ -104,18 +104,21 @@ class Profile:
 
     @property
     def threads(self) -> tuple[int, ...]:
-        """The threads that ran pieces: the caller, then helpers in the order in which they came."""
+        """The threads that ran pieces: the caller, then helpers in the order of their first piece."""
         pieces = sorted((p for s in self.steps for p in s.pieces), key=lambda p: p.begin)
         return tuple(dict.fromkeys([self.caller, *(p.thread for p in pieces)])) if pieces else ()
 
     @property
     def tracks(self) -> dict[int, str]:
-        """What timelines call the threads: `caller`, `helper 1` and so on."""
+        """The names of the threads in timelines: `caller`, `helper 1` and so on."""
         return {thread: f"helper {k}" if k else "caller" for k, thread in enumerate(self.threads)}
 
     @property
     def busy(self) -> dict[str, float]:
-        """Which part of the run each track's thread ran pieces; 0 of helpers that the plan may use, and none came."""
+        """The share of the run in which each thread ran pieces.
+
+        0 for helpers that the plan may use but that ran none.
+        """
         tracks = self.tracks
         seconds = {**dict.fromkeys(tracks.values(), 0.0), **{f"helper {k}": 0.0 for k in range(len(tracks), self.most)}}
         for p in (p for s in self.steps for p in s.pieces):
@@ -130,7 +133,7 @@ class Profile:
         return dict(sorted(sums.items(), key=lambda x: -x[1]))
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the pieces as a file that Perfetto (ui.perfetto.dev) and chrome://tracing show, one track a thread."""
+        """Write the pieces as a file for Perfetto (ui.perfetto.dev) and chrome://tracing, one track for each thread."""
         from graphq.report.timeline import write_chrome_trace
 
         write_chrome_trace(self, path)
@@ -149,9 +152,9 @@ class Profile:
 
 def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, peaks: bool = False,
                   cache: bool = True) -> Profile:
-    """The steps of a plan on checked arrays, in `runs` runs as calls make them.
+    """The steps of a plan on checked arrays, measured in `runs` ordinary runs.
 
-    A step's time is from the begin of its first piece to the end of its last. `peaks`: also the share of the machine's
+    A step's time is from the start of its first piece to the end of its last. `peaks`: also the share of the machine's
     peaks, which takes time to measure.
     """
     plan = runner.plan

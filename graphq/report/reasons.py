@@ -1,9 +1,9 @@
-"""Reasons: why operations are outside of integer partitions, as records, and the English of each kind of them.
+"""Reasons: why operations are outside of integer partitions, as records, and the English text of each kind.
 
-A text mentions nodes and values by the names that the reason has for them: `node`, the operation outside; `op` and
-`value`, what is in the way; and those in `about`. `{value}` is what `say` makes of it, `{value:dtype}` what it makes of
-it with "dtype". What stands between bars goes before and after a thing that is there, and is left out of one that is
-None: `{refused:|: }` is ": it moves f32", or nothing.
+A text is a template over the fields of the reason: `node`, the operation outside; `op` and `value`, the obstacle; and
+the keys of `about`. `{value}` is replaced by the result of `say`, `{value:dtype}` by that of `say` with "dtype". Text
+between bars goes before and after a thing that is present, and is left out for one that is None: `{refused:|: }` is ":
+it moves f32", or empty.
 """
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from graphq.kernels.family.unsupported import Unsupported
 from graphq.report.given import MOVES, Given
 
 SHOWN = 3
-"""A text names at most this many users of a value."""
+"""The most users of a value that a text names."""
 
 
 class Reason(NamedTuple):
     """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make.
 
-    `kind` is the key in REASONS. `op` and `value` are what is in the way, None where the graph's border or a type is.
-    `about` has what else the texts of this kind mention, by the names that they have for it.
+    `kind` is the key in REASONS. `op` and `value` are the obstacle, None if it is the graph's border or a type. `about`
+    has the other things that texts of this kind mention, by their names in the templates.
     """
 
     kind: str
@@ -41,12 +41,12 @@ class Reason(NamedTuple):
 
 
 def reason(node: Node, fusion: str, kind: str, op: Node | None, value: Value | None, **about: object) -> Reason:
-    """A Reason, whose `about` are the keywords; `partial` fixes the first arguments for a node and its fusion."""
+    """Make a Reason, whose `about` are the keywords; `partial` fixes the first arguments for a node and its fusion."""
     return Reason(kind, node, fusion, op, value, about)
 
 
 class Texts(NamedTuple):
-    """What a report says of a kind of reason: the check that failed, and templates of the reason and of the edit."""
+    """The texts for a kind of reason: the check that failed, and templates of the reason and of the edit."""
 
     check: str
     reason: str
@@ -54,13 +54,13 @@ class Texts(NamedTuple):
 
 
 BORDER = "the graph's border"
-"""The check of what is outside because an input or an output of the graph is f32."""
+"""The check for operations that are outside because an input or an output of the graph is f32."""
 
 LANES = "lane-wise operations"
-"""The check of what is outside because an operation that is not lane-wise follows, or comes before."""
+"""The check for operations that are outside because an operation before or after them is not lane-wise."""
 
 FORK = "one user"
-"""The check of what is outside because something else uses a value, too: one cause for all users."""
+"""The check for operations that are outside because a value has other users; one cause stands for all of these."""
 
 COMPUTED = "kernels can compute it"
 OPERANDS = "operands come from dequantize"
@@ -147,7 +147,7 @@ REASONS: Mapping[str, Texts] = {
     "no pattern": Texts("the pattern matches", "it has other operands than source, weights and bias",
                         "leave further operands to an operation after it"),
 
-    # what is wrong with an operand of a product
+    # phrases for an operand of a product
     "source from input": Texts(OPERANDS, "its source, {value}, is an input of the graph in {value:dtype}",
                                "quantize and dequantize {value}, or pass it as u8 and dequantize that"),
     "weights from input": Texts(OPERANDS, "its weights, {value}, are an input of the graph in {value:dtype}",
@@ -185,7 +185,7 @@ REASONS: Mapping[str, Texts] = {
 
 
 class _Thing(NamedTuple):
-    """What a text mentions, which formats itself in the names of the graph as given."""
+    """A thing that a text mentions: it formats itself with the names of the given graph."""
 
     thing: object
     given: Given
@@ -196,16 +196,16 @@ class _Thing(NamedTuple):
 
 
 def texts(r: Reason, given: Given) -> tuple[str, str]:
-    """The reason and the edit of a record."""
+    """The reason and the edit of a record, as texts."""
     named = {"node": r.node, "fusion": r.fusion, "op": r.op, "value": r.value, **r.about}
     things = {name: _Thing(thing, given) for name, thing in named.items()}
     return REASONS[r.kind].reason.format_map(things), REASONS[r.kind].edit.format_map(things)
 
 
 def say(thing: object, given: Given, how: str = "") -> str:
-    """What texts call a thing, in the graph as given: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`.
+    """The name of a thing in texts, in the given graph: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`.
 
-    `how` asks for something else of it: a key of _VALUE or _NODE, of _ALL for a tuple; "edit" is that of a refusal.
+    `how` asks for another property: a key of _VALUE or _NODE, of _ALL for a tuple; "edit" is that of a refusal.
     """
     if isinstance(thing, Value):
         return _VALUE[how](thing, given)

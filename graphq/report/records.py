@@ -1,8 +1,8 @@
-"""What reports say, as data: `Report` and its parts, of which `explain()` makes text and JSON, and pictures are drawn.
+"""The content of reports as data: `Report` and its parts, from which `explain()` makes text and JSON, and pages draw.
 
 Values are called by their labels (`x` for an input, `%y` for a named result, `%7` for the seventh unnamed one), which
-are unique in a graph; the values of a partition's body are called by labels of their own. docs/explain.md has each
-field of the JSON, whose names are those of the fields here.
+are unique in a graph; the values of a partition's body have labels of their own. docs/explain.md has each field of the
+JSON, whose names are those of the fields here.
 """
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ if TYPE_CHECKING:
     from graphq.report.evidence import Evidence
 
 Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"]
-"""What runs an operation: a partition's kernel, a kernel of its own, its NumPy reference; nothing for the others."""
+"""How an operation runs: as a partition's kernel, as a kernel of its own, as its NumPy reference.
+
+Views and constants do not run.
+"""
 
 Kind: TypeAlias = Literal["integer", "quantized", "float"]
-"""A partition that multiplies integers; one that reads and writes quantized numbers alone; any other."""
+"""The kind of a partition.
+
+One that multiplies integers, one that only reads and writes quantized numbers, or any other.
+"""
 
 KINDS: Mapping[Kind, str] = {"integer": "in integers", "quantized": "on quantized numbers", "float": "in floats"}
-"""What texts say of partitions of each kind."""
+"""The words for partitions of each kind in texts."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value: its label, its type as text (`u8[4,16]`), and in parts. An open dimension is None."""
+    """A value: its label, its type as text (`u8[4,16]`), its dtype and its shape. An open dimension is None."""
 
     label: str
     type: str
@@ -36,9 +42,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation, of the graph or of a partition's body: operands are labels (None: absent), `text` is one line.
+    """An operation of the graph or of a partition's body: operands are labels (None: absent), `text` is one line.
 
-    `attributes` are those that are not at their default, as in a graph's text, long ones cut.
+    `attributes` are those that are not at their default, as in a graph's text; long ones are shortened.
     """
 
     op: str
@@ -51,7 +57,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Partition:
-    """What a partition holds: the body's operations in order, and for each input of the body what it is outside."""
+    """The content of a partition: the body's operations in order, and for each input of the body the value outside."""
 
     anchor: str
     kind: Kind
@@ -63,9 +69,9 @@ class Partition:
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A node of the graph after the passes, number `id`: what it does, what runs it, and its steps of the plan.
+    """A node of the graph after the passes, number `id`: its operation, how it runs, and its steps of the plan.
 
-    `macs` are its multiply-accumulates where shapes are known, `note` is what else is known of it.
+    `macs` are its multiply-accumulates if shapes are known, `note` is a further fact about it.
     """
 
     id: int
@@ -80,12 +86,13 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why an operation is not in an integer partition though it could be, and the edit that would let it fuse.
+    """Why an operation that could be in an integer partition is not, and the edit that would let it fuse.
 
-    `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it is
-    gone). `fusion` is the pass that came nearest, `check` what failed of it. `blocking_node` and `blocking_value` are
-    what stood in the way, None where the graph's border or a type did. `also` are the results of further operations
-    that are outside for the same reason. `share` is that of a profile's time, where there is one.
+    `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it
+    does not exist any more). `fusion` is the pass that came nearest, `check` the check of it that failed.
+    `blocking_node` and `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the
+    results of further operations that are outside for the same reason. `share` is its share of a profile's time, if
+    there is one.
     """
 
     id: int | None
@@ -104,9 +111,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step of the plan: the node that it is of (None: a copy to an output), its kernel, and how it runs.
+    """A step of the plan: its node (None: a copy to an output), its kernel, and how it runs.
 
-    `evidence` is what was measured of it, where that was asked for.
+    `evidence` are its measurements, if they were asked for.
     """
 
     number: int
@@ -121,7 +128,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A rewrite that matched a part and was refused."""
+    """A rewrite that matched a part of the graph and was refused."""
 
     node: str
     rewrite: str
@@ -131,7 +138,7 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class CoverageRecord:
-    """Multiply-accumulates in integer partitions and in all, by operation, and what is not counted."""
+    """Multiply-accumulates in integer partitions and in total, by operation, and operators that are not counted."""
 
     integer: int
     total: int
@@ -146,11 +153,11 @@ class CoverageRecord:
 class Report:
     """All that `explain()` says of a graph that runs in one plan; a graph in stages has one report for each `part`.
 
-    `planned` says whether there is a plan yet. `sizes` are those of open dimensions that numbers are for, `classes`
-    lines on the ranges of sizes that have plans. `source` are the operations as the user gave them. `became` says of
-    each of their results, and of those that passes made, which node it is in after the passes (None: computed when the
-    model was compiled, or merged with an equal one). `names` are those of the nodes of an ONNX file, with the label of
-    what each of them makes.
+    `planned` says whether there is a plan yet. `sizes` are the sizes of open dimensions for which numbers hold,
+    `classes` lines on the ranges of sizes that have plans. `source` are the operations as the user gave them. `became`
+    maps each of their results, and each result that passes made, to the node that contains it after the passes (None:
+    computed when the model was compiled, or merged with an equal one). `names` maps the names of an ONNX file's nodes
+    to the labels of their results.
     """
 
     graph: str

@@ -1,4 +1,4 @@
-"""Gather what reports say of a compiled graph: from its plan, and from the history of its passes."""
+"""Surveys: collect the content of reports on a compiled graph from its plan and from the history of its passes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -37,9 +37,10 @@ from graphq.rewrite.rule import Pass, Refusal
 def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal], plan: Plan | None, *,
            level: Level, threads: int, evidence: Mapping[int, Evidence], covered: Coverage | None,
            sizes: Mapping[str, int]) -> Report:
-    """The report on a graph that runs in one plan, or has none yet.
+    """The report on a graph that runs in one plan, or has no plan yet.
 
-    `source` is the graph as it was given, `refusals` are of the `passes`, `evidence` is of native steps by number.
+    `source` is the graph as it was given, `refusals` come from the `passes`, `evidence` is given by numbers of native
+    steps.
     """
     graph, analysis = history.after, Analysis(source, history, passes, refusals)
     steps = [] if plan is None else [_step(k, step, plan, evidence.get(k)) for k, step in enumerate(plan.steps)]
@@ -62,9 +63,10 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
                   tail: Report | None) -> Report:
-    """The report on a graph in stages: its parts "head", "cut" and "tail", those that there are.
+    """The report on a graph in stages: its parts "head", "cut" and "tail", as far as they exist.
 
-    `bodies` are the reports of the bodies that ran, with the number of their node in the cut and their attribute.
+    `bodies` are the reports on the bodies that ran, with the number of their node in the cut and the name of the
+    attribute.
     """
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
@@ -137,7 +139,7 @@ def _coverage(c: Coverage) -> CoverageRecord:
 
 
 def _layouts(graph: Graph) -> list[str]:
-    """What the layouts of tensors cost: the bytes that are only moved."""
+    """Lines on the cost of tensor layouts: the bytes that are only moved."""
     moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
     if not moves:
         return []
@@ -148,7 +150,7 @@ def _layouts(graph: Graph) -> list[str]:
 
 
 def _became(analysis: Analysis) -> dict[str, int | None]:
-    """For the label of each value of the given graph, and of each that the report names, the node after the passes."""
+    """The node after the passes, for the label of each value of the given graph and of each value in the report."""
     source = analysis.given.source
     own: dict[str, int | None] = {source.label(v): None for n in source.nodes for v in n.outputs}
     for k, node in enumerate(analysis.after.nodes):
@@ -160,5 +162,5 @@ def _became(analysis: Analysis) -> dict[str, int | None]:
 
 
 def _names(graph: Graph) -> dict[str, str]:
-    """For the name of each node of the ONNX file that a graph was loaded from the label of what it makes."""
+    """The label of the result of each node of the ONNX file that a graph was loaded from, by the node's name."""
     return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}

@@ -1,4 +1,7 @@
-"""What `explain()` says of outputs near a rounding tie: how they are settled, and for which quantizes they are not."""
+"""The part of `explain()` on outputs near a rounding tie.
+
+How they are settled, and for which quantizes they are not.
+"""
 from __future__ import annotations
 
 from collections import Counter
@@ -10,13 +13,19 @@ from graphq.report.coverage import MACS
 
 
 def settled(partition: Node) -> tuple[str, ...]:
-    """How a partition's quantizes settle outputs near a tie, as the plan noted it; lowered where there is no plan."""
+    """How a partition's quantizes settle outputs near a tie, as noted by the plan.
+
+    Without a plan the partition is lowered.
+    """
     noted: tuple[str, ...] | None = partition.meta.get(TIES)
     return lower_partition(partition).ties if noted is None else noted
 
 
 def ties(graph: Graph) -> list[str]:
-    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not; none without any."""
+    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not.
+
+    The list is empty for a graph without quantizes.
+    """
     found: list[tuple[Node, str]] = []
     for n in graph.nodes:
         inner = [n] if n.op.name == "quantize" else []
@@ -34,10 +43,11 @@ def ties(graph: Graph) -> list[str]:
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
-    """Why ties of a quantize are not settled: what it rounds comes of operations that may differ in the last bits.
+    """Why ties of a quantize are not settled: its operand depends on operations that may differ in the last bits.
 
-    These are functions such as exp, and the sums of other partitions. None where there are none, and after a sum of the
-    quantize's own partition, `outer`: the error bounds by which that sum settles ties include the functions' errors.
+    Such operations are functions such as exp, and the sums of other partitions. It is None if there are none, and after
+    a sum of the quantize's own partition, `outer`: the error bounds by which that sum settles ties include the errors
+    of functions.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]

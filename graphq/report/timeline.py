@@ -18,13 +18,13 @@ PROCESS = 1
 
 
 def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write the file. Raises OSError where that is not possible, GraphError for what is no path."""
+    """Write the file. Raises OSError if it cannot be written, GraphError if `path` is not a path."""
     data = {"traceEvents": list(trace_events(profile)), "displayTimeUnit": "ms"}
     path_of(path).write_text(json.dumps(data, indent=0), encoding="utf-8")
 
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
-    """The events: names of the process and of its threads, then the pieces in order of their begin."""
+    """The events: names of the process and of its threads, then the pieces in the order of their start."""
     numbers = {thread: k for k, thread in enumerate(profile.tracks, PROCESS)}
     yield _metadata("process_name", PROCESS, {"name": "graphq"})
     for k, name in enumerate(profile.tracks.values(), PROCESS):
@@ -48,7 +48,7 @@ def _microseconds(seconds: float) -> float:
 
 
 def _figures(step: StepTime) -> dict[str, float]:
-    """What is known of a step's speed: of all its pieces, by the medians of the profile."""
+    """Figures of a step's speed: medians of the profile, for all its pieces together."""
     found = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
              "share of peak": step.share or 0.0}
     return {name: float(f"{x:.4g}") for name, x in found.items() if x}

@@ -1,4 +1,4 @@
-"""The views of a page, of which it shows one at a time: pictures of the graph, the timeline, the memory, tables."""
+"""The views of a page, which shows one of them at a time: drawings of the graph, the timeline, the memory, tables."""
 from __future__ import annotations
 
 from collections import Counter
@@ -19,7 +19,7 @@ from graphq.report.records import GraphNode, Report
 
 
 class Views:
-    """Collects the views' HTML and names, and the records of what they show, by the name of the set and the box."""
+    """Collects the HTML and names of views, and records of their boxes, by the names of the sets of records."""
 
     def __init__(self) -> None:
         self.html: list[str] = []
@@ -33,7 +33,7 @@ class Views:
         self.names.append(name)
 
     def add_part(self, part: Part, profile: Profile | None) -> None:
-        """The pictures of a part, the timeline of its profile, and its memory."""
+        """Add the drawings of a part, the timeline of its profile, and its memory."""
         report, number = part.report, len(self.records) // 2
         after, before = f"after{number}", f"before{number}"
         times = {t.number: t for t in profile.steps} if profile else {}
@@ -63,7 +63,7 @@ class Views:
                 part.memory.allocations, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after)
 
     def add_times(self, profile: Profile, prefix: str = "", report: Report | None = None, records: str = "") -> None:
-        """The timeline, and the steps in a table, the longest first; they lead to nodes where a report says which."""
+        """Add the timeline, and a table of the steps, the longest first; steps link to nodes if the report has them."""
         total = profile.seconds or 1.0
 
         def box(step: int) -> tuple[str, str]:
@@ -79,7 +79,7 @@ class Views:
 
 
 def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
-    """The picture of the graph after the passes, each node one box; `nodes` by the ids of boxes."""
+    """The drawing of the graph after the passes, with one box for each node; `nodes` are given by the ids of boxes."""
     total = sum(t.seconds for t in times.values()) or 1.0
 
     def lines(box: Box) -> Iterator[str]:
@@ -98,12 +98,12 @@ def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, 
 
 
 def _operations(box: Box) -> tuple[str, ...]:
-    """The lines of a box; what holds others has a title alone."""
+    """The lines of a box; a box that contains others only has a title."""
     return box.lines[:1] if box.inside else box.lines
 
 
 def _body(node: GraphNode) -> Iterator[str]:
-    """`+ multiply, 2 add`: what a partition computes beside its anchor and its quantization."""
+    """Text such as `+ multiply, 2 add`: the operations of a partition besides its anchor and its quantization."""
     assert node.partition is not None
     others = Counter(x.op for x in node.partition.body)
     for op in (node.partition.anchor, "quantize", "dequantize"):
@@ -113,12 +113,12 @@ def _body(node: GraphNode) -> Iterator[str]:
 
 
 def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
-    """The CSS class of a box after the passes; operations in a partition have none of their own."""
+    """The CSS class of a box after the passes; operations in a partition have none."""
     return css_class(nodes[box.id]) if box.id in nodes else class_of(box)
 
 
 def _box_of(report: Report, step: int) -> tuple[str, str]:
-    """The box of the node that a step is of, and its kind."""
+    """The box of a step's node, and its kind."""
     node = report.steps[step].node if step < len(report.steps) else None
     return ("", "plain") if node is None else (f"n{node}", css_class(report.nodes[node]))
 
@@ -131,7 +131,10 @@ def _nodes(report: Report) -> str:
 
 
 def _allocations(part: Part, after: str) -> dict[str, Record]:
-    """The records of the arena's buffers: which value each holds, or for which value's step it is scratch memory."""
+    """The records of the arena's buffers.
+
+    The value that each holds, or the value for whose step it is scratch memory.
+    """
     report = part.report
     assert part.memory is not None
     records: dict[str, Record] = {}
@@ -149,7 +152,7 @@ def _allocations(part: Part, after: str) -> dict[str, Record]:
 
 
 def _memory_text(part: Part) -> str:
-    """What the plan takes, in one sentence."""
+    """A sentence on the memory of the plan."""
     m = part.memory
     assert m is not None
     return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which without "

@@ -1,4 +1,4 @@
-"""How a pass is run and named, and Fixpoint: a pass of several, repeated until none of them changes the graph."""
+"""Running and naming passes, and Fixpoint: a pass of several, repeated until none of them changes the graph."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
-"""Called after a pass with the number of its changes and the graph; of a Fixpoint after each pass in it."""
+"""Called after a pass with the number of its changes and the graph; for a Fixpoint after each pass in it."""
 
 P = TypeVar("P", bound=Pass)
 
@@ -20,8 +20,8 @@ class Fixpoint:
     """Passes applied one after another, and again from the first, until none of them changes the graph any more.
 
     It is a pass itself. Its passes are in `passes`, in their order; the function `without` leaves some of them out.
-    Each rewrite among them looks at every node of its operations, most of which are nothing for it, so a near miss in a
-    Fixpoint is a match of the whole pattern that was refused: by the rewrite's `check`, or because an inner value has
+    Each rewrite in it looks at every node of its operations, most of which have nothing to do with it. So only a match
+    of its whole pattern that was refused counts as a near miss: by the rewrite's `check`, or because an inner value has
     another user.
     """
 
@@ -32,11 +32,11 @@ class Fixpoint:
         return f"Fixpoint({', '.join([repr(self.name), *map(pass_name, self.passes)])})"
 
     def __call__(self, graph: Graph) -> int:
-        """Apply the passes until none changes the graph; the number of changes."""
+        """Apply the passes until none changes the graph; returns the number of changes."""
         return self.apply(graph)[0]
 
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:
-        """Like calling, and the near misses of the rewrites that remain in the graph as it is then."""
+        """Apply the passes; returns the number of changes, and the near misses of the rewrites in the final graph."""
         total = unchanged = 0
         last: dict[Pass, list[Refusal]] = {}  # of each pass, the near misses of its last run, which changed nothing
         for step in cycle(self.passes):
@@ -49,7 +49,7 @@ class Fixpoint:
 
 
 def apply(step: Pass, graph: Graph, *, parts: bool = True, after: After | None = None) -> tuple[int, list[Refusal]]:
-    """Run a pass: the number of its changes, and the near misses of the rewrites in it, as `Rewrite.apply` has them.
+    """Run a pass; returns the number of its changes, and the near misses of its rewrites, as `Rewrite.apply` does.
 
     Raises GraphError for a pass that returns no number; other exceptions name the pass in a note.
     """
@@ -72,12 +72,12 @@ def apply(step: Pass, graph: Graph, *, parts: bool = True, after: After | None =
 
 
 def pass_name(step: Pass) -> str:
-    """The name of a pass in reports: of a rewrite its class's, of a function its own."""
+    """The name of a pass in reports: for a rewrite the name of its class, for a function its own name."""
     return step.name if isinstance(step, Rewrite | Fixpoint) else getattr(step, "__name__", type(step).__name__)
 
 
 def rounds(tolerance: float) -> Callable[[P], P]:
-    """Say of a function that is a pass how far it may move results, as `Rewrite.tolerance` does of a rewrite."""
+    """Declare how far a pass that is a function may move results, as `Rewrite.tolerance` does for a rewrite."""
 
     def mark(function: P) -> P:
         setattr(function, "tolerance", tolerance)  # noqa: B010  # a function has no attribute that type checkers know
@@ -87,14 +87,14 @@ def rounds(tolerance: float) -> Callable[[P], P]:
 
 
 def tolerance_of(step: Pass) -> float:
-    """How far a pass may move results, relative to the largest element; 0 where numbers stay bit for bit."""
+    """How far a pass may move results, relative to the largest element; 0 if numbers stay equal bit for bit."""
     return float(getattr(step, "tolerance", 0.0))
 
 
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
-    """The first pass of that name, also inside of a Fixpoint.
+    """The first pass of this name, also within a Fixpoint.
 
-    Raises GraphError, with near names, when there is none.
+    Raises GraphError, with near names, if there is none.
     """
     for step in passes:
         if pass_name(step) == name:
@@ -105,7 +105,7 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
-    """The passes in their order but for those of these names, which may also be passes of a Fixpoint.
+    """The passes in their order, without those of these names, which may also be passes of a Fixpoint.
 
     Raises GraphError for a name that no pass has.
     """

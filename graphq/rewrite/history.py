@@ -1,15 +1,15 @@
-"""History: what one run of passes leaves for reports, the graph before the fusions and the graph after all passes."""
+"""History: a record of one run of passes, for reports: the graph before the fusions and the graph after all passes."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Value
 
 
 class History:
-    """A graph under passes, which change `before` up to the first fusion, and its copy `after` from there on.
+    """A graph under passes, which change `before` up to the first fusion, and from there on its copy `after`.
 
-    The `origin` of a node of `after`, or of a partition's body there, is the node of `before` that it was made of. The
-    `origin` of a node that passes added to `before` is one of the nodes with which they began, None that of these
-    themselves. `given` are the values with which they began; `before.labels.origins` leads to them.
+    The `origin` of a node of `after`, or of a partition's body there, is the node of `before` from which it was made.
+    The `origin` of a node that passes added to `before` is a node of the original graph; nodes of the original graph
+    have none. `given` are the values of the original graph; `before.labels.origins` leads to them.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -18,7 +18,7 @@ class History:
         graph.labels.trace()
 
     def fork(self) -> Graph:
-        """The graph on which the passes go on; from the first fusion on a copy, whose values keep their labels."""
+        """The graph on which the passes continue: from the first fusion on a copy, whose values keep their labels."""
         if self.after is self.before:
             self.after = self.before.copy()
             pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
@@ -30,5 +30,5 @@ class History:
 
 
 def values_of(graph: Graph) -> list[Value]:
-    """All values, in an order that copies share."""
+    """All values, in an order that is the same in copies of the graph."""
     return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]

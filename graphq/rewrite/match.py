@@ -1,4 +1,4 @@
-"""The matcher: finds the matches of a pattern in a graph, with backtracking, and the reason of the nearest miss."""
+"""The matcher: finds the matches of a pattern in a graph by backtracking, and the reason of the nearest miss."""
 from __future__ import annotations
 
 from collections import deque
@@ -14,11 +14,11 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.rewrite.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
 
 Reason: TypeAlias = Callable[[], str]
-"""A reason's text is made only when it is reported: most are not."""
+"""A function that makes the text of a reason: most reasons are never reported."""
 
 
 class Match(NamedTuple):
-    """What a pattern matched: root, all nodes, the values of its variables, and the values of its inner patterns."""
+    """A match of a pattern: root, all nodes, the values of its variables, and the values of its inner patterns."""
 
     root: Node
     nodes: tuple[Node, ...] = ()
@@ -37,7 +37,7 @@ class Match(NamedTuple):
 class Matcher:
     """Matches one pattern; `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
 
-    `parts`: whether a match of a part of the pattern is a miss too, or only one of the whole pattern.
+    With `parts` a match of a part of the pattern is a miss, too, otherwise only one of the whole pattern.
     """
 
     def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
@@ -45,7 +45,7 @@ class Matcher:
         self.missed, self.reason, self.weak = tuple[Node, ...](), _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
-        """All ways to match the pattern with `root` as its last node."""
+        """All matches of the pattern with `root` as its last node."""
         self.missed, self.reason, self.weak, self.graph = (), _no_reason, False, graph
         if len(root.outputs) != 1:
             return
@@ -59,14 +59,14 @@ class Matcher:
                 self._fail(m, reason, whole=True)
 
     def _fail(self, m: Match, reason: Reason, *, weak: bool = False, whole: bool = False) -> None:
-        """Note a reason; the first one of the deepest failures stays, unless it is weak."""
+        """Note a reason. The first reason of the deepest failures is kept, unless it is weak."""
         if not (whole or self.parts):
             return
         if len(m.nodes) > len(self.missed) or len(m.nodes) == len(self.missed) and self.weak and not weak:
             self.missed, self.reason, self.weak = m.nodes, reason, weak
 
     def _escapes(self, m: Match) -> Reason | None:
-        """The reason to refuse when an inner value is also used outside of the match."""
+        """The reason to refuse if an inner value is also used outside of the match."""
         if len(m.nodes) == 1:
             return None
         members = set(m.nodes)
@@ -125,7 +125,7 @@ class Matcher:
         return f"expected {' or '.join(sorted(p.ops))}, found {found}: {value.type}"
 
     def _differs(self, p: OpPattern, value: Value, node: Node, m: Match) -> Reason | None:
-        """Why a node of the right op does not match, its operands aside."""
+        """Why a node of the right op does not match, apart from its operands."""
         g = self.graph
         if m.bindings.get(p, value) is not value:
             return lambda: f"{g.label(value)} and {g.label(m.bindings[p])} would have to be one value"
@@ -166,7 +166,10 @@ class Matcher:
             self._explain_open(p, value, m)
 
     def _explain_open(self, p: Repeat, value: Value, m: Match) -> None:
-        """Nothing matched, but operands have other users: is it they that stand between?"""
+        """Note a reason for an open pattern that did not match, if operands have other users.
+
+        These may be the obstacle.
+        """
         assert p.inner is not None
         region, _ = self._region(p, value, m, p.max, free=True)
         for inner, path in self._paths(p.inner, region, value, m):
@@ -185,10 +188,10 @@ class Matcher:
                     yield found, path
 
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
-        """The nodes of `p.ops` above `value` whose every use lies in the region, last first, and whether those are all.
+        """The nodes of `p.ops` above `value` whose every use lies in the region, last first, and whether these are all.
 
-        `free`: those with other uses too. Nodes `reach` or more steps away are left out, which keeps long chains
-        linear; as many nodes at most, where `p` may begin anywhere.
+        With `free` nodes with other uses count, too. Nodes `reach` or more steps away are left out, and if `p` may
+        begin anywhere, there are at most `reach` nodes: so long chains take linear time.
         """
         region: dict[Node, int] = {}
         work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])
@@ -218,13 +221,16 @@ class Matcher:
 
 
 def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
-    """The nodes that can be the last of a match, each once, as far as operations tell; `near`: of near misses too."""
+    """The nodes that can be the last of a match, as far as operations tell, each once.
+
+    With `near` the last nodes of near misses are included.
+    """
     found = _makers(p, graph, near)
     return graph.nodes if found is None else found
 
 
 def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node] | None:
-    """The nodes whose result the pattern can match; None for any value, inputs among them."""
+    """The nodes whose result the pattern can match; None if it can match any value, even an input."""
     if p is None or isinstance(p, Var):
         return None
     if isinstance(p, AnyOf):
@@ -251,7 +257,7 @@ def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
-    """The nodes, and all to which nodes of `ops` lead from them."""
+    """These nodes, and all nodes that nodes of `ops` connect with them downwards."""
     found = set(nodes)
     front = found
     while front:

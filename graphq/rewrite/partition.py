@@ -1,4 +1,4 @@
-"""Partitions are made: nodes of a graph, carved out as a body, become one node (`graphq/ops/partition.py`)."""
+"""Makes partitions: nodes of a graph are carved out as a body and become one node (`graphq/ops/partition.py`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from graphq.rewrite.rule import Match, Rewrite
 
 
 def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
-    """Add a partition of `nodes`, which together have one result; that result.
+    """Add a partition of `nodes`, which together have one result; returns this result.
 
-    Raises GraphError when the nodes have several results or are not convex (a path leaves and enters again).
+    Raises GraphError if the nodes have several results or are not convex (a path leaves and enters again).
     """
     body, operands, _ = extract(graph, nodes)
     return _partition(graph, body, operands, anchor)
@@ -25,7 +25,7 @@ def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) ->
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """Carve nodes that have one result out of a graph (`carve`); raises GraphError when they have several."""
+    """Carve nodes that have one result out of a graph (see `carve`); raises GraphError if they have several."""
     body, operands, results = carve(graph, nodes)
     if len(results) != 1:
         have = ", ".join(map(graph.label, results)) or "none"
@@ -36,8 +36,8 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
 def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list[Value]]:
     """A body graph of `nodes`, the values of `graph` for its inputs, and the values of `graph` that it computes.
 
-    Constants that the nodes use stay outside, as operands. Values keep their names in the body. Raises GraphError
-    when the nodes are not convex.
+    Constants that the nodes use stay outside, as operands. Values keep their names in the body. Raises GraphError if
+    the nodes are not convex.
     """
     members = _in_order(graph, nodes)
     inside = set(members)
@@ -69,13 +69,13 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
 
 
 def _results(members: list[Node], inside: set[Node]) -> list[Value]:
-    """The values that are used outside; when nothing is used at all, those of the last node."""
+    """The values that are used outside; if none is, the results of the last node."""
     results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
     return results or [o for n in members[-1:] for o in n.outputs]
 
 
 def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
-    """The operands' own names, and "i0", "i1" ... that nothing else is called for those without."""
+    """The operands' own names; operands without a name get a free one of "i0", "i1" ..."""
     taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
     free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
     return [v.name or next(free) for v in operands]
@@ -87,7 +87,9 @@ def is_convex(graph: Graph, members: list[Node]) -> bool:
 
 
 def _detour(graph: Graph, members: list[Node]) -> list[Node]:
-    """The outer nodes of a path that leaves the members, in graph order, and enters them again; none when convex.
+    """The outer nodes of a path that leaves the members, in graph order, and enters them again.
+
+    Empty if they are convex.
 
     Only nodes between the first and the last member can lie on such a path, so only these are visited.
     """
@@ -118,16 +120,16 @@ def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
 
 
 class Fusion(Rewrite):
-    """A rewrite that folds what it matched into a partition of kind `anchor`."""
+    """A rewrite that folds the nodes of a match into a partition of kind `anchor`."""
 
     anchor: str
 
     def absorbs(self, node: Node) -> bool:
-        """Whether a single-use producer of a matched node's operand comes along."""
+        """Whether the node, which computes an operand of a matched node and has no other user, joins the partition."""
         return False
 
     def members(self, match: Match) -> list[Node]:
-        """The matched nodes and what they absorb."""
+        """The matched nodes and the nodes that they absorb."""
         members = dict.fromkeys(match.nodes)
         for node in match.nodes:
             for v in node.operands:
@@ -136,12 +138,12 @@ class Fusion(Rewrite):
         return list(members)
 
     def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value]]:
-        """The body of the partition and its operands, once for both `check` and `replace`."""
+        """The body of the partition and its operands, computed once for both `check` and `replace`."""
         if "extracted" not in notes:
             notes["extracted"] = extract(g, self.members(match))[:2]
         body, operands = notes["extracted"]
         return body, operands
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """Add the partition; its result."""
+        """Add the partition; returns its result."""
         return _partition(g, *self.extracted(g, match, notes), self.anchor)

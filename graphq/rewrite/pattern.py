@@ -1,4 +1,4 @@
-"""Patterns: what a Rewrite looks for, built by calling operations on a PatternBuilder."""
+"""Patterns for rewrites, built by calling operations on a PatternBuilder."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ ANY: Any = object()
 
 @dataclass(frozen=True)
 class Var:
-    """Matches any value, the same one wherever it stands."""
+    """Matches any value; if it occurs several times in a pattern, all of them must be the same value."""
 
     name: str
 
@@ -24,7 +24,7 @@ class Var:
 class OpPattern:
     """Matches the result of a node of one of `ops`, each with the attributes that it must have.
 
-    `operands` of None leave the node's operands open. Where one pattern object stands twice in a pattern, both places
+    If `operands` is None, the node's operands are open. If a pattern object occurs twice in a pattern, both occurrences
     must be the same value.
     """
 
@@ -34,14 +34,14 @@ class OpPattern:
 
 @dataclass(frozen=True, eq=False)
 class AnyOf:
-    """Matches what the first fitting alternative matches."""
+    """Matches what one of its alternatives matches: the first that fits."""
 
     alternatives: tuple[PatternLike, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Matches up to `max` nodes of `ops` that lead from `inner` to the value, branches that meet again included.
+    """Matches up to `max` nodes of `ops` that lead from `inner` to the value, including branches that meet again.
 
     Without `inner`: all nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
     """
@@ -83,7 +83,7 @@ class PatternBuilder:
         return build
 
     def any_of(self, *choices: Any) -> Any:
-        """Of patterns: the first that matches. Of op names: a builder for a node of any of these ops."""
+        """For patterns: the first that matches. For op names: a builder for a node of any of these ops."""
         if choices and all(isinstance(c, str) for c in choices):
             return self._op(choices)
         for c in choices:
@@ -91,15 +91,15 @@ class PatternBuilder:
         return AnyOf(choices)
 
     def optional(self, op: str, x: PatternLike, *others: PatternLike, **attrs: Any) -> AnyOf:
-        """`op(x, *others)`, or `x` alone."""
+        """`op(x, *others)`, or just `x`."""
         return AnyOf((self._op([op])(x, *others, **attrs), x))
 
     def repeat(self, ops: Iterable[str], x: PatternLike | None = None, *, max: int,
                where: Callable[[Node], str | None] | None = None) -> Repeat:
         """Up to `max` nodes of `ops` from `x` on, whatever their other operands and attributes are.
 
-        Without `x`, the chain may begin anywhere. `where(node)` may give a reason to leave a node out;
-        an empty one is not worth a report.
+        Without `x`, the chain may begin anywhere. `where(node)` may return a reason to leave a node out; an empty
+        reason is not reported.
         """
         _expect_pattern(x)
         return Repeat(frozenset(lookup(o).name for o in ops), x, max, where)
@@ -112,7 +112,7 @@ def _expect_pattern(x: Any) -> None:
 
 
 def _wanted(op: Op, given: Mapping[str, Any], any_attrs: bool) -> dict[str, Any]:
-    """The attributes that a node must have, in normal form; those that may have any value are left out."""
+    """The attributes that a node must have, in normal form; attributes that may have any value are left out."""
     for name in given:
         if name not in op.attributes:
             raise GraphError(f"pattern: {op.name} has no attribute '{name}'")

@@ -13,11 +13,11 @@
         def replace(self, g, a, b, bias):
             return g.matmul(a, b, bias)
 
-The parameters of `pattern` after `g` are its variables; `check` and `replace` take the variables that they name (None
-where an alternative did not use it), `match` for all that matched, `g`, the graph, and `notes`, a dict in which `check`
-leaves what `replace` can use. An attribute that a pattern leaves out means its default (a required one: any value);
-`key=ANY` or `attrs=ANY` accepts any. Both operand orders of a commutative op are tried. Values inside of the match,
-other than the root, must have no other user.
+The parameters of `pattern` after `g` are its variables. `check` and `replace` take the variables that they name (None
+if the matched alternative does not use it), `match` for the whole match, `g` for the graph, and `notes`, a dict in
+which `check` can leave data for `replace`. An attribute that a pattern leaves out means its default (if it is required,
+any value); `key=ANY` or `attrs=ANY` accepts any. Both operand orders of a commutative op are tried. Values inside the
+match, except for the root, must have no other user.
 """
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Pass: TypeAlias = Callable[[Graph], int]
 """A function that changes a graph and returns the number of changes."""
 
 GIVEN = {"g", "match", "notes"}
-"""What `check` and `replace` can take beside the variables of the pattern."""
+"""The parameters of `check` and `replace` that are no variables of the pattern."""
 
 
 class Refusal(NamedTuple):
     """A near miss: `rewrite` at `node` (as text) matched `depth` nodes and then refused for `reason`.
 
-    `nodes` are what was matched, there and wherever else the rewrite was refused for that.
+    `nodes` are the nodes that were matched, there and at other places where the rewrite was refused for this reason.
     """
 
     rewrite: str
@@ -58,17 +58,18 @@ class Rewrite:
     """Base of all rewrites; see the module's docstring. An instance is a pass: `rewrite(graph)` returns the count.
 
     Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`. An
-    instance builds its pattern once, so what it depends on is set before; nodes that a round makes are met in the next.
+    instance builds its pattern once, so attributes that the pattern depends on must be set before. Nodes that a round
+    of rewrites adds are visited in the next round.
     """
 
     pattern: Callable[..., PatternLike]
     """The pattern, built with `g` from the variables."""
 
     check: Callable[..., str | None] = lambda self: None
-    """A reason to refuse a match, "" where that is nothing to report, or None."""
+    """A reason to refuse a match, or None; the reason "" is not reported."""
 
     replace: Callable[..., Value]
-    """The value that takes the place of the root, of the same type; nodes are added in front of the root."""
+    """The value that replaces the root, of the same type; nodes are added in front of the root."""
 
     tolerance: float = 0.0
     """How far results may move, relative to the largest element; 0: not at all. The docstring says why."""
@@ -82,22 +83,23 @@ class Rewrite:
         return type(self).__name__
 
     def __call__(self, graph: Graph) -> int:
-        """Apply to the whole graph until nothing matches; the number of rewrites."""
+        """Apply to the whole graph until nothing matches; returns the number of rewrites."""
         return _Application(self, graph, explain=False, parts=False).run()
 
     def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
-        """Like calling, and the near misses at nodes that remain: one for each reason, at the first node that it stops.
+        """Apply to the whole graph; returns the number of rewrites, and the near misses at the remaining nodes.
 
-        `parts`: whether a match of a part of the pattern is a near miss too, or only one of the whole pattern that
-        `check`, or another user of an inner value, refuses. Unnamed values have the numbers that they had before.
-        Raises GraphError when the rewrites do not come to an end.
+        There is one near miss for each reason, at the first node that it stops. With `parts` a match of a part of the
+        pattern counts as a near miss, too; otherwise only a match of the whole pattern that `check`, or another user of
+        an inner value, refuses. Unnamed values have the numbers that they had before. Raises GraphError if the rewrites
+        do not come to an end.
         """
         work = _Application(self, graph, explain=True, parts=parts)
         return work.run(), work.refusals()
 
     @lazy_property
     def _form(self) -> _Form:
-        """What the class says, read once: a graph meets most rewrites without a node for them."""
+        """The pattern and the parameters of the methods, computed once: most rewrites have no node in most graphs."""
         _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
@@ -108,7 +110,7 @@ class Rewrite:
 
 
 class _Form(NamedTuple):
-    """A rewrite's pattern, and what its methods want to be given."""
+    """A rewrite's pattern, and the names of the parameters of its methods."""
 
     pattern: PatternLike
     check: tuple[str, ...]
@@ -116,7 +118,7 @@ class _Form(NamedTuple):
 
 
 class _Application:
-    """One rewrite at work on one graph; `explain` and `parts` say which near misses to note."""
+    """The application of one rewrite to one graph; `explain` and `parts` say which near misses to note."""
 
     def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
         self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
@@ -125,7 +127,7 @@ class _Application:
         self.misses: dict[Node, Refusal] = {}
 
     def run(self) -> int:
-        """Rewrite until nothing matches; the number of rewrites."""
+        """Rewrite until nothing matches; returns the number of rewrites."""
         total, rounds, size = 0, 0, len(self.graph.nodes)
         with self.graph.labels.stable():
             while count := self._round():
@@ -135,12 +137,12 @@ class _Application:
         return total
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
-        """What a method with parameters of these names is given for a match."""
+        """The arguments for a method with parameters of these names, for a match."""
         given = {"match": m, "g": self.graph, "notes": notes}
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
     def _round(self) -> int:
-        """Visit every node that can be a root once, the last first; the number of rewrites."""
+        """Visit every node that can be a root once, the last first; returns the number of rewrites."""
         count = 0
         for node in sorted(roots(self.form.pattern, self.graph, near=self.parts), key=GRAPH_ORDER, reverse=True):
             if not node.removed:
@@ -148,7 +150,7 @@ class _Application:
         return count
 
     def _visit(self, node: Node) -> bool:
-        """Rewrite at `node`, or note why not."""
+        """Rewrite at `node`, or note the reason against it. Returns whether it was rewritten."""
         refused: tuple[tuple[Node, ...], Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
             notes: dict[str, Any] = {}
@@ -184,7 +186,10 @@ class _Application:
         graph.prune([node])
 
     def refusals(self) -> list[Refusal]:
-        """The misses at nodes that are still there, of each reason the deepest, of these the first in graph order."""
+        """The misses at nodes that still exist.
+
+        For each reason it is the deepest one, of equally deep ones the first in graph order.
+        """
         alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():
             if not node.removed:
@@ -201,7 +206,7 @@ def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter
 
 
 def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
-    """Which of the `known` names are parameters of the method; raises GraphError when it needs others."""
+    """The `known` names that are parameters of the method; raises GraphError if the method needs others."""
     parameters = _parameters(rewrite, method)
     unknown = [p.name for p in parameters.values()
                if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

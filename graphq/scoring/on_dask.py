@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, Any]) -> dask.array.Array:
-    """The rows of the model's only output (or of the one that `outputs` names), block by block."""
+    """The rows of the model's only output (or of the output that `outputs` names), block by block."""
     if len(scorer.sources) != 1 or len(scorer.results) != 1 or scorer.columns or scorer.keep:
         raise InputError("an array has no columns, so it is for one input and one output: the model has the inputs "
                          f"{listing(scorer.sources, 'and')}, the outputs {listing(scorer.predictor.outputs, 'and')}. "
@@ -52,7 +52,7 @@ def _block(block: np.ndarray, scorer: Scorer) -> np.ndarray:
 
 def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
                 options: Mapping[str, Any]) -> dask.dataframe.DataFrame:
-    """The columns that are kept and those of the outputs, partition by partition; the index stays."""
+    """The kept columns and the columns of the outputs, partition by partition; the index stays."""
     types = dict(frame.dtypes.items())
     meta = [(name, types[name]) for name in scorer.kept(list(types))]
     meta += [(column, result.dtype.numpy) for name, result in scorer.results.items()
@@ -65,7 +65,7 @@ def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
 
 
 def _columns(name: str, result: TensorType) -> list[str]:
-    """The columns of an output: of one number a row one, of a row of numbers as many."""
+    """The columns of an output: one if it has one number for each row, else as many as a row has numbers."""
     rest = None if result.shape is None else result.shape[1:]
     if rest is None or len(rest) > 1 or None in rest:
         raise InputError(f"output '{name}' is {result}: a dataframe has room for one number a row, or for a row of a "
@@ -83,7 +83,7 @@ def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
 
 
 def score_bag(rows: dask.bag.Bag, scorer: Scorer, options: Mapping[str, Any]) -> dask.bag.Bag:
-    """Each dict of arrays with the outputs of its row, partition by partition."""
+    """Each dict of arrays, with the outputs of its row added, partition by partition."""
     return rows.map_partitions(_rows, scorer=scorer, **options)
 
 

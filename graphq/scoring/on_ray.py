@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     import ray.data
 
 BATCH = 256
-"""Rows of a batch where the caller says nothing; Ray's default is a whole block, whatever its size."""
+"""The default number of rows of a batch; Ray's default is a whole block, whatever its size."""
 
 
 class ScoringActor:
-    """What an actor of the pool runs: it is made once, and called for each batch."""
+    """The callable that an actor of the pool runs: it is made once, and called for each batch."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
         self.names = list(scorer.results)  # loads the model, so that the pool counts an actor as ready when it is
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The batch's columns that are kept, and the outputs."""
+        """The kept columns of the batch, and the outputs."""
         return self.scorer(batch)
 
 
 def score_dataset(rows: ray.data.Dataset, scorer: Scorer, options: Mapping[str, Any]) -> ray.data.Dataset:
-    """`map_batches` over a pool of actors: Ray's own, or as `concurrency` and the other options say."""
+    """Apply `map_batches` over a pool of actors, with Ray's default size or as `concurrency` and other options say."""
     return rows.map_batches(ScoringActor, fn_constructor_args=(scorer,), batch_format="numpy",
                             **{"batch_size": BATCH, **options})

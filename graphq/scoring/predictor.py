@@ -23,10 +23,10 @@ from graphq.model.planned import Options
 log = logging.getLogger("graphq")
 
 GRAPHS = (".onnx", ".json")
-"""Ends of the names of files that hold a graph, and no compiled model."""
+"""Suffixes of files that hold a graph, not a compiled model."""
 
 MOST_MODELS = 8
-"""Models that a process keeps for its predictors; the oldest goes first."""
+"""The most models that a process keeps for its predictors; the oldest is dropped first."""
 
 _lock = Lock()
 _models: dict[tuple[Any, ...], CompiledGraph] = {}
@@ -35,29 +35,29 @@ _models: dict[tuple[Any, ...], CompiledGraph] = {}
 class Predictor:
     """Score batches of any number of rows: `predictor({"x": array})` gives the outputs in a dict, by name.
 
-    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. A graph and the path of one in
-    another kind of file (.onnx, .json) are compiled here, and anew where the predictor is sent, as a message says.
+    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. A graph, or the path of a file
+    that holds one (.onnx, .json), is compiled here, and again in each process that receives the predictor, which a
+    message says.
 
-    Axis 0 of each input and of each output is that of the rows; an input that is one number goes to all of them. A
+    Axis 0 of each input and of each output is the axis of the rows; an input that is one number applies to all rows. A
     row's results do not depend on the rows beside it, nor on how rows are cut into batches, on `threads` or on the
     machine, bit for bit:
 
-    - Models whose batch is fixed, often to 1, run on slices of that size. Of a slice that is not full the last row is
-      repeated.
+    - Models whose batch is fixed, often to 1, run on slices of that size. A partial slice repeats its last row.
     - Models whose batch is open run on all rows at once, or on slices of `batch` rows and the rest. `pad_to` fills each
       up to a multiple of it in the same way, so that the model meets few sizes.
-    - Where an operation may mix rows, such as a scale that is computed from all of them, each row runs by itself.
+    - If an operation may mix rows, as one that computes a scale from all of them, each row runs by itself.
 
-    `convert`: numbers of other dtypes, such as the f64 and s64 of tables, become those of the inputs. To floats they
-    are rounded; integers that are too large and fractions are refused.
+    `convert`: numbers of other dtypes, such as the f64 and s64 of tables, are converted to the inputs' dtypes.
+    Conversion to floats rounds; to integers, numbers that are too large and fractions are refused.
 
     `threads`: at most so many (default: the process's share of the cores, see `graphq.kernels.threads.count`).
 
     It is pickled as the path and the settings, and a process that receives it loads the model at its first call, once.
-    Of a compiled graph the graph travels. Any number of threads may call at a time.
+    If it was made from a compiled graph, the graph is pickled. Any number of threads may call at a time.
 
     Raises CompileError for settings that do not fit the model or outputs without rows, ParseError as `load_compiled`
-    does; both when it first needs the model, here or where it is called.
+    does; both when the model is first needed, which may be in another process.
     """
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
@@ -106,8 +106,8 @@ class Predictor:
     def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
         """Score rows: a dict of arrays by the names of inputs, the array of a model with one input, or a table.
 
-        Of a table of pandas, Arrow or Polars the columns are the inputs of their names, or all together the rows of
-        the only input. Raises InputError, naming the input, the rule and the values.
+        In a table of pandas, Arrow or Polars, the columns are the inputs of the same names or, if there is only one
+        input, together its rows. Raises InputError, naming the input, the rule and the values.
         """
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
@@ -132,7 +132,7 @@ class Predictor:
 
 
 def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
-    """What tells a file from others, and from one that had its name before."""
+    """A key that tells a file from all others, and from an earlier file of the same name."""
     try:
         found = os.stat(path)
     except OSError:  # `load_compiled` raises an error of it
@@ -151,8 +151,8 @@ class _Rows:
     """How a model runs on rows.
 
     `shared` names the inputs that are one number for all rows, `batched` has the types of the others. `fixed` is the
-    number of rows that the model takes (None: any), `most` how many run at a time (None: all), and `unit` is what that
-    number is a multiple of. `mixed` says why rows may mix, if they may.
+    number of rows that the model takes (None: any), `most` the largest number of rows in a run (None: all); runs have a
+    multiple of `unit` rows. `mixed` says why rows may mix, if they may.
     """
 
     def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
@@ -181,7 +181,7 @@ class _Rows:
     def checked(self, given: Any, convert: bool) -> dict[str, np.ndarray]:
         """The given arrays; with `convert` in the inputs' dtypes.
 
-        Raises InputError where they do not fit the inputs, or differ in their number of rows.
+        Raises InputError if they do not fit the inputs, or differ in their number of rows.
         """
         names = list(self.model.inputs)
         if not isinstance(given, Mapping):
@@ -218,7 +218,7 @@ class _Rows:
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of no rows; where types leave their other dimensions open, these are found by a row of zeros."""
+        """The outputs for no rows; if types leave other dimensions open, a row of zeros is run to find them."""
         types = {name: _with_rows(type, 0) for name, type in self.model.outputs.items()}
         if all(type.known for type in types.values()):
             return {name: np.empty(type.dims, type.dtype.numpy) for name, type in types.items()}
@@ -240,7 +240,7 @@ class _Rows:
 
 
 def _columns(table: Any) -> list[str]:
-    """The names of a table's columns: Arrow's, or pandas' and Polars'; none of what is no table."""
+    """The names of a table's columns, for Arrow, pandas and Polars; empty for any other object."""
     return list(getattr(table, "column_names", getattr(table, "columns", ())))
 
 
@@ -261,5 +261,5 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:
-    """The type for that many rows along axis 0; None: any number."""
+    """The type with this number of rows along axis 0; None: any number."""
     return type if type.shape is None else TensorType(type.dtype, (rows, *type.shape[1:]))

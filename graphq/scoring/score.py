@@ -1,4 +1,4 @@
-"""score: a dataset of an engine, with the outputs of a model as more columns."""
+"""score: adds the outputs of a model to a dataset of an engine, as more columns."""
 from __future__ import annotations
 
 import os
@@ -16,7 +16,7 @@ ENGINES = {
     ("dask", "Array"): ("on_dask", "score_array"), ("dask", "DataFrame"): ("on_dask", "score_frame"),
     ("dask", "Bag"): ("on_dask", "score_bag"), ("ray", "Dataset"): ("on_ray", "score_dataset"),
 }
-"""What scores a dataset, by its package and class: nothing is imported that the caller has not."""
+"""The scoring function of a dataset, by its package and class: only packages that the caller uses are imported."""
 
 
 def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | Predictor, *,
@@ -24,25 +24,24 @@ def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | 
           keep: Sequence[str] | None = None, **options: Any) -> Any:
     """The rows of `dataset` with the outputs of `model`, as a lazy dataset of the same engine.
 
-    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are those of a
-    model's only input and which becomes those of one output. `model`: a file that `CompiledGraph.save` wrote, at a
-    path that all workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads
-    the file once, and the processes of a machine share its weights. An ONNX file or a graph will do: it is compiled
-    first, which a log message says, travels to the workers, and each compiles it.
+    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are the rows of the
+    model's only input; the result then has the rows of one output. `model`: a file that `CompiledGraph.save` wrote, at
+    a path that all workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads
+    the file once, and the processes of a machine share its weights. An ONNX file or a graph is possible, too: it is
+    compiled first, which a log message says, then it is sent to the workers, and each compiles it.
 
     `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
-    not name is the column of its own name. Data must have the input's dtype, but for a Predictor
-    with `convert=True`. `outputs`: those
-    to keep (all). `keep`: the columns that go with them (all). An output of one number a row becomes a column of its
-    name. One of more numbers becomes an array in a bag or a Ray dataset, in a dataframe the columns `NAME_0`,
-    `NAME_1` and so on.
+    not name is the column of its own name. Data must have the input's dtype, unless a Predictor has `convert=True`.
+    `outputs`: the outputs to keep (default: all). `keep`: the columns of the dataset to keep (default: all). An output
+    of one number a row becomes a column of its name. One of more numbers becomes an array in a bag or a Ray dataset, in
+    a dataframe the columns `NAME_0`, `NAME_1` and so on.
 
     Other `options` go to the engine: to `map_batches` of Ray (`concurrency=`, `num_cpus=`, `batch_size=`), to
     `map_partitions` or `map_blocks` of Dask.
 
     Results are those of one process, bit for bit, whatever the workers, their CPUs and the batches are. Raises
-    InputError for columns, inputs or outputs that there are not (of a bag and a Ray dataset those of columns when it
-    runs), GraphqError for other datasets, and what Predictor raises.
+    InputError for columns, inputs or outputs that do not exist (for columns of a bag or a Ray dataset only when it
+    runs), GraphqError for other datasets, and the errors of Predictor.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(dataset).__mro__}
     found = next((target for kind, target in ENGINES.items() if kind in kinds), None)

@@ -14,13 +14,15 @@ from graphq.scoring.predictor import Predictor
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores a batch: columns by name, arrays whose first axis is the rows; the same with the model's outputs.
+    """Scores a batch.
 
-    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
-    not name is the column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns that go
-    with them (None: all).
+    Takes columns by name, arrays whose first axis is the rows, and returns them with the model's outputs.
 
-    It travels as the predictor does: as the artefact's path, which each process loads once.
+    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that is not in
+    it is the column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns to keep (None:
+    all).
+
+    It is sent to other processes as the predictor is: as the path of a file, which each process loads once.
     """
 
     predictor: Predictor
@@ -29,7 +31,7 @@ class Scorer:
     keep: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for names that the model has not, and for inputs without a column."""
+        """Raise InputError for names that the model does not have, and for inputs without a column."""
         if not isinstance(self.columns, Mapping):
             raise InputError(f"columns takes a mapping of inputs to columns, got {self.columns!r:.80}")
         for what, names, of in (("columns", self.columns, self.predictor.inputs),
@@ -43,7 +45,7 @@ class Scorer:
 
     @property
     def results(self) -> dict[str, TensorType]:
-        """The types of the outputs that are kept, by name."""
+        """The types of the kept outputs, by name."""
         types = self.predictor.outputs
         return types if self.outputs is None else {name: types[name] for name in self.outputs}
 
@@ -54,7 +56,7 @@ class Scorer:
         return {name: [of] if isinstance(of, str) else list(of) for name, of in chosen.items()}
 
     def kept(self, names: Sequence[str]) -> list[str]:
-        """Which of the columns `names` go with the outputs.
+        """The columns among `names` that are kept with the outputs.
 
         Raises InputError for a column that is missing, and for one that has the name of an output.
         """
@@ -85,5 +87,5 @@ class Scorer:
         return {name: outs[name] for name in self.results}
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The columns that are kept, and the outputs."""
+        """Score a batch: returns its kept columns, and the outputs."""
         return {**{name: batch[name] for name in self.kept(list(batch))}, **self.score(batch)}

@@ -1,4 +1,4 @@
-"""What a pass changed: a copy of the graph from before the pass, and which part of it is different afterwards."""
+"""Finds the changes of a pass: copies the graph before the pass, and tells which part of it differs afterwards."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,7 +11,10 @@ from graphq.validation.subgraphs import subgraph
 
 
 class Snapshot:
-    """A copy of a graph, out of reach of passes; `was` and `inputs` map the graph's nodes and inputs to the copy's."""
+    """A copy of a graph that passes cannot change.
+
+    `was` and `inputs` map the graph's nodes and inputs to the copy's.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = detached(graph)
@@ -23,8 +26,8 @@ class Snapshot:
     def changed(self, graph: Graph) -> bool:
         """Whether `graph`, of which this is a copy, has changed; sets `removed` and `touched`, nodes of the copy.
 
-        Touched are the nodes whose attributes or operands changed, and the nodes that gave the operands and outputs
-        that changed, both the old and the new ones.
+        A node is touched if its attributes or operands changed, or if it computes an operand or output that changed,
+        before or after.
         """
         now = set(graph.nodes)
         self.removed = {copy for node, copy in self.was.items() if node not in now}
@@ -48,14 +51,16 @@ class Snapshot:
                     or [self.inputs.get(v) for v in graph.inputs] != self.graph.inputs)
 
     def _before(self, value: Value) -> Value | None:
-        """What a value of the graph was in the copy; None for a new one."""
+        """The value of the copy that a value of the graph was before; None for a new value."""
         if value.node is None:
             return self.inputs.get(value)
         copy = self.was.get(value.node)
         return None if copy is None else copy.outputs[value.index]
 
     def regions(self) -> Iterator[Graph]:
-        """Parts of the copy as graphs: the removed nodes; these and the touched ones; then more and more around them.
+        """Parts of the copy as graphs.
+
+        The removed nodes, then these and the touched ones, then more and more nodes around them.
 
         The last part is the whole graph.
         """
@@ -76,7 +81,7 @@ class Snapshot:
 
 
 def detached(graph: Graph) -> Graph:
-    """A copy with attributes of its own: a pass may, though it must not, change the graph's attributes in place."""
+    """A copy with its own attributes, in case a pass changes attributes in place, which it must not do."""
     copy = graph.copy()
     for node in copy.nodes:
         node.attrs = {name: detached(x) if isinstance(x, Graph) else x for name, x in node.attrs.items()}
@@ -95,7 +100,7 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
 
 
 def _with_constants(nodes: set[Node]) -> set[Node]:
-    """The nodes, with all constants that they use and without constants that they do not."""
+    """The nodes, with all constants that they use and without constants that they do not use."""
     used = {v.node for n in nodes for v in n.operands if v.node is not None and v.data is not None}
     return used | {n for n in nodes if n.op.name != "constant" or n in used}
 

@@ -11,16 +11,16 @@ from graphq.ir.interpret import named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 
 FEW = 0.01
-"""The share of an output's elements that may exceed the tolerances where the graph quantizes, as a tie may round up."""
+"""The share of an output's elements that may exceed the tolerances if the graph quantizes, since a tie may round up."""
 
 
 class Baseline:
-    """A graph's results on sets of inputs, with which those of the same graph after a pass are compared."""
+    """A graph's results on sets of inputs, for comparison with the results of the same graph after a pass."""
 
     def __init__(self, graph: Graph, inputs: Iterable[Inputs]) -> None:
-        """Run the reference; sets that the graph refuses (indices out of range, say) are left out.
+        """Run the reference; sets of inputs that the graph refuses (indices out of range, say) are left out.
 
-        Raises GraphError when it refuses all of them.
+        Raises GraphError if it refuses all of them.
         """
         self.inputs = {str(v.name): v.type for v in graph.inputs}
         self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
@@ -30,16 +30,17 @@ class Baseline:
         for given in inputs:
             try:
                 self.results.append(_run(graph, given))
-            except Exception as e:  # references are NumPy functions, and raise what these raise
+            except Exception as e:  # references raise any error of NumPy
                 error = e
         if error is not None and not self.results:
             raise GraphError(f"graph '{graph.name}' runs on none of the inputs that were tried: {error}") from error
 
     def difference(self, graph: Graph, rtol: float = 0.0, atol: float = 0.0) -> str | None:
-        """How the results of `graph` differ, on which inputs, or None.
+        """How the results of `graph` differ from the baseline, and on which inputs; None if they do not.
 
-        Without tolerances bit for bit, where all NaN count as equal. `rtol` is relative to the largest element. With
-        tolerances, inputs with NaN, infinities and extremes are left out but for where results are finite.
+        Without tolerances they are compared bit for bit, where all NaN count as equal. `rtol` is relative to the
+        largest element. With tolerances, sets of inputs with NaN, infinities and extremes are left out unless results
+        are finite.
         """
         text = self._interface(graph)
         if text is not None:
@@ -75,7 +76,7 @@ def find_difference(before: Graph, after: Graph, *, seed: int = 0, rtol: float =
 
 
 def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
-    """The inputs, with small integers where the graph refuses large ones, and the outputs."""
+    """The inputs, with small integers if the graph refuses large ones, and the outputs."""
     with np.errstate(all="ignore"):
         try:
             out = reference(graph, given.arrays)
@@ -86,7 +87,7 @@ def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
 
 
 def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantizes: bool) -> str | None:
-    """The first elements that differ, or by more than the tolerances; None where there are none, or few enough."""
+    """The first elements that differ by more than the tolerances; None if there are none, or few enough."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
     if x.tobytes() == y.tobytes():
@@ -106,7 +107,10 @@ def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
-    """A mask of the elements that differ by more than the tolerance: a step, or for floats a part of the largest."""
+    """A mask of the elements that differ by more than the tolerance.
+
+    For integers the tolerance is one step, for floats it is relative to the largest element.
+    """
     a, b = x.astype(np.float64), y.astype(np.float64)
     bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Arrays for the inputs of a graph that make wrong passes show: at rounding ties, at edges of ranges, NaN, infinities.
+"""Inputs of a graph that reveal wrong passes: at rounding ties, at edges of ranges, NaN, infinities.
 
 Ties and edges are those of the graph's own scales and zero points. `adversarial_inputs` gives several sets of arrays,
 each of one kind: a NaN spreads through a convolution and hides everything else.
@@ -19,23 +19,25 @@ from graphq.validation.sizes import with_sizes
 from graphq.validation.subgraphs import all_nodes
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
-"""Numbers of f32: a subnormal one, the least normal one, and one near the largest."""
+"""Numbers of f32: a subnormal number, the least normal number, and one near the largest."""
 
 NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
 
 MOST_ELEMENTS = 1 << 21
-"""Elements of all values of a graph beyond which it runs on the first KINDS of inputs alone."""
+"""A graph whose values have more elements in all runs only on the first KINDS of inputs."""
 
 KINDS, MORE_SIZES = 3, 2
-"""Kinds of inputs for large graphs: random numbers, ties, NaN and infinities. The others show faults in small sums. And
-kinds for all sizes of open dimensions but the first."""
+"""The number of kinds of inputs for large graphs, and for sizes of open dimensions after the first.
+
+The kinds are random numbers, ties, NaN and infinities; other kinds show faults in small sums.
+"""
 
 MANY = 48
-"""Quantizations of a graph, and numbers of its constants, that ties and edges are computed from, at most."""
+"""The most quantizations of a graph, and numbers of its constants, from which ties and edges are computed."""
 
 
 class Quantization(NamedTuple):
-    """A scale, a zero point, and the integers beside them."""
+    """A scale, a zero point, and the dtype of the integers."""
 
     scale: float
     zero_point: int
@@ -50,19 +52,19 @@ class Inputs(NamedTuple):
     drawn: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The inputs, for messages."""
+        """The inputs as text for messages."""
         return f"inputs of the kind '{self.kind}'" + (f" with {', '.join(self.drawn)}" if self.drawn else "")
 
 
 def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[int, ...]] | None = None
                        ) -> Iterator[Inputs]:
-    """Sets of arrays for all inputs, the same for the same seed and graph.
+    """Sets of arrays for all inputs; the same seed and graph give the same arrays.
 
-    "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges, and the
-    numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere; "extremes", the
-    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` gives
-    shapes that the graph leaves open; those that it does not give are drawn, several sets of them. Raises GraphError
-    when the graph refuses all of these.
+    The kinds are "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges,
+    and the numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere;
+    "extremes", the least and the greatest number of each type; "NaN and infinities", with signed zeros and subnormal
+    numbers. `sizes` gives shapes that the graph leaves open; shapes that it does not give are drawn, in several sets.
+    Raises GraphError if the graph refuses all of them.
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
@@ -95,7 +97,7 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
 
 
 def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
-    """The graph with sizes in place of open dimensions, as `with_sizes` has them."""
+    """The graph with sizes in place of open dimensions, as `with_sizes` chooses them."""
     def accepts(sized: Graph) -> None:
         rng = np.random.default_rng(seed)
         reference(sized, small_integers({str(v.name): random_array(v.type, rng) for v in sized.inputs}))
@@ -104,7 +106,7 @@ def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
 
 
 def _elements(graph: Graph) -> int:
-    """The elements of all inputs and results, constants left out."""
+    """The number of elements of all inputs and results, without constants."""
     results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
     return sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
 
@@ -131,13 +133,13 @@ def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
 
 
 def small_integers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays, those of integers of 32 bits and more as 0 and 1: these are right as indices, sizes and counts."""
+    """The arrays, in which integers of 32 bits and more become 0 or 1: these are valid indices, sizes and counts."""
     return {name: (x % 2).astype(x.dtype) if x.dtype.kind in "iu" and x.dtype.itemsize >= 4 else x
             for name, x in arrays.items()}
 
 
 def quantizations(graph: Graph) -> list[Quantization]:
-    """The scales and zero points of the graph and of all bodies in it, each once."""
+    """The scales and zero points of the graph and of its bodies, each once."""
     found: dict[Quantization, None] = {}
     for node in all_nodes(graph):
         scales = node.attrs.get("scales") or ()
@@ -163,7 +165,10 @@ def _numbers(graph: Graph) -> list[float]:
 
 
 def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.Generator) -> np.ndarray:
-    """Ties of quantizations, edges of their ranges, given numbers, each with both neighbours; zeros, small numbers."""
+    """A pool of floats.
+
+    It has ties of quantizations, edges of ranges, the given numbers, their neighbours, zeros, and small numbers.
+    """
     chosen = [found[k] for k in rng.permutation(len(found))[:MANY]] or [Quantization(1.0, 0, s8)]
     numbers = [numbers[k] for k in rng.permutation(len(numbers))[:MANY]]
     exact: list[np.ndarray] = [np.array([0.0, 1.0, -1.0, 0.5, *numbers], np.float32)]
@@ -180,13 +185,16 @@ def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.
 
 
 def _integer_pool(found: list[Quantization]) -> np.ndarray:
-    """Zero points and their neighbours, 0 and 1, and the edges of 8 bits."""
+    """A pool of integers: zero points and their neighbours, 0 and 1, and the edges of 8 bits."""
     zps = {q.zero_point for q in found[:MANY]} | {0}
     return np.array(sorted({z + d for z in zps for d in (-1, 0, 1)} | {-128, -127, 126, 127, 128, 254, 255}), np.int64)
 
 
 def _extremes(dtype: DType) -> np.ndarray:
-    """The least and the greatest number first; of floats also the smallest, and large ones that sums can hold."""
+    """The least and the greatest number of a dtype, in this order.
+
+    For floats also the smallest ones, and large ones that sums can hold.
+    """
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)
@@ -197,7 +205,7 @@ def _narrow(dtype: DType) -> bool:
 
 
 def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of the pool, those outside of the type's range left out."""
+    """Random numbers of the pool that are in the type's range."""
     dtype = type.dtype
     if dtype.kind == "bool":
         return random_array(type, rng)
@@ -211,7 +219,7 @@ def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 def _mixed(type: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """A random array; of floats every fourth element, or more in a small array, is one of NOT_FINITE."""
+    """A random array; for floats every fourth element, or more in a small array, is one of NOT_FINITE."""
     x = random_array(type, rng)
     if type.dtype.kind != "float" or not x.size:
         return x

@@ -1,4 +1,4 @@
-"""A graph that a pass gets wrong as a test: a file that pytest runs as it is printed."""
+"""Prints a test for a graph that a pass gets wrong: a file that pytest runs as it is."""
 from __future__ import annotations
 
 import ast
@@ -22,8 +22,8 @@ from graphq.rewrite.rule import Pass
 def as_test(step: Pass, graph: Graph) -> str:
     """A test that fails as long as the pass changes the numbers of `graph`.
 
-    A pass of the pipeline is found by its name; any other is imported from its module, or, where that is a script,
-    written down: its source, and what of the script that uses.
+    A pass of the pipeline is found by its name. Any other pass is imported from its module; if this is a script, the
+    test contains its source, and the parts of the script that it uses.
     """
     made, needs = _expression(step)
     name = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", pass_name(step))).lower()
@@ -37,7 +37,7 @@ def as_test(step: Pass, graph: Graph) -> str:
 
 
 def _expression(step: Pass) -> tuple[str, str]:
-    """Python code that gives the pass, and the statements that this needs."""
+    """Python code for the pass, and the statements that it needs."""
     name = pass_name(step)
     try:
         if find_pass(PIPELINE, name) is step:
@@ -57,7 +57,10 @@ def _expression(step: Pass) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Whether another process finds the module; not where it is a script, or pytest imported it by its path."""
+    """Whether another process can import the module.
+
+    It cannot if it is a script, or if pytest imported it by its path.
+    """
     try:
         return module != "__main__" and PathFinder.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -65,7 +68,7 @@ def _importable(module: str) -> bool:
 
 
 def _arguments(step: Pass) -> str:
-    """The arguments that an instance was made with, as far as its attributes of the same names say."""
+    """The arguments that an instance was made with, as far as attributes of the same names tell."""
     try:
         parameters = inspect.signature(type(step)).parameters.values()
     except (TypeError, ValueError):
@@ -79,7 +82,7 @@ def _arguments(step: Pass) -> str:
 
 
 def _source(maker: Any, module: ModuleType | None) -> str:
-    """The source of a class or function and of what it uses: closures' values, statements of its module."""
+    """The source of a class or function and of all that it uses: variables of closures, statements of its module."""
     own = textwrap.dedent(inspect.getsource(maker))
     used = _names(ast.parse(own))
     free = "".join(f"{name} = {value}\n" for name, value in _closure(maker) if name in used)
@@ -109,12 +112,12 @@ def _with_decorators(text: str, statement: ast.stmt) -> str:
 
 
 def _names(tree: ast.AST) -> set[str]:
-    """The names that code reads; of quoted annotations none."""
+    """The names that code reads, except in quoted annotations."""
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module gives a meaning."""
+    """The names that a statement of a module defines."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         yield from ((a.asname or a.name.partition(".")[0]) for a in statement.names)
     elif isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -125,7 +128,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _closure(maker: Any) -> Iterator[tuple[str, str]]:
-    """Variables of the function around a function, or around the methods of a class; as code, where they are plain."""
+    """Variables of the function around a function, or around a class's methods, as code if they are plain values."""
     for f in [maker] if inspect.isfunction(maker) else [x for x in vars(maker).values() if inspect.isfunction(x)]:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
             if isinstance(cell.cell_contents, int | float | str | tuple | list | dict | None):

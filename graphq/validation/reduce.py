@@ -1,4 +1,4 @@
-"""reduce_graph: delta debugging over the nodes of a graph, and then simplifications of what is left."""
+"""reduce_graph: delta debugging over the nodes of a graph, and then simplifications of the rest."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,13 +17,16 @@ TRIALS = 2000
 
 
 def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:
-    """A graph, as small as trials find it, that is still `interesting`; `graph` itself is, and is not changed.
+    """A graph, as small as trials find it, that is still `interesting`.
 
-    First the nodes: `ddmin` looks for the fewest of them that are interesting by themselves, where values of other
-    nodes become inputs. Then the simplifications of KINDS (fewer outputs, nodes and inputs, smaller sizes, attributes
-    at their defaults), again and again until none of them is accepted. What is accepted has fewer nodes, then fewer
-    elements, then fewer names, then a shorter text, so this ends; and after `trials` calls of `interesting` at the
-    latest. Every graph that it is called with is valid. It must not change the graph. What it raises is raised.
+    `graph` itself is interesting, and is not changed.
+
+    First nodes are removed: `ddmin` looks for the fewest nodes that are interesting by themselves, where values of
+    other nodes become inputs. Then the simplifications of KINDS are tried (fewer outputs, nodes and inputs, smaller
+    sizes, attributes at their defaults), again and again until none of them is accepted. An accepted graph has fewer
+    nodes, then fewer elements, then fewer names, then a shorter text, so this ends; and after `trials` calls of
+    `interesting` at the latest. `interesting` gets only valid graphs, and must not change them. Its exceptions are
+    passed on.
     """
     search = _Search(graph, interesting, trials)
     search.cut()
@@ -39,7 +42,7 @@ class _Search:
         self.graph, self.interesting, self.left = graph, interesting, trials
 
     def cut(self) -> None:
-        """Leave out as many nodes as possible; constants stay with those that use them."""
+        """Leave out as many nodes as possible; constants stay with the nodes that use them."""
         whole = self.graph
 
         def fails(nodes: list[Node]) -> bool:
@@ -52,7 +55,7 @@ class _Search:
         ddmin(nodes, fails)
 
     def simplify(self) -> bool:
-        """Try all simplifications once, one after the other; whether one was accepted."""
+        """Try all simplifications once, one after the other; returns whether one was accepted."""
         accepted = False
         for kind in KINDS:
             tried = 0
@@ -64,7 +67,7 @@ class _Search:
         return accepted
 
     def accepts(self, candidate: Candidate) -> bool:
-        """Whether a candidate is valid, smaller and interesting: it then takes the graph's place."""
+        """Whether a candidate is valid, smaller and interesting; it then replaces the graph."""
         if self.left <= 0:
             return False
         try:
@@ -82,9 +85,9 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
-    """What reductions make smaller.
+    """The size of a graph, by which reductions must make it smaller.
 
-    These are nodes, those of bodies too; open dimensions of inputs; elements of inputs and results; names; the text.
+    It counts nodes, also of bodies; open dimensions of inputs; elements of inputs and results; names; the text.
     """
     results = [v for n in graph.nodes for v in n.outputs]
     opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)

@@ -1,7 +1,7 @@
-"""The ways to make a graph simpler, of which `reduce_graph` tries one after the other.
+"""Simplifications of a graph, which `reduce_graph` tries one after the other.
 
-Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError where the result
-would not be a valid graph.
+Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError if the result would
+not be a valid graph.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Candidate: TypeAlias = Callable[[], Graph]
 
 
 def fewer_outputs(graph: Graph) -> Iterator[Candidate]:
-    """One output alone, and all but one."""
+    """Keep only one output, or leave one out."""
     many = range(len(graph.outputs))
     for k in many if len(many) > 1 else ():
         yield partial(_returning, graph, [k])
@@ -58,7 +58,7 @@ def _bypassed(graph: Graph, node: int, operand: int) -> Graph:
 
 
 def smaller_bodies(graph: Graph) -> Iterator[Candidate]:
-    """Partitions whose body lacks one node, whose results then are operands; they stand for the whole graph."""
+    """Replace the graph by one of its partitions, whose body lacks one node; the node's results become operands."""
     for node in graph.nodes_of(("partition",)):
         for inner in node.attrs["body"].nodes:
             yield partial(_with_smaller_body, graph, node, inner)
@@ -81,7 +81,7 @@ def _with_smaller_body(graph: Graph, node: Node, inner: Node) -> Graph:
 
 
 def fewer_inputs(graph: Graph) -> Iterator[Candidate]:
-    """One input in place of another of the same type."""
+    """Use one input in place of another of the same type."""
     for k, v in enumerate(graph.inputs):
         for j in range(k):
             if graph.inputs[j].type == v.type:
@@ -95,7 +95,7 @@ def _merged(graph: Graph, gone: int, kept: int) -> Graph:
 
 
 def smaller_sizes(graph: Graph) -> Iterator[Candidate]:
-    """Sizes in place of open dimensions; a size smaller wherever it stands; one axis of one input smaller."""
+    """Put sizes in place of open dimensions; make a size smaller everywhere; make one axis of one input smaller."""
     for size in FIXED if any(None in (v.shape or ()) for v in graph.inputs) else ():
         yield partial(_resized, graph, None, size)
     arrays = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
@@ -125,7 +125,7 @@ def _with_axis(graph: Graph, which: int, axis: int, size: int) -> Graph:
 
 
 def _resized(graph: Graph, size: int | None, new: int) -> Graph:
-    """`new` in place of a size, in the inputs, the constants, and the lists among the attributes."""
+    """Replace a size by `new` in the inputs, the constants, and the lists among the attributes."""
     def types(v: Value) -> TensorType:
         return v.type if v.shape is None else TensorType(v.dtype, tuple(new if d == size else d for d in v.shape))
 
@@ -144,7 +144,7 @@ def _cut(attribute: Any, size: int | None, new: int) -> Any:
 
 
 def simpler_attributes(graph: Graph) -> Iterator[Candidate]:
-    """Attributes at their defaults, or of ones; per tensor what is per channel; constants of ones."""
+    """Set attributes to their defaults or to ones, make per-channel parameters per-tensor, and constants ones."""
     for k, node in enumerate(graph.nodes):
         for changed in _simpler(node):
             yield partial(_with_attributes, graph, k, changed)
@@ -174,7 +174,7 @@ def _simpler(node: Node) -> Iterator[dict[str, Any]]:
 
 
 def no_names(graph: Graph) -> Iterator[Candidate]:
-    """Values without names, nodes without facts of the file; inputs are x0, x1 and so on, outputs out0, out1."""
+    """Remove the names of values and facts of the file; inputs become x0, x1 and so on, outputs out0, out1."""
     yield partial(_without_names, graph)
 
 
@@ -187,4 +187,4 @@ def _without_names(graph: Graph) -> Graph:
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (
     fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes, no_names)
-"""The ways, in the order in which they are tried: first what makes the next trials faster."""
+"""The simplifications in the order in which they are tried: first those that make later trials faster."""

@@ -1,4 +1,4 @@
-"""Sizes for the open dimensions of a graph, drawn so that wrong passes show: unequal ones, 1 and 0 among them."""
+"""Sizes for the open dimensions of a graph, chosen to reveal wrong passes: unequal sizes, including 1 and 0."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,13 +12,13 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.names import listing
 
 SAME = (2, 3, 1, 8, 16, 32, 64, 224)
-"""Sizes that are tried for all open dimensions at once, before those that fixed dimensions of the graph have."""
+"""Sizes that are tried for all open dimensions at once, before the sizes of the graph's fixed dimensions."""
 
 RANKS = (2, 4, 3, 1, 0)
 """Ranks that inputs of unknown rank are tried with."""
 
 DRAWS = 8
-"""Sets of unequal sizes that are tried until the graph accepts one."""
+"""The most sets of unequal sizes that are tried until the graph accepts one."""
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Place: TypeAlias = tuple[str, int]
@@ -26,11 +26,11 @@ Place: TypeAlias = tuple[str, int]
 
 
 def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) -> list[Graph]:
-    """Copies of the graph with sizes in place of all open dimensions; the graph itself where it has none.
+    """Copies of the graph with sizes in place of all open dimensions; the graph itself if it has none.
 
     The first has one size for all dimensions, the second another size for each axis; in the others one axis has the
-    size 0 or 1. Sets of sizes that the graph refuses are left out. `accepts` raises where a graph whose
-    inner shapes depend on data cannot run. Raises GraphError when the graph refuses all sizes.
+    size 0 or 1. Sets of sizes that the graph refuses are left out. `accepts` raises if a graph whose inner shapes
+    depend on data cannot run. Raises GraphError if the graph refuses all sizes.
     """
     if all(v.type.known for v in graph.inputs):
         return [graph]
@@ -38,7 +38,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
     errors: list[GraphqError] = []
 
     def first(sets: Iterable[Shapes]) -> Shapes | None:
-        """The first of these sets of shapes that the graph accepts; it is then among those found."""
+        """The first of these sets of shapes that the graph accepts; the copy with it is added to the result."""
         for shapes in sets:
             try:
                 sized = graph.specialise({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})
@@ -63,7 +63,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
 
 
 def _equal(graph: Graph) -> Iterator[Shapes]:
-    """All open dimensions of one size; those of unknown rank with one rank."""
+    """Shapes in which all open dimensions have one size, and inputs of unknown rank one rank."""
     types = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
     fixed = {d for t in types for d in t.shape or () if d is not None} - {0, *SAME}
     ranks = RANKS if any(v.shape is None for v in graph.inputs) else RANKS[:1]
@@ -73,7 +73,7 @@ def _equal(graph: Graph) -> Iterator[Shapes]:
 
 
 def _unequal(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
-    """Another size for each axis: somewhat larger than those of `base`, then their multiples."""
+    """Shapes with a different size for each axis: the sizes of `base` plus small numbers, then multiples of them."""
     rank = max((axis for _, axis in places), default=0) + 1
     for draw in range(DRAWS):
         more = rng.permutation(np.arange(1, rank + 3)).tolist()

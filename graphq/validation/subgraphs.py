@@ -1,4 +1,4 @@
-"""Parts and variants of a graph: some of its nodes alone, or all of them with other types of inputs and attributes."""
+"""Parts and variants of a graph: a subset of its nodes, or all of them with other types of inputs and attributes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,11 +10,11 @@ from graphq.ir.copies import add_copy
 
 
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
-    """These nodes alone: what they take from other nodes becomes inputs, what is used elsewhere becomes outputs.
+    """A graph of only these nodes: values from other nodes become inputs, values used elsewhere become outputs.
 
-    Constants stay constants where they are among the nodes, and become inputs where they are not. Nodes, inputs and
-    outputs keep their names and their order. A value that leaves the nodes and comes back through others becomes an
-    input of its own, so the nodes need not be convex.
+    Constants among the nodes stay constants, others become inputs. Nodes, inputs and outputs keep their names and their
+    order. A value that leaves the nodes and comes back through others becomes an input of its own, so the nodes need
+    not be convex.
     """
     kept = set(nodes)
     taken = {v.name for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs))}
@@ -42,9 +42,9 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
 
 def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.type,
             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> Graph:
-    """A copy with other types of inputs and attributes of nodes; all other types are inferred.
+    """A copy with other types of inputs and attributes of nodes; all other types are inferred again.
 
-    Raises GraphError where attributes or types do not fit the operations.
+    Raises GraphError if attributes or types do not fit the operations.
     """
     out = Graph(graph.name)
     out.meta = graph.meta
@@ -60,7 +60,7 @@ def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.
 
 
 def all_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph, each followed by those of the bodies among its attributes."""
+    """The nodes of a graph, each followed by the nodes of bodies among its attributes."""
     for node in graph.nodes:
         yield node
         for x in node.attrs.values():
@@ -69,7 +69,7 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _free(prefix: str, taken: set[str | None]) -> str:
-    """A name that is not taken, which it is from now on."""
+    """A name that is not taken; it is added to `taken`."""
     name = next(n for k in count() if (n := f"{prefix}{k}") not in taken)
     taken.add(name)
     return name

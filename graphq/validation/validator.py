@@ -1,4 +1,4 @@
-"""Validator: called after each pass, it raises PassError, with a test, when the pass changed the graph's numbers."""
+"""Validator: called after each pass, it raises PassError, with a test, if the pass changed the graph's numbers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,17 +17,16 @@ from graphq.validation.printed import as_test
 from graphq.validation.reduce import reduce_graph
 
 TRIALS = 600
-"""Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
+"""The most graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
 
 
 def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) -> None:
     """Run the passes on a copy of `graph`, and compare the references before and after each of them.
 
-    A graph with open dimensions is compared at several sizes; then the passes run on copies of it with each of these
-    sizes, as compilation too puts sizes in place of open dimensions first. Bodies of if_else, loop and scan are run
-    through the passes too. `told` is called after each pass whose numbers are right. Raises PassError for a pass that
-    changes numbers by more than its `tolerance` or leaves the graph inconsistent, GraphError when the graph runs on
-    none of the inputs.
+    A graph with open dimensions is compared at several sizes: the passes run on a copy of it for each set of sizes,
+    since compilation, too, first puts sizes in place of open dimensions. The passes also run on bodies of if_else, loop
+    and scan. `told` is called after each pass whose numbers are right. Raises PassError for a pass that changes numbers
+    by more than its `tolerance` or leaves the graph inconsistent, GraphError if the graph runs on none of the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
         validate(body, passes, told)
@@ -43,16 +42,19 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
 
 
 def variants(graph: Graph) -> list[Graph]:
-    """Copies of a graph that passes are tried on: as it is, and with sizes in place of its open dimensions."""
+    """Copies of a graph on which passes are tried.
+
+    The graph as it is, and with sizes in place of its open dimensions.
+    """
     sized = sized_copies(graph)
     return [detached(graph) for graph in (sized if sized[0] is graph else [graph, *sized])]
 
 
 class Validator:
-    """Compares a graph with what it was before each pass; given to `run_passes` as `after`.
+    """Compares a graph with its state before each pass; it is given to `run_passes` as `after`.
 
     The part of the graph that changed is tried first, by itself, then the whole. References run only after a pass that
-    changed the graph, and that of the whole once for each state of it.
+    changed the graph; the reference of the whole graph runs once for each of its states.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -60,7 +62,7 @@ class Validator:
         self.baseline: Baseline | None = None
 
     def __call__(self, step: Pass, count: int, graph: Graph) -> None:
-        """Compare; raises PassError when the pass changed numbers."""
+        """Compare; raises PassError if the pass changed numbers."""
         changed = self.snapshot.changed(graph)
         if not (changed or count):
             return
@@ -73,9 +75,9 @@ class Validator:
         self.snapshot = Snapshot(graph)
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
-        """How the results of the whole graph differ from those before the pass.
+        """How the results of the whole graph differ from the results before the pass.
 
-        None for a pass with a tolerance, which `_region` compares; later passes are compared with what it made.
+        It is None for a pass with a tolerance, which `_region` compares; later passes are compared with its result.
         """
         if tolerance_of(step):
             self.baseline = None
@@ -85,10 +87,10 @@ class Validator:
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
-        """The first part of the graph before the pass, of those around what it changed, that it gets wrong by itself.
+        """The first part of the graph before the pass that the pass gets wrong by itself.
 
-        Parts grow until the pass finds as much to do in one as in the whole. `_difference` compares the whole, unless
-        the pass has a tolerance.
+        Parts around the changed nodes are tried. They grow until the pass applies as often to a part as to the whole
+        graph. `_difference` compares the whole, unless the pass has a tolerance.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
@@ -101,7 +103,7 @@ class Validator:
         return None
 
     def _error(self, step: Pass, text: str | None, region: Graph | None) -> PassError:
-        """What to raise: `text` says how the whole differs, `region` is a part that differs by itself."""
+        """The error to raise: `text` says how the whole graph differs, `region` is a part that differs by itself."""
         name, start = pass_name(step), region or self.snapshot.graph
         if failure(step, start) is None:
             return PassError(f"pass {name} changed the graph's numbers: {text}; it does not when it runs on the same "
@@ -117,24 +119,24 @@ class Validator:
 
 
 def failing(step: Pass, graph: Graph) -> Graph | None:
-    """The first of the `variants` of a graph that the pass gets wrong, None where there is none.
+    """The first of the `variants` of a graph that the pass gets wrong; None if there is none.
 
-    Raises GraphError where the graph refuses all sizes of its open dimensions.
+    Raises GraphError if the graph refuses all sizes of its open dimensions.
     """
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 
 def failure(step: Pass, graph: Graph, tolerance: float | None = None) -> str | None:
-    """What the pass does wrong to `graph`, which stays as it is; None where it does nothing, or nothing wrong.
+    """The fault of the pass on a copy of `graph`; None if it has none, or changes nothing.
 
-    A pass that raises an exception refuses the graph, which is not wrong. It may move results by `tolerance`, by its
-    own where there is none.
+    A pass that raises an exception refuses the graph, which is not a fault. It may move results by `tolerance`, by
+    default its own.
     """
     return _tried(step, graph, tolerance)[1]
 
 
 def _tried(step: Pass, graph: Graph, tolerance: float | None = None) -> tuple[int, str | None]:
-    """How often the pass applied to a copy of `graph`, and what was wrong with the copy then."""
+    """How often the pass applied to a copy of `graph`, and the fault of the result, if any."""
     after = detached(graph)
     snapshot = Snapshot(after)
     try:

@@ -1,7 +1,7 @@
-"""Variations: a graph with other constants, sizes and attributes than those written, for passes that check too little.
+"""Variations of a graph, with other constants, sizes and attributes, which reveal passes that check too little.
 
-A pass that is tried on one graph alone shows what it does to the numbers, attributes and sizes of that graph; one that
-forgets to look at some of them (a zero point, an axis, a padding) is right there by accident.
+A pass that is tried on a single graph is only tested for the numbers, attributes and sizes of that graph. If it forgets
+to check some of them (a zero point, an axis, a padding), it may be right there by accident.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _constants(rng: np.random.Generator) -> Iterator[Change]:
 
 
 def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
-    """Each attribute of each node with other values."""
+    """Changes of each attribute of each node to other values."""
     for node in graph.nodes:
         for name, attribute in node.op.attributes.items():
             if isinstance(node.attrs[name], np.ndarray | Graph):
@@ -109,7 +109,7 @@ def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) ->
 
 
 def _sizes(graph: Graph) -> Iterator[Change]:
-    """For each size that an input has: another size in its place, in all inputs, constants and shape attributes."""
+    """Changes of each size of the inputs to another size, in all inputs, constants and shape attributes."""
     found = dict.fromkeys(d for v in graph.inputs for d in v.shape or () if d)
     for size in found:
         for other in dict.fromkeys((size + 1, 1)):

@@ -1,9 +1,9 @@
-"""From a concat's body to what its parts compute: one elementwise chain for each source, on its slice of the result.
+"""Lowering of a concat: one elementwise chain for each source computes its slice of the result.
 
-    result[part k] = f(dequantize?(x_k))        f what follows the concat, with the scales of this part's channels
+    result[part k] = f(dequantize?(x_k))        f: the epilogue of the concat, with the scales of this part's channels
 
-A part that is its source's elements as they are, as where a quantize after the concat has its scale and zero point, is
-a copy.
+A part is a plain copy if its elements do not change: for example if the quantize after the concat has the scale and
+zero point of the source.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphq.kernels.lanes.stores import Store
 class Part(NamedTuple):
     """A slice of the result from element `start` on along the axis.
 
-    The sources of `lowered` count the partition's inputs of the numbers in `inputs`.
+    `inputs` are the numbers of the partition's inputs that the sources of `lowered` refer to.
     """
 
     start: int
@@ -59,9 +59,10 @@ class Concat(Lowered):
 
 
 class _Chain(NamedTuple):
-    """What a part computes from element `start` of the axis on: a body of lane-wise nodes, or of none, a copy.
+    """The work of one part, from element `start` of the axis on: a body of lane-wise nodes.
 
-    `inputs` are the numbers of its inputs among the partition's, `result` is its result.
+    A body without nodes is a copy. `inputs` are the numbers that the body's inputs have among the partition's inputs;
+    `result` is the body's result.
     """
 
     start: int
@@ -107,8 +108,8 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
           start: int) -> _Chain:
     """The part of one source: the body with the source in place of the concat.
 
-    `rest` are the body's nodes, the concat among them, without those that give its sources; `numbers` are those of the
-    body's inputs. So n parts take time in proportion to n.
+    `rest` are the body's nodes, the concat included, without the nodes that compute its sources. `numbers` are the
+    numbers of the body's inputs. So n parts take time in proportion to n.
     """
     nodes = [*([] if source.node is None else [source.node]), *rest]
     read = {source, *(v for n in nodes if n is not node for v in n.operands)}

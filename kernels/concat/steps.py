@@ -17,7 +17,7 @@ from graphq.plan.step import Ref
 
 
 def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Copies, and loops over what a part computes; none for empty parts."""
+    """Add a copy, or a loop over a chain, for each part that is not empty."""
     assert isinstance(lowered, Concat)
     strides = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     out = b.result(node.output)
@@ -37,12 +37,12 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
-    """The loop over a part; `strides` are those of the whole result."""
+    """Add the loop that computes a part; `strides` are the strides of the whole result."""
     x = part.lowered
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
     operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
-    # A row of the kernel is dense: what is one element wide of a wider result has rows of one element.
+    # A row of the kernel is dense: a part that is one element wide has rows of one element.
     last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
     space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)

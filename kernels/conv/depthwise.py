@@ -59,7 +59,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
-    """The factors of the sums, [taps, output channels]."""
+    """The weights less their zero points, [taps, output channels]."""
     return c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(c.windows.taps, c.filter.outputs)
 
 

@@ -1,14 +1,14 @@
-"""Convolutions of integers and of floats: from a partition's body to what kernels compute, and the NumPy formula.
+"""Lowering of convolutions of integers and of floats, and their NumPy formulas.
 
 A convolution of a channels-last image is a matmul whose rows are windows (design: "What the numbers are"):
 
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
-x[p, t] are the channels that output pixel p reads at tap t, zx in the padding. What follows is the matmul's epilogue.
-Transposed convolutions differ in their windows only, groups are matmuls side by side.
+x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is that of a
+matmul. Transposed convolutions differ in their windows only, groups are matmuls side by side.
 
-Of floats acc are the f32 sums that `float_sums` defines, over the taps of the pixel's phase in order, each of a whole
-number of groups of 4 bytes (an odd number of bf16 or f16 channels and a zero); padding is 0.0.
+For floats, acc is the f32 sum that `float_sums` defines, over the taps of the pixel's phase in order. Each tap has a
+whole number of groups of 4 bytes: an odd number of bf16 or f16 channels gets a zero added. The padding is 0.0.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: the partition inputs `a` and `b` by number, their types, its windows, and its filter."""
+    """A convolution: its operands, by number among the partition's inputs, their types, its windows, and its filter."""
 
     integer: ClassVar[bool]
     a: int
@@ -77,7 +77,7 @@ class Convolution:
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of `view`, which are its windows or make the same sums."""
+        """The phases of the convolution, for windows that equal those of `view` in their sums."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
@@ -87,7 +87,7 @@ class Convolution:
         return self.filter.matrix(w)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums, s32 or f32 [images, spatial..., output channels]."""
+        """The accumulators, s32 or f32 [images, spatial..., output channels]."""
         x, w = inputs[self.a], self.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
@@ -104,15 +104,15 @@ class Convolution:
         return out.reshape(self.images, *self.windows.outputs, groups * columns)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums [groups, pixels, columns] of windows [groups, pixels, taps, channels] and factors as `matrix`."""
+        """The sums [groups, pixels, columns] of products of windows [groups, pixels, taps, channels] and a `matrix`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerConvolution(Convolution):
-    """A convolution of u8 and s8, and their zero points; `b_zp` is one number, or one an output channel.
+    """A convolution of u8 and s8, and its zero points; `b_zp` is one number, or one for each output channel.
 
-    So is `a_zp` of the depthwise kernel, whose output channels read one input channel each.
+    For the depthwise kernel `a_zp` may vary by output channel, too, as each output channel reads one input channel.
     """
 
     integer: ClassVar[bool] = True
@@ -121,22 +121,22 @@ class IntegerConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it, which takes activations and w - zw as they are."""
+        """Whether the depthwise kernel computes it. That kernel takes the activations as they are, and w - zw."""
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The zero point of the source as kernels take it: u8, but for the depthwise one, which takes s8 as it is."""
+        """The zero point of the source as kernels take it: shifted to u8, but for the depthwise kernel unchanged."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point; 0 where it is known when it runs only, and filled in then, or where there are several."""
+        """The zero point; 0 if there are several, or if it is a tensor, which the step fills in at run time."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
     def padding(self) -> np.ndarray:
-        """The zero point, or that of each input channel."""
+        """The zero point as an array; if it varies, one number for each input channel."""
         data = self.a_zp.data
         return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
 
@@ -146,7 +146,7 @@ class IntegerConvolution(Convolution):
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw [output channels, taps and channels], along the last dimension in the order of sums as written."""
+        """w - zw as [output channels, products]; a channel's products stand in the order of the sums as written."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
@@ -157,16 +157,19 @@ class IntegerConvolution(Convolution):
         return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
-        """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
+        """The compensation of the source's zero point.
+
+        -zx * colsum(w), modulo 2**32, an s32 for each output channel.
+        """
         assert self.shifted_zp.data is not None
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums, as of any convolution, with the zero point from the inputs where it is not a constant."""
+        """The accumulators; a zero point that is a tensor is read from the inputs."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums as written of the outputs of these flat indices."""
+        """The f32 sums of the outputs at these flat indices, in the order of the graph as written."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
@@ -208,15 +211,21 @@ class FloatConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it; a transposed one over all taps, most of which read padding."""
+        """Whether the depthwise kernel computes it.
+
+        For a transposed convolution it reads all taps, most of them padding.
+        """
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """One phase, if the depthwise kernel computes them all alike."""
+        """The phases; a single one if the depthwise kernel computes it, since that reads all taps of every output."""
         return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The f32 sums as kernels order them: those of tiles pad the channels of each tap as packed weights are."""
+        """The f32 sums as kernels order them.
+
+        Tiles pad the channels of each tap to groups of 4 bytes, as in packed weights.
+        """
         groups, pixels, taps, channels = rows.shape
         more = 0 if self.depthwise else -channels % (4 // rows.dtype.itemsize)
         rows, w = np.pad(rows, [(0, 0)] * 3 + [(0, more)]), np.pad(w, [(0, 0)] * 2 + [(0, more), (0, 0)])
@@ -225,7 +234,7 @@ class FloatConvolution(Convolution):
 
 
 class _Checked(NamedTuple):
-    """The anchor of a body and what it computes; of dequantized operands their scales, and the nodes `producers`."""
+    """The anchor of a body, its convolution, and for dequantized operands their scales and dequantize nodes."""
 
     node: Node
     convolution: Convolution
@@ -234,7 +243,7 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """What a body of a (transposed) convolution, whose operands may come from dequantize, and an epilogue has.
+    """Analyse a body: a (transposed) convolution, a dequantize of each operand or none, and an epilogue.
 
     `constants` has the arrays of constant inputs. Raises Unsupported.
     """
@@ -260,7 +269,8 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_convolution` accepts; raises Unsupported.
 
-    Of integers kernels give sums that lack the source's zero point, with which the expression begins.
+    Integer kernels give sums without the source's zero point, so the expression of the outputs begins by compensating
+    it.
     """
     node, c, scales, producers = check_convolution(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -276,7 +286,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """What the graph as written sums: in a transposed convolution every tap's channels, one after another."""
+    """The f32 products that the graph as written sums; in a transposed convolution tap by tap, all channels of each."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
@@ -338,7 +348,7 @@ PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the source; one an output channel where each reads one input channel."""
+    """Scale and zero point of the source: one, or one for each output channel if each reads one input channel."""
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
     k, rank = left.attrs["axis"], len(filter.dims)
@@ -350,11 +360,10 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
 
 
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the weights: one, or one an output channel.
+    """Scale and zero point of the weights: one, or one for each output channel. Raises Unsupported for another axis.
 
-    Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or
-    those of the channels of all groups; or, where a group reads one input channel, one a group. Raises Unsupported for
-    weights quantized along another axis.
+    Weights of a transposed convolution may have one for each channel of a group, the same in every group; one for each
+    channel of all groups; or one for each group if a group reads one input channel.
     """
     if right.attrs["qtype"] == "per_group":
         return _of_groups(right, filter, body, constants)
@@ -376,7 +385,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 
 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of weights of a transposed convolution, which have those of the channels of every group."""
+    """Scale and zero point of a transposed convolution's weights if they are given for the channels of one group."""
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
     blocks = tuple(counts[k] for k in filter.axes)
@@ -389,7 +398,7 @@ def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> t
 
 
 def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> QuantParameter:
-    """One number an output channel, from those of the weights; a single one stays."""
+    """Spread the scales or zero points of the weights to one for each output channel; a single one stays single."""
     if not numbers.shape or numbers.shape == (filter.outputs,):
         return numbers
     if numbers.data is None:
@@ -404,7 +413,10 @@ def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The pads of every spatial axis, what is cut off for a transposed convolution, with auto_pad resolved."""
+    """The padding along every spatial axis, with auto_pad resolved.
+
+    A transposed convolution cuts so many elements off.
+    """
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
@@ -413,10 +425,10 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
-    """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32: R - zx * colsum(w').
+    """The accumulator from the raw sum R = sum a' * w' that kernels leave, modulo 2**32: R - zx * colsum(w').
 
-    a' is what kernels take (u8, s8 + 128), zx shifted likewise, w' is w - zw. Of constant weights the plan knows the
-    product.
+    a' is the activation as kernels take it (u8, or s8 + 128), zx is shifted likewise, and w' is w - zw. If the weights
+    are constant, zx * colsum(w') is computed when the plan is made.
     """
     zx = c.shifted_zp
     if zx.absent:

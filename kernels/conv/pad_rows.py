@@ -11,7 +11,10 @@ from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.plan.step import Step, Target, plan_rows
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
-"""`rows` of `length` bytes, `each` a block; `value_at` is the address of the value instead, or 0."""
+"""The argument block: `rows` of `length` bytes, `each` of them in a block.
+
+`value_at` is the address of the padding value if it is known only at run time, else 0.
+"""
 view = PAD.view
 
 

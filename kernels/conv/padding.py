@@ -1,4 +1,4 @@
-"""The padding of convolutions: a number that is known, or the zero point that the source has when it runs."""
+"""The padding of convolutions: a known number, or the zero point that the source has at run time."""
 from __future__ import annotations
 
 import numpy as np
@@ -13,14 +13,17 @@ from graphq.plan.step import Ref
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """Where the byte of the padding lies when the zero point is a tensor, else 0. Of s32 it is the low byte."""
+    """The address of the padding byte if the zero point is a tensor, else 0.
+
+    For an s32 it is the address of the low byte.
+    """
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
     return Ref(b.of[node.operand(c.a_zp.index)])
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """The buffer of a block of `Windows`, which ends with the row of padding."""
+    """The buffer of the `Windows` block of an im2col descriptor, which ends with a row of padding."""
     constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:
         return constant
@@ -32,5 +35,5 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
 
 
 def _tables_bytes(block: np.ndarray) -> int:
-    """The bytes before the row of padding."""
+    """The size in bytes of the tables before the row of padding."""
     return int(block[WINDOWS.number("pad_row")])

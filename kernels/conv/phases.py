@@ -53,7 +53,7 @@ def count_phases(strides: Sequence[int], outputs: Sequence[int]) -> int:
 
 def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence[int],
                       pads: Sequence[tuple[int, int]]) -> Iterator[Phase]:
-    """One phase for each remainder of the output's coordinates by the strides of a transposed convolution."""
+    """The phases of a transposed convolution: one for each remainder of the output coordinates modulo the strides."""
     numbers = np.arange(view.taps).reshape(view.kernel)
     for origin in product(*(range(min(s, n)) for s, n in zip(strides, view.outputs, strict=True))):
         # output o gets input (o + begin - k * dilation) / stride by tap k, where that is whole

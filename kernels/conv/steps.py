@@ -32,11 +32,14 @@ from graphq.plan.plan import Buffer, PythonStep
 from graphq.plan.step import Ref
 
 MERGED_BYTES = 16
-"""Pixels of fewer bytes are read a line of the kernel at a time."""
+"""Below this size of a pixel in bytes, all taps along a line of the kernel are read at once, as one long tap."""
 
 
 def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Pad the lines of images of few channels, pack weights that are not constant, multiply."""
+    """Add the steps of a convolution.
+
+    Pad the lines of images of few channels, pack weights that are not constant, multiply.
+    """
     c = lowered.anchor
     assert isinstance(c, Convolution)
     if c.depthwise:
@@ -55,7 +58,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
+    if merged > 1:  # whole groups read beyond the taps: weights are 0 there, and `_padded` has room
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
@@ -104,9 +107,9 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
-    """Turn strides along the result, [n, spatial..., c], into those that `_space` takes.
+    """Turn the strides along the result, [n, spatial..., c], into strides along the dimensions that `_space` takes.
 
-    These are along images, groups, the outputs of a phase along each spatial axis, and the `columns` of a group.
+    These dimensions are images, groups, the outputs of a phase along each spatial axis, and the `columns` of a group.
     """
     ref, (image, *spatial, column) = of_result
     first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
@@ -115,10 +118,11 @@ def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
 
 
 def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
-    """The space of images, groups, the outputs of a phase along each spatial axis, and the columns of a group.
+    """The iteration domain: images, groups, the outputs of a phase along each spatial axis, and the columns of a group.
 
-    Its rows are the pixels of as many neighbouring lines as the strides of all operands let merge; of neighbouring
-    images, too, where windows are read as rows (`in_rows`) and there is one group. Groups have weights of their own.
+    Its rows are the pixels of as many neighbouring lines as merge, given the strides of all operands. Pixels of
+    neighbouring images merge, too, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge,
+    as each has its own weights.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
@@ -128,9 +132,9 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
-    """The bytes between the pixels that neighbouring outputs read, when windows are single pixels all evenly apart.
+    """The distance in bytes of the pixels of neighbouring outputs, if windows are single pixels at even distances.
 
-    None where one of them is padding.
+    None if they are not, or if one of them is padding.
     """
     if view.taps != 1:
         return None
@@ -149,9 +153,13 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
 
 
 def _reads_lines(c: Convolution) -> bool:
-    """Whether the taps of a line are read as one: stems of few channels, whose taps alone would not fill vectors.
+    """Whether all taps of a line are read as one long tap.
 
-    Of floats only where taps are whole groups: zeros between them are products that count for the order of the sums.
+    This is for images of few channels, such as the first layer's, where the channels of one tap would not fill a
+    vector.
+
+    Floats are read so only if taps are whole groups: the zeros between taps would be products that change the order of
+    the sums.
     """
     w = c.windows
     if not c.integer and w.pixel_bytes % 4:
@@ -163,7 +171,7 @@ def _reads_lines(c: Convolution) -> bool:
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
-    """Lines of the image with padding; the windows on them, of merged pixels; how many merge."""
+    """The image with padded lines, the windows on it with merged pixels, and how many pixels merge."""
     width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
@@ -179,9 +187,10 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
              sorted_channels: int | None) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of parts whose sum they are.
+    """The buffer of the packed weights, tap by tap, and the number of s8 parts whose sum is the weights.
 
-    Constants are packed sorted where `sorted_channels`, those that a tap is read with, are given.
+    `sorted_channels`, if given, is the order of channels in which the kernel reads a tap; constant weights are packed
+    in it.
     """
     value = node.operand(c.b)
     if value.data is not None:
@@ -200,20 +209,21 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
-    """Constant weights less their zero points, of the taps of a phase."""
+    """The constant weights of a phase's taps, less their zero points."""
     data = node.operand(c.b).data
     assert data is not None
     return _arranged(c, c.matrix(data), merged)[:, phase.taps]
 
 
 def _joined(c: Convolution) -> int:
-    """How many neighbouring groups are computed as one, with zeros between their weights: those that fill a panel.
+    """How many neighbouring groups are computed as one, with zeros between their weights: as many as fill a panel.
 
-    That takes no more products than a panel for each, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56
-    in 0.52 ms instead of 1.60, two columns for each of 256 channels at 14 x 14 in 0.11 instead of 1.05; two panels are
-    slower.
+    This takes no more products than a panel for each group, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56
+    x 56 in 0.52 ms instead of 1.60, two columns for each of 256 channels at 14 x 14 in 0.11 instead of 1.05; two panels
+    are slower.
 
-    Floats are not: zeros would meet infinities. Groups of one channel, depthwise ones, take a panel each.
+    Groups of floats are never joined: the zeros would meet infinities. Depthwise groups of one channel take a panel
+    each.
     """
     if not c.integer:
         return 1
@@ -222,13 +232,13 @@ def _joined(c: Convolution) -> int:
 
 
 def _sizes(c: Convolution, merged: int) -> tuple[int, int, int]:
-    """The groups of `_arranged` weights, the channels of one of them and its columns."""
+    """The number of groups of `_arranged` weights, the channels of one of them, and its columns."""
     joined = _joined(c)
     return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
 
 
 def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
-    """Weights [groups, taps, channels, columns] with `merged` neighbouring taps as one, and `_joined` groups."""
+    """Weights [groups, taps, channels, columns], with groups joined (`_joined`) and each `merged` taps as one."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
@@ -251,19 +261,22 @@ def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
 
 
 def _whole_groups(k: int, itemsize: int) -> int:
-    """The least multiple of the elements of a group of 4 bytes from `k` on."""
+    """Round `k` up to whole groups of 4 bytes, in elements."""
     return -(-k * itemsize // 4) * 4 // itemsize
 
 
 def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
-    """Bytes of the packed weights of a group."""
+    """The bytes of the packed weights of one group."""
     _, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
     return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
 
 
 def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
-    """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
+    """Pack weights [groups, taps, k, columns].
+
+    The taps of all parts follow one another; each is rounded up to whole groups of 4 bytes.
+    """
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape
     rows = _whole_groups(k, w.itemsize)

@@ -1,1 +1,1 @@
-"""Depthwise convolutions: packed weights, tiles of integers and floats, and which of them is taken."""
+"""Depthwise convolutions: packed weights, tiles of integers and of floats, and the choice between them."""

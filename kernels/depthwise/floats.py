@@ -46,17 +46,22 @@ ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
 LONGEST_RUN = 8
 LINE = 8
-"""Addresses of columns are computed LINE at a time, as one vector."""
+"""So many addresses of columns are computed at once, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes reserved for the addresses of a tile's columns: enough for most windows, and enough for all."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
-WINDOWS block with `table`, and weights."""
+"""The argument block: `tiles` in all, `across` a line, `each` in a block.
+
+The caller fills in the addresses of images, weights, and a WINDOWS block with `table`.
+"""
 view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
-    """A tile: output pixels of a line, vectors of channels and their lanes; taps of a run; strides of windows."""
+    """A tile.
+
+    Output pixels of a line, vectors of channels and their lanes, the taps of a run, and the strides of windows.
+    """
 
     pixels: int
     vectors: int
@@ -100,7 +105,10 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
-    """The further table of a `Windows.block`: byte offsets of columns, int64 [tiles a line, runs, lines * LINE]."""
+    """The table that `Windows.block` gets besides its own.
+
+    Byte offsets of columns, int64 [tiles a line, runs, lines * LINE].
+    """
     return later(_table, windows.inner, tile)
 
 
@@ -137,7 +145,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 @emits
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Store the addresses of the columns of all runs, `nbytes` of them, of tile `tile` of a line."""
+    """Store the addresses of the columns that tile `tile` of a line reads in all runs, `nbytes` of them."""
     ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
     size = nbytes // ko
     starts = windows + outers + outer * ko * 8
@@ -156,7 +164,7 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Intrinsic:
     """Make the function that writes the outputs of the tile at row i.
 
-    Addresses are as `locate` stores them. The channels are `few` where that is not 0, fewer than a chunk.
+    Addresses are as `locate` stores them. If the image has fewer channels than a chunk, `few` is their number, else 0.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
@@ -190,7 +198,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             return out
 
         def total(c: Value, w: Value) -> list[Value]:
-            """The sums of chains of BLOCK products, from +0: none is -0."""
+            """The sums of chains of BLOCK products each. A chain starts from +0, so no sum is -0."""
             with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
                 first = blocks.k * (BLOCK // tile.run)
                 with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:
@@ -209,7 +217,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
 
 
 def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
-    """Make the block function, which has `room` bytes for the addresses of a tile's columns."""
+    """Make the block function, which reserves `room` bytes for the addresses of a tile's columns."""
     multiply = multiplication(store, dtype, tile, few, multiplier)
     run, pixels, line_bytes = tile.run, tile.pixels, tile.lines * LINE * 8
 

@@ -5,15 +5,15 @@
 
 m, the multiplier, is how many output channels read an input channel; a vector of c repeats each of the c // m it loads.
 
-Pairs of taps share a lane, and w is s16: s8, or u8 less a zero point (`pairs`). Where w is known to be s8 and
-the CPU has vpdpbusd, four taps of a column of the window do (`quads`). Weights are packed in the order in
-which vectors meet them:
+Pairs of taps share a lane, and w is s16: s8, or u8 less a zero point (`pairs`). Where w is known to be s8 and the CPU
+has vpdpbusd, four taps of a column of the window share a lane (`quads`). Weights are packed in the order in which
+vectors meet them:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
-A chunk is two vectors of channels, or four. The last one overlaps the one before where channels do not fill it;
-channels fewer than a chunk are read masked. At the scalar level a chunk is one channel, and loops are plain.
+A chunk is two vectors of channels, or four. If the channels do not fill the last chunk, it overlaps the one before; if
+they do not fill one chunk, they are read masked. At the scalar level a chunk is one channel, and loops are plain.
 """
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of a chunk that each [vector, lane] holds; pairs are in vpunpcklbw's order within 128 bits."""
+        """The channel of a chunk that each [vector, lane] holds.
+
+        Pairs of taps are in the order of vpunpcklbw within 128 bits.
+        """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)

@@ -1,6 +1,6 @@
-"""Depthwise convolutions of u8 and s8 by vpmaddwd, which adds two taps to a 32-bit lane.
+"""Depthwise convolutions of u8 and s8 by vpmaddwd, which adds the products of two taps to a 32-bit lane.
 
-The bytes of two taps are interleaved and widened to 16 bits; so activations of both types are taken as they are.
+The bytes of two taps are interleaved and widened to 16 bits, so u8 and s8 activations are both taken as they are.
 """
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from graphq.kernels.pixels.blocks import ADDRESSES, tap_locator, tile_functions,
 def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:
     """Make the function that stores the sums of one output pixel, dense s32.
 
-    `taps` is their number, 0 for any; the channels are `few` where that is not 0, fewer than a chunk. At the end it may
-    write up to a chunk beyond the channels.
+    `taps` is their number, 0 for any number. If there are fewer channels than a chunk, `few` is their number, else 0.
+    The function may write up to a chunk beyond the last channel.
     """
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
     size, order = layout.size, layout.order

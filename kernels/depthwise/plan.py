@@ -1,4 +1,4 @@
-"""How a depthwise convolution of u8 and s8 is planned."""
+"""Planning of depthwise convolutions of u8 and s8."""
 from __future__ import annotations
 
 from graphq.kernels.depthwise.packing import Layout
@@ -15,8 +15,8 @@ from graphq.plan.step import Step, Target
 def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
     """Plan an integer depthwise convolution, for which `packing.fits` holds.
 
-    The caller fills in fields of `blocks.PIXELS`: images, windows, weights as `packing.pack` makes them, and, where
-    outputs need a second look, the offsets of the layout.
+    The caller fills in fields of `blocks.PIXELS`: images, windows, weights as `packing.pack` makes them, and, if
+    outputs near rounding ties are computed a second time, the offsets of the layout.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks = -(-x.channels // size)

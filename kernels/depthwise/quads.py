@@ -21,9 +21,9 @@ from graphq.kernels.pixels.blocks import ADDRESSES, tile_functions, view_frame, 
 
 
 def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
-    """Make the function that stores the addresses of the columns that pixels from (outer, inner) on read, line by line.
+    """Make the function that stores the addresses of the columns that output pixels read, line by line.
 
-    The pixels are neighbours of a line.
+    The pixels are neighbours on a line; the first one is at (outer, inner).
     """
 
     @emits
@@ -46,9 +46,14 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
 
 
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
-    """Four vectors of `lanes` channels, a lane with the bytes of four taps, of vectors of bytes as `_loaded`."""
+    """Interleave four taps.
+
+    Each lane of the four vectors of `lanes` channels gets the bytes of the four taps of a channel.
+
+    The taps are vectors of bytes as `_loaded` returns them.
+    """
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
-        """The elements of both halves of each 128 bits, in turns."""
+        """Interleave the elements of `x` and `y` within each 128 bits: the low halves, then the high halves."""
         each = 128 // bits
         count = lanes * 32 // bits
         x, y = (v.as_type(vector(I8 if bits == 8 else I16, count)) for v in (x, y))
@@ -64,10 +69,10 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
           emulated: bool) -> Intrinsic:
-    """Make the function that stores the sums of output pixels, dense s32.
+    """Make the function that stores the sums of neighbouring output pixels, dense s32.
 
-    Addresses are as `column_locator` stores them, `weights` and `sums` as `packing.pack` does; a pixel's sums lie
-    `step` bytes after those of the one before.
+    Addresses are as `column_locator` stores them; `weights` and `sums` lie as `packing.pack` orders them. The sums of a
+    pixel lie `step` bytes after the sums of the pixel before.
     """
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
@@ -114,7 +119,7 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
 
 
 def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
-    """Make the module of tiles of `layout.pixels` pixels of a line, or, at its end, of one."""
+    """Make the module of tiles of `layout.pixels` pixels of a line, and of single pixels for the end of a line."""
     pixels = layout.pixels
     shared, own = (shared_columns(n, layout.ki, layout.stride, layout.dilation) for n in (pixels, 1))
     locate_many, locate_one = (column_locator(layout.ko, layout.ki, x) for x in (shared, own))

@@ -1,6 +1,6 @@
-"""Elementwise kernel: a Store over the space (batch, m, n), for chains that no anchor takes.
+"""Elementwise kernel: a Store over the iteration domain (batch, m, n), for chains that no anchor takes.
 
-Operands and output follow the record as everywhere (`store_code.SlotOperand`).
+The slots of operands and output follow the record's head, as in every kernel (`store_code.SlotOperand`).
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Choose blocks, as `split`, by the work there is.
+    """Choose the sizes of blocks by how long the work takes, and cut as `split` does.
 
     A vector takes a cycle per operation (measured: 0.65 to 0.85), and 4 to be moved.
     """

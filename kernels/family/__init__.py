@@ -1,1 +1,1 @@
-"""What the kernel families share: how bodies of partitions become expressions, tables, scales, slots."""
+"""Code that all kernel families share: from bodies of partitions to expressions, tables, scales and slots."""

@@ -1,4 +1,4 @@
-"""Lowering of a body around an anchor, and what the graph as written sums there: products of dequantized integers."""
+"""Lowering of a body around an anchor, with the f32 sum that stands there in the graph as written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container
@@ -21,10 +21,12 @@ def dequantized_products(
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
         ) -> Products | None:
-    """The products of dequantized operands; None where scales or zero points are known when it runs only.
+    """The products of dequantized operands.
 
-    `start`: the bias when sums start from it. Packed weights are raw ones plus `shift`, or (not `packed_zps`) less
-    their zero points. The other arguments are as in Products and DequantizedSum.
+    None if scales or zero points are tensors, which are known only at run time.
+
+    `start` is the bias if the sums start from it. Packed weights are the raw ones plus `shift` or, unless `packed_zps`,
+    less their zero points. The other arguments are the fields of Products and DequantizedSum.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
@@ -38,10 +40,10 @@ def dequantized_products(
 
 def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
              accumulated: Expr, products: Products | None = None, own: Container[int] = range(2)) -> Lowered:
-    """Lower a body whose anchor `node` gives `total`, and a bias where it has one; raises Unsupported.
+    """Lower a body whose anchor `node` gives `total`, with its bias if it has one; raises Unsupported.
 
-    `accumulated` is that part of `total` which is what the anchor accumulates. `producers` are the nodes that only the
-    anchor's kernel reads. `products` are what the graph as written sums.
+    `accumulated` is the part of `total` that the anchor accumulates. `producers` are the nodes that only the anchor's
+    kernel reads. `products` describes the sum in the graph as written.
     """
     def dense(args: list[Any]) -> Expr:
         return total if len(args) < 3 or args[2] is None else total + args[2]

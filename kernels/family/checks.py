@@ -1,4 +1,4 @@
-"""Whether lane-wise expressions can be made of a body: what fusions ask before a partition is made."""
+"""Whether lane-wise expressions can be made of a body: fusion asks before it makes a partition."""
 from __future__ import annotations
 
 from collections.abc import Container

@@ -20,8 +20,9 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 class Source:
     """Where an operand slot's data is: input `index` of the partition, an array of parameters, or a step's result.
 
-    `shape` is the shape under which it broadcasts to the output; that of a table, which is the same for all, is ().
-    The same numbers of one `role` are one operand; those of another are not, so that kernels depend on no accident.
+    `shape` is the shape under which the operand broadcasts to the output; a table, which is the same for all elements,
+    has the shape (). Equal numbers of one `role` share one operand. Numbers of different roles never do, even if they
+    happen to be equal: otherwise the kernel would depend on the values.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -44,7 +45,7 @@ class EpilogueBuilder:
     """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
 
     `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). `sources`
-    are those of the slots. `values` has the expressions of the body's values, as rules gave them.
+    has the source of each slot, `values` the expression of each value of the body.
     """
 
     out: tuple[int, ...]
@@ -69,14 +70,14 @@ class EpilogueBuilder:
         return self.slot(Source("parameter", dtype, shape, data=data, role=role))
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
-        """Input `index` of the partition, as its compute type."""
+        """Load input `index` of the partition, converted to its compute type."""
         shape = value.type.dims if shape is None else shape
         dtype = "u8" if value.dtype == "boolean" else value.dtype.name
         x = self.slot(Source("input", dtype, shape, index))
         return op("ne", x, 0) if value.dtype == "boolean" else x
 
     def slot(self, source: Source) -> Expr:
-        """The expression that loads `source`, the same for the same key."""
+        """The expression that loads `source`; sources of equal keys share one."""
         key = source.key
         if key not in self._slots:
             self._slots[key] = self._load(len(self.sources), source)
@@ -89,7 +90,7 @@ class EpilogueBuilder:
         return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
-        """What operands load that are the same for all rows, of those that the plan knows, as constant inputs."""
+        """The numbers that operands load, if they are the same for all rows and known when the plan is made."""
         of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
@@ -103,9 +104,11 @@ class EpilogueBuilder:
         return node.attrs["axis"] % rank + len(self.out) - rank if node.attrs["qtype"] == "per_channel" else None
 
     def dequantized(self, x: Expr, node: Node, value: Value) -> Expr:
-        """(x - zp) * scale by a dequantize node, `value` in the body, for x in the range of the node's source.
+        """The expression (x - zp) * scale of a dequantize node, whose result is `value`.
 
-        x itself where all that reads `value` quantizes it back.
+        x is in the range of the node's source.
+
+        It is x itself if every user of `value` quantizes it back.
         """
         if value.users and not value.is_output and all(_undoes(node, user) for user in value.users):
             return x
@@ -115,9 +118,12 @@ class EpilogueBuilder:
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
 
     def _kind(self, shape: tuple[int, ...]) -> str:
-        """How an operand varies: along the last dimension of the output that is not 1, others only, or not.
+        """How an operand varies.
 
-        After an anchor the last one counts, its columns, also where it is 1; a "column" varies along no other.
+        Along the last dimension of the output whose size is not 1, along others only, or not at all.
+
+        After an anchor the last dimension is its columns, even if their number is 1. A "column" operand varies along no
+        other one.
         """
         if all(d == 1 for d in shape):
             return "scalar"
@@ -128,7 +134,10 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether the accumulator reaches y through quantized numbers alone: then y is that of the graph as written."""
+    """Whether y depends on the accumulator only through quantized numbers.
+
+    Then y equals its value in the graph as written.
+    """
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
@@ -151,9 +160,9 @@ def _undoes(dequantize: Node, node: Node) -> bool:
 
 
 def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
-    """The expression of a node's result from those of its operands, by the `lanes` of its operation.
+    """The expression of a node's result, made from the expressions of its operands by the `lanes` of its operation.
 
-    Attributes that are numbers are operands of kernels, which so do not depend on them.
+    Attributes that are numbers become operands, so that one kernel serves all their values.
     """
     if (convert := CONVERSIONS.get(node.op.name)) is not None:
         return convert(e, node, args)
@@ -166,13 +175,13 @@ def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
 
 
 def lane_wise_operations() -> list[str]:
-    """The operations that `lane_wise` takes."""
+    """The names of the operations that `lane_wise` translates."""
     return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
 
 
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 CONVERSIONS: dict[str, Rule] = {}
-"""Operations between numbers and integers, whose rules need more of the partition than their operands."""
+"""Rules of the operations between numbers and integers: they need to know more of the partition than operands."""
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
@@ -202,7 +211,7 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 @_rule("quantize")
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Saturate rint(y / s) + zp, as the reference has it; after an anchor y * (1/s), with 1/s rounded once from f64."""
+    """Saturate rint(y / s) + zp, as in the reference; after an anchor y * (1/s), with 1/s rounded once from f64."""
     a, axis = node.attrs, e.axis(node)
     if args[0].dtype == "s32":  # `dequantized` gave the integers themselves
         return args[0]
@@ -232,9 +241,9 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
 
 @_rule("dynamic_quantize")
 def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """saturate(rint(y / s) + zp), NaN -> zp, saturated. A zero point counts as if within 2**22, which saturates alike.
+    """saturate(rint(y / s) + zp), where a NaN gives zp, saturated. Zero points are clamped to 2**22 in size.
 
-    Only of numbers beyond 2**22 steps could a zero point that large bring some back.
+    The clamp would change results only if a number of more than 2**22 steps met a zero point that large.
     """
     q, dtype = args[0] / args[1], node.attrs["dtype"].name
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -275,11 +284,11 @@ Anchor = tuple[Node, Callable[[list[Any]], Expr]]
 
 def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
               own: Container[int] = (), result: Value | None = None) -> Expr:
-    """The expression of the body's result; or of `result`, a value that lane-wise nodes compute, in its precision.
+    """The expression of the body's result, or of `result`, a value that lane-wise nodes compute.
 
-    `anchor` is a node and the expression of its result from those of its operands. What only its kernel reads counts as
-    None: results of the nodes in `skip`, and the anchor's operands of the numbers in `own`. The body is one that
-    `check_lanes` lets pass.
+    It has the precision of the value's type. `anchor` is a node and the expression of its result from those of its
+    operands. Values that only the anchor's kernel reads have no expression (None): results of the nodes in `skip`, and
+    the anchor's operands whose numbers are in `own`. The body is one that `check_lanes` accepts.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
@@ -313,7 +322,7 @@ def along_channels(node: Node) -> bool:
 
 
 def _intermediate(y: Expr, value: Value) -> Expr:
-    """An intermediate result in the precision of its type; that of the final result is the Store's."""
+    """Round an intermediate result to the precision of its type; the Store rounds the final result."""
     match value.dtype.name:
         case "bf16":
             return elementary.round_bf16(y)

@@ -1,7 +1,7 @@
-"""From a partition's body to what a kernel computes, and to the NumPy formula that states the same numbers.
+"""Lowering: a partition's body becomes expressions for kernels, and a NumPy formula of the same numbers.
 
-Each kernel family has a file of its own for it, as kernels/matmul/lower.py; here is what these files share, and bodies
-without an anchor.
+Each kernel family has its own file for it, such as kernels/matmul/lower.py. This file has their common code, and the
+lowering of bodies without an anchor.
 """
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ Arrays = Sequence[np.ndarray | None]
 
 @runtime_checkable
 class SumsAsWritten(Protocol):
-    """An accumulator that gives the f32 sums of the graph as written, too."""
+    """An accumulator that can also give the f32 sums of the graph as written."""
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The sums of the outputs of these flat indices, f32."""
+        """The f32 sums of the outputs at these flat indices."""
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """What an integer anchor sums in the graph as written: `k` products of dequantized numbers, in f32.
+    """The f32 sum that stands in the graph as written for an integer anchor: `k` products of dequantized numbers.
 
-    `node` is the anchor in the body, `total` the expression that stands for the sum, which includes the bias where sums
-    start at it. `activations` are the range of activations less their zero point. `weights` gives those less their zero
-    points, [columns, k] in the order of the sum, of `batch` matrices one after another; or, where they are not
-    constant, is the most that one can be in size. `packed_zps` are what kernels subtract from weights as they are
-    packed.
+    `node` is the anchor in the body, `total` the expression of the sum, which includes the bias if the sum starts from
+    it. `activations` is the range of the activations less their zero point. `weights` is a function that returns the
+    weights less their zero points, [columns, k] in the order of the sum, of `batch` matrices one after another; if the
+    weights are not constant, it is the largest absolute value that one can have. `packed_zps` are the zero points that
+    kernels subtract while they pack the weights.
     """
 
     node: Node
@@ -56,10 +56,11 @@ class Products:
 
 
 class Accumulator(Protocol):
-    """What an anchor computes before the epilogue.
+    """The part of a partition that its anchor computes, before the epilogue.
 
-    Kernels leave in scratch memory either the same numbers or simpler ones: an integer product without the compensation
-    of zero points, say, which the expression of the outputs begins with (`Lowered.accumulated`).
+    Kernels leave in scratch memory either these numbers or simpler ones, such as an integer product without the
+    compensation of zero points. In that case the expression of the outputs begins with the compensation
+    (`Lowered.accumulated`).
     """
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -68,15 +69,17 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """What kernels compute for a partition: a `store` for each output element, whose operands are `sources`, by slot.
+    """A partition as kernels compute it.
 
-    `anchor` says what accumulates (None: nothing does). The store takes accumulators as kernels leave them;
-    `accumulated` is the part of its expression that equals what `anchor.accumulate` gives, None where kernels leave
-    just that.
+    An epilogue `store` for each output element, whose operands are `sources`, by slot.
 
-    `products` is what the graph as written sums, where the anchor does so exactly. `values` are the expressions of the
-    body's values after an anchor, until `ties.attach` has read them: then `ties` says of each quantize after a sum how
-    outputs near a rounding tie are found, by "proved" bounds or "estimated" ones, or else why they are not.
+    `anchor` computes the accumulators (None: there are none). The store takes accumulators as kernels leave them.
+    `accumulated` is the part of its expression that equals the result of `anchor.accumulate`, None if kernels leave
+    exactly this result.
+
+    `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
+    the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` says for each quantize after
+    a sum how outputs near a rounding tie are found (by "proved" or by "estimated" bounds), or why they are not.
     """
 
     out: tuple[int, ...]
@@ -89,7 +92,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """A partition of equal numbers that looks chains of operations up in tables where `level` is faster so.
+        """An equal partition in which tables replace chains of operations, where look-ups are faster at `level`.
 
         `constants` has the arrays of constant inputs.
         """
@@ -115,25 +118,25 @@ class Lowered:
         return result
 
     def _direct(self) -> dict[Expr, Expr]:
-        """What stands in the store's expression for accumulators that are those of `anchor.accumulate`."""
+        """The substitution that lets the store's expression start from the result of `anchor.accumulate`."""
         if self.accumulated is None:
             return {}
         return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
 
 
 Check: TypeAlias = Callable[[Graph, Arrays], Any]
-"""`check(body, constants)` raises Unsupported where kernels cannot compute a body; `lower` begins with what it gives.
+"""`check(body, constants)` raises Unsupported if kernels cannot compute a body; `lower` begins with its result.
 
 `constants` are the arrays of constant inputs.
 """
 Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""`lower(body, constants)` says what is computed; raises Unsupported as the `check` beside it."""
+"""`lower(body, constants)` returns the lowered partition; it raises Unsupported as the family's `check` does."""
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, in the shape under which it broadcasts; None for what kernels alone compute.
+    """The array of an operand slot, in the shape under which it broadcasts; a table keeps its shape.
 
-    A table stays as it is.
+    None for an operand that only kernels compute.
     """
     if source.origin == "table":
         return source.data

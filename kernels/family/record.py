@@ -1,4 +1,4 @@
-"""Family: the record of a kernel family, which holds all that passes, planning and reports ask of it."""
+"""Family: the record of a kernel family, with all that passes, planning and reports need to know of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,23 +20,27 @@ Count: TypeAlias = Callable[[Node], int]
 
 
 MAX_EPILOGUE = 24
-"""Operations after the anchor: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
+"""The most operations after the anchor: oneDNN's patterns have up to 20 unary and binary ones.
+
+Casts and quantize add to that.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """What kernels compute as one partition: an operation, its anchor, and the lane-wise operations around it.
+    """A kernel family: it computes partitions of one operation, the anchor, and the lane-wise operations around it.
 
-    `name` is the anchor of its partitions, which reports show. `operations` are those one of which each partition has;
-    the family of lane-wise chains alone has none.
+    `name` is the anchor of its partitions, which reports show. `operations` are the possible anchors: each partition
+    has one of them. Only the family of lane-wise chains has none.
 
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
-    built, `lower` turns the body into what kernels compute, and `steps` adds the plan steps that compute it.
+    built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
+    them.
 
     Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantized`
-    is met first, while each dequantize stands before its constant: there a dequantize of an operand joins the
-    partition. `floats` is met after constants have been dequantized. Patterns are functions of modules, as passes are
-    pickled.
+    is matched first, while constants are still quantized and a dequantize follows each: such a dequantize joins the
+    partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top of modules,
+    since passes are pickled.
 
     `channels_last` are the operations whose kernels read channels-last tensors alone (data_format NXC). `macs` counts
     the multiply-accumulates of a node, by the names of operations.
@@ -53,9 +57,9 @@ class Family:
     macs: Mapping[str, Count] = field(default_factory=dict)
 
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
-        """Why kernels do not compute a body as one, None where they do.
+        """Why kernels cannot compute a body as one partition; None if they can.
 
-        Types, shapes and attributes decide, and `constants`, the arrays of constant inputs.
+        The answer depends on types, shapes, attributes, and on `constants`, the arrays of constant inputs.
         """
         if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
             return refused
@@ -66,7 +70,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """Why kernels do not compute these nodes as one if it is that the epilogue broadcasts the anchor's product."""
+        """The refusal of these nodes as one partition if the epilogue broadcasts the anchor's product, else None."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size > product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",

@@ -1,4 +1,4 @@
-"""Scales and zero points of an anchor's quantized operands: known when it is compiled, or tensors when it runs."""
+"""Scales and zero points of an anchor's quantized operands: constants, or tensors that are known only at run time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 class QuantParameter:
     """The scales or the zero points of a quantized operand.
 
-    They are `data` when they are known, else input `index` of the partition; `plus` is added to them. `shape` is that
-    under which they broadcast to the operand that is multiplied, and to the result.
+    They are `data` if they are constants, else input `index` of the partition; `plus` is added to them. `shape` is the
+    shape under which they broadcast to the operand that is multiplied, and to the result.
     """
 
     dtype: str
@@ -48,7 +48,7 @@ class QuantParameter:
         return x.reshape(self.shape)
 
     def expr(self, e: EpilogueBuilder) -> Expr:
-        """The numbers where they belong in the epilogue; integers modulo 2**32."""
+        """The expression of the numbers for the epilogue; integers are taken modulo 2**32."""
         if self.data is None:
             x = e.slot(Source("input", self.dtype, self.shape, self.index))
             return x + self.plus if self.plus else x
@@ -58,13 +58,13 @@ class QuantParameter:
 
 
 def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> QuantParameter:
-    """Numbers that are known now; one number has the shape ()."""
+    """A parameter of constant numbers; a single number gets the shape ()."""
     data = np.asarray(values, np.float32 if dtype == "f32" else np.int64)
     return QuantParameter(dtype, () if data.size == 1 else shape, data.reshape(() if data.size == 1 else shape))
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The numbers of an input of the body."""
+    """The parameter whose numbers are an input of the body, constant or not."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -73,14 +73,14 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
 
 
 def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The scales of a dequantize or dynamic_dequantize; `shape` is that of one a channel."""
+    """The scales of a dequantize or dynamic_dequantize; `shape` is the shape that scales by channel get."""
     if node.op.name == "dequantize":
         return known(node.attrs["scales"], shape, "f32")
     return given(node.operand(1), body, constants, shape)
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize; 0 when it has none."""
+    """The zero points of a dequantize or dynamic_dequantize; 0 if it has none."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -88,7 +88,7 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
 
 
 def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
-    """y * f32(sx * sw): of two f32 the product is exact in f64, so that it does not matter when it is rounded."""
+    """y * f32(sx * sw). The product of two f32 is exact in f64, so it does not matter when it is rounded to f32."""
     if left.data is None or right.data is None:
         return y * (left.expr(e) * right.expr(e))
     with np.errstate(over="ignore"):
@@ -104,7 +104,10 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 
 
 def reach(dtype: str, zps: QuantParameter) -> int:
-    """The most that a quantized number can differ from its zero point; one that is not known is in their range."""
+    """The largest difference of a quantized number and its zero point.
+
+    An unknown zero point may be any number of the type.
+    """
     low, high = RANGES[dtype]
     if zps.data is None:
         return high - low

@@ -1,4 +1,4 @@
-"""Where the operands of a Store and its output lie, in the words of a step."""
+"""The slots of a step: where the operands of a Store and its output lie, as words of the argument block."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ Operand: TypeAlias = tuple[Ref, Strides]
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The iteration space of a partition, and the slots of its Store: its operands, then the output, which is dense.
+    """The iteration domain of a partition, and the slots of its Store: its operands, then the output, which is dense.
 
-    `own[origin](source)` gives the operand of a source whose origin is one of those that the family itself computes,
-    as column sums. Operands `before` the Store's have walks and slots, too, which come first: those of the product
-    whose sums the Store takes. `keep` dimensions stay apart (`factor`).
+    `own[origin](source)` gives the operand of a source that the family itself computes, such as column sums. `before`
+    are operands that come before the Store's, with access maps and slots, too: the operands of the product whose sums
+    the Store takes. `keep` dimensions are not merged (`factor`).
     """
     operands = list(before)
     for s in lowered.sources:
@@ -46,5 +46,5 @@ def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) ->
 
 
 def slot(b: PlanBuilder, ref: Ref, walk: Walk) -> Slot:
-    """The slot of what lies at `ref` and is walked so; the table of the walk becomes a constant of the plan."""
+    """The slot of the data at `ref`, with the access map `walk`; the map's table becomes a constant of the plan."""
     return ref, b.table(walk.table), walk.row

@@ -1,9 +1,9 @@
-"""Chains of operations on one byte as tables: the numbers of the chain, at the price of one look-up.
+"""Tables for chains of operations on one byte: a look-up gives the same numbers for less time.
 
-Of quantize -> dequantize -> f -> quantize the second quantize is a function of the first one's 256 values, where f's
-other operands are numbers that the plan knows: activations of quantized models are such chains, of three operations or
-thirty. The table holds what `evaluate` gives for the chain, so nothing changes but the time. Tables are operands:
-kernels that differ in them only are one.
+In a chain quantize -> dequantize -> f -> quantize the result of the second quantize is a function of the 256 possible
+results of the first, if the plan knows f's other operands. Activations of quantized models are such chains, of three
+operations or of thirty. The table holds the results of `evaluate` for the chain, so the numbers stay the same. Tables
+are operands: kernels that differ only in their tables share code.
 """
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from graphq.kernels.lanes.stores import Store, evaluate
 
 def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None],
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """The store, and the sources of its operands, with tables for chains of at least `least` operations.
+    """The store and the sources of its operands, with tables in place of chains of at least `least` operations.
 
-    `constants` has the arrays of those inputs of the partition that are constant. `part` is a part of the store's
-    expression; the third result is what it has become.
+    `constants` has the arrays of constant inputs of the partition. `part` is a subexpression of the store's expression;
+    the third result is the expression that it has become.
     """
     constant_numbers = _numbers(store, sources, constants)
     chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), least)
@@ -50,7 +50,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
 
 def _numbers(store: Store, sources: Sequence[Source],
              constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
-    """The operands, by slot, that are one number each, which the plan knows."""
+    """The operands, by slot, that are a single number which the plan knows."""
     numbers = {}
     for slot, _, kind in store.loads:
         source = sources[slot]
@@ -61,7 +61,7 @@ def _numbers(store: Store, sources: Sequence[Source],
 
 
 class _Chain(NamedTuple):
-    """`expr`, of `dtype`, is a function of `byte`, which stands for the node `origin`."""
+    """A chain: the expression `expr`, of `dtype`, is a function of one `byte`, which stands for the node `origin`."""
 
     expr: Expr
     dtype: str
@@ -70,7 +70,10 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
-    """The nodes to look up: those that are needed once the ones after them are; a chain's byte is operand `slot`."""
+    """The nodes to compute by look-up: chains whose inner nodes nothing else needs.
+
+    Slot `slot` is the operand of a chain's byte.
+    """
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
     chains: dict[Expr, _Chain] = {}
@@ -94,14 +97,20 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes whose values are bytes: vectors of bytes, what `quantized` of elementary makes, stored bytes."""
+    """The types of the nodes whose values are bytes.
+
+    These are loads of bytes, results of `elementary.quantized`, and a stored byte.
+    """
     byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """The basic operations of each element; those on constants alone leave loops."""
+    """The number of basic operations for each element.
+
+    Operations on constants alone do not count, as loops do not repeat them.
+    """
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)
@@ -110,7 +119,7 @@ def _operations(chain: Expr, byte: Expr) -> int:
 
 def _renumbered(store: Store, sources: Sequence[Source],
                 part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """Slots from 0 on for what is still loaded."""
+    """Renumber the slots of the operands that are still loaded, from 0 on."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources), part

@@ -26,15 +26,15 @@ def called_axes(axes: list[int]) -> str:
 
 
 Mention: TypeAlias = Value | Axes
-"""What a reason says of a body's values: axes of one, or its type."""
+"""A part of a reason that refers to a value of the body: its axes, or its type."""
 
 
 class Unsupported(Exception):  # a refusal with its reason, not a defect
-    """The kernels cannot compute this as one; the message is the reason that reports show.
+    """Kernels cannot compute a body as one partition; the message is the reason that reports show.
 
-    `edit` is what a user can change in the graph so that they can, `operand` the number of the anchor's operand that
-    stands in the way, where it is one. Passes may have transposed the body's values, so a reason does not write their
-    axes and types out: it has `{name}`, and `mentions` the Axes or the value of that name. Reports fill in the axes and
+    `edit` says what a user can change in the graph to make it possible. `operand` is the number of the anchor's operand
+    that is the obstacle, if one is. Passes may have transposed the body's values, so a reason does not write their axes
+    and types out: it has `{name}`, and `mentions` the Axes or the value of that name. Reports fill in the axes and
     types that the user's graph has (`told`).
     """
 

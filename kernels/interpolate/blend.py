@@ -1,10 +1,10 @@
-"""Weighted means of neighbouring pixels of channels-last images, as linear interpolation takes them.
+"""Weighted means of neighbouring pixels of channels-last images, for linear interpolation.
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
 d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the product of two
 numbers in f32, which lie in memory as [height, ko] and then [width, ki] (`windows.WINDOWS`). A tap of weight 0 should
-lie in the padding, of zeros.
+point to the padding, which is zeros: 0 times an infinity would be NaN.
 """
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from graphq.kernels.pool.means import Taps, numbers_of
 from graphq.plan.step import Step, Target
 
 ADDRESSES = 8 * (16 + 1)
-"""Four spatial axes have 16 taps."""
+"""Bytes for the addresses of a pixel's taps: interpolation along four spatial axes has 16."""
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the means of one output pixel.
 
-    `outer` and `inner` are the addresses of its weights; `addresses` holds those of its ko * ki taps, of which
-    `channels` elements from `left` on are read, by the `means.tables` there.
+    `outer` and `inner` are the addresses of its weights. `addresses` holds the addresses of its ko * ki taps, of which
+    it reads `channels` elements from element `left` on, with the `means.tables` of these channels.
     """
     itemsize = STORAGE[dtype].itemsize
 
@@ -77,7 +77,7 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan means of at most 16 taps each.
 
-    See `blocks.PIXELS` for the words to fill in; the weights are `means.tables` of those of both tables.
+    The caller fills in the words of `blocks.PIXELS`; the weights are the `means.tables` of the weights of both tables.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

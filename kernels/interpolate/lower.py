@@ -1,7 +1,8 @@
-"""From an interpolate's body to what kernels compute, and to the NumPy formula of the same numbers.
+"""Lowering of an interpolate's body, and the NumPy formula of the same numbers.
 
-nearest takes one pixel: a pool of one tap, exact. linear, bilinear and trilinear (the same over all axes) take two
-elements along every axis; with x the source, dequantized in f32, and w[t] the product of the axes' weights,
+Mode nearest takes one pixel: it is a pool of one tap, and exact. Modes linear, bilinear and trilinear (the same over
+all axes) take two elements along every axis. With x the source, dequantized in f32, and w[t] the product of the axes'
+weights,
 
     y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
 """
@@ -27,10 +28,10 @@ from graphq.ops.interpolate import elements
 
 
 class Blend(NamedTuple):
-    """Weighted means of pixels of input `source` of the partition, `shape` [images, spatial..., channels].
+    """Weighted means of the pixels of the partition's input `source`, of `shape` [images, spatial..., channels].
 
-    Weights are f32 [height, ko] and [width, ki], as the tables of the windows. `pad` are the channels of a padding
-    pixel; integers have `scales`.
+    Weights are f32 [height, ko] and [width, ki], like the tables of the windows. `pad` is a padding pixel. Integer
+    sources have `scales`.
     """
 
     source: int
@@ -57,9 +58,9 @@ class Blend(NamedTuple):
 
 
 def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """The node of a body of dequantize?, interpolate and an epilogue, the dequantize, and what kernels compute.
+    """Check a body of an optional dequantize, an interpolate and an epilogue; raises Unsupported.
 
-    Raises Unsupported.
+    Returns the interpolate node, the dequantize or None, and the pool or weighted means that kernels compute.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")
@@ -110,7 +111,7 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
 
 
 def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
-    """The byte offsets [outputs, taps] along an axis of (size, new size, mode, transformation)."""
+    """The byte offsets [outputs, taps] along an axis, which is (size, new size, mode, transformation)."""
     low, high, part = elements(*axis)
     if axis[2] == "nearest":
         return np.asarray((low * step)[:, None])
@@ -124,7 +125,7 @@ def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
 
 
 def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
-    """The weights of neighbouring axes as one."""
+    """Merge the weights of neighbouring axes into those of one axis."""
     outer = np.ones((1, 1), np.float32)
     for x in weights:
         outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)

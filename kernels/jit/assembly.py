@@ -1,7 +1,8 @@
-"""What a kernel computes with: the decisive instructions of its module, counted in the assembly that LLVM prints.
+"""Counts of the decisive arithmetic instructions of a kernel module, from the assembly that LLVM prints.
 
 All code of the modules that a step runs is counted, whether or not a call reaches it. A module has the code of one
-kernel; that of second looks has the code of all layouts of activations, of which a step uses one.
+kernel. The module that computes outputs near ties a second time has code for all layouts of activations, of which a
+step uses one.
 """
 from __future__ import annotations
 

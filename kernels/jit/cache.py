@@ -1,12 +1,12 @@
-"""The cache of compiled kernels and models: files in one folder of the user, whatever process wrote them.
+"""The cache of compiled kernels and models on disk: files in one folder of the user, which all processes share.
 
 A file's name holds a hash of all that its code comes from (`Entry.key`); the file holds that key, too, and a checksum
 of both, so that neither an old file, nor a damaged one, nor another kernel's is ever run. Code is only read from files
-and folders that belong to the user and that nobody else can write to, which is looked at each time. Where the folder is
+and folders that belong to the user and that nobody else can write to, which is checked each time. Where the folder is
 not safe to use, a private temporary one serves for the process.
 
-What has not been used for a month goes, and what is used least while the folder is larger than MOST_BYTES: a process
-that looks for such a file compiles it anew.
+Files that have not been used for a month are removed, and so are the least recently used ones while the folder is
+larger than MOST_BYTES: a process that looks for a removed file compiles it anew.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_OF_A_MODEL = MOST_BYTES // 4
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
 _OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq)|\.graphq\.[0-9a-f]{32}")
-"""Kernels, those that are being written, models, and those that are being written."""
+"""Names of files that are ours: kernels and models, finished or being written."""
 _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -57,7 +57,10 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Take code from elsewhere, by the keys of entries, before any file of the folder; it must be this user's own."""
+    """Take compiled code, by the keys of entries, from elsewhere than the folder; it is preferred to files.
+
+    It must be the user's own.
+    """
     _provided.update(codes)
 
 
@@ -79,7 +82,7 @@ class Entry:
         self.name = f"{kind}_{self.key[:32]}.o"
 
     def read(self) -> Code | None:
-        """The code; None where there is no file, or it is not one that this user wrote for this key."""
+        """Read the code; None if there is no file, or if it is not one that this user wrote for this key."""
         if self.key in _provided:
             return _provided[self.key]
         try:
@@ -99,7 +102,7 @@ class Entry:
         return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
 
     def write(self, code: Code) -> None:
-        """Keep the code; other processes see the whole file or none. Where that fails, a warning is logged."""
+        """Keep the code; other processes see the whole file or none. A failure is logged as a warning."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
             path = _safe(self._wanted) / self.name
@@ -126,13 +129,13 @@ def model_name(digest: str) -> str:
 
 
 def used(path: Path) -> None:
-    """Note that a file was used, which keeps it. Raises OSError."""
+    """Note that a file was used, so that it is kept. Raises OSError."""
     if time.time() - path.stat().st_mtime > DAY:
         os.utime(path)
 
 
 def lasting() -> Path | None:
-    """The folder; None where a temporary one serves, which goes with the process."""
+    """The folder; None if a temporary one is used instead, which ends with the process."""
     path = _wanted()
     return None if path is None or _unsafe(path) is not None else path.resolve()
 
@@ -142,7 +145,7 @@ def _unfinished(name: str) -> bool:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a file that is no link; without waiting for anything, and for a file alone."""
+    """Open a regular file; refuse links and anything else, and never block."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -152,7 +155,7 @@ def _opened(path: str, flags: int) -> int:
 
 @cache
 def versions() -> str:
-    """Everything beside its source and the machine that a module's compiled code comes from."""
+    """All that compiled code depends on besides the module's source and the machine."""
     try:
         own = version("graphq-compiler")
     except PackageNotFoundError:
@@ -163,7 +166,7 @@ def versions() -> str:
 
 
 def add_sources(digest: Any, top: Path) -> None:
-    """Let a digest depend on all Python files of a folder, and of those that it has links to."""
+    """Let a digest depend on all Python files of a folder, and of the folders that it links to."""
     for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
         digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
 
@@ -220,7 +223,7 @@ def _remove_temporary(path: Path, owner: int) -> None:
 
 
 def _unsafe(path: Path) -> str | None:
-    """Make the folder where there is none and say why it cannot be used, or None."""
+    """Make the folder if there is none. Returns the reason why it cannot be used, or None."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = path.resolve()
@@ -265,7 +268,7 @@ def _private_group() -> int | None:
 
 
 def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """The files in a folder that are ours, some of which other processes may just remove."""
+    """The cache's own files in a folder. Other processes may remove some of them meanwhile."""
     with os.scandir(path) as entries:
         for entry in entries:
             if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
@@ -285,9 +288,10 @@ def _tidy_once(path: Path) -> None:
 
 
 def tidy(path: Path, now: float | None = None) -> int:
-    """Remove what has not been used for UNUSED_DAYS, and the least recently used beyond MOST_BYTES; how many files.
+    """Remove files that have not been used for UNUSED_DAYS, and the least recently used ones beyond MOST_BYTES.
 
-    Safe beside processes that use the folder: they read a file whole or not at all.
+    Returns the number of removed files. Processes that use the folder are not disturbed: they read a file whole or not
+    at all.
     """
     now = time.time() if now is None else now
     removed, room = 0, MOST_BYTES
@@ -307,7 +311,7 @@ def info() -> Info:
 
 
 def clear() -> Info:
-    """Remove the cache's files, and no others; what was removed. What is loaded stays usable."""
+    """Remove the cache's files, and no others; returns what was removed. Code that is loaded stays usable."""
     path, sizes = folder(), {}
     for entry, facts in list(_files(path)):
         Path(entry.path).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""From the factory of a kernel module to object code: Numba types and lowers its functions, LLVM does the rest.
+"""From the factory of a kernel module to object code: Numba infers types and generates LLVM IR, LLVM does the rest.
 
 Numba is used by its public interface: `numba.njit` without wrappers for Python gives LLVM's IR of a function with all
 its callees (`inspect_llvm`). The IR of a module's functions becomes one LLVM module, in which only their names are
-visible; it is optimised and becomes a position-independent object. Numba's own optimisation would be work done
-twice: the processes that compile (`compiling`) run with NUMBA_OPT=0.
+visible; it is optimised and becomes a position-independent object. Numba's own optimisation would be work done twice:
+the processes that compile (`compiling`) run with NUMBA_OPT=0.
 """
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from graphq.kernels.jit.values import I64, Builder, Value
 
 
 class Functions:
-    """What a factory returns: the functions of a kernel module, each under the name by which others find it.
+    """The result of a factory: the functions of a kernel module, each under the name by which callers find it.
 
     A function is Python code of 64-bit integers without a result, or one that `emits` marks, of 64-bit integers too.
-    Variables of the factory are constants in it, and branches on them are not compiled. Division by zero is not checked
-    (error_model "numpy"), so the code has no path for exceptions.
+    Variables of the factory are constants in it: a branch that they rule out is not compiled. Division by zero is not
+    checked (error_model "numpy"), so the code has no path for exceptions.
 
-    `speed` is LLVM's level of optimisation. At 1 the passes take half of the time that they take at 2, for code of the
-    same size; at 3, for the innermost loops of kernels, loops are unrolled more.
+    `speed` is LLVM's level of optimisation. At level 1 the passes take half of the time of level 2, for code of the
+    same size. Level 3 unrolls loops more, and is for the innermost loops of kernels.
     """
 
     def __init__(self, *, speed: int = 1, **named: Callable[..., object]) -> None:
@@ -35,7 +35,7 @@ class Functions:
 
 
 class Source(NamedTuple):
-    """What a kernel module is made from: a factory, which is a function of a file, and its arguments.
+    """The source of a kernel module: a factory, which is a function at the top of a file, and its arguments.
 
     Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
     of them, and Stores. `without` are features of this machine that LLVM may not use, by its names (`isa.withheld`).
@@ -65,7 +65,7 @@ define void @"{name}"({parameters}) {{
 
 
 def first_module() -> Functions:
-    """Make a module to begin with: most of what Numba imports late."""
+    """The module that a new compiling process compiles first: it makes Numba import most of what it imports late."""
 
     def block(args: int, index: int) -> None:
         for k in range(index // 2, max(index, 3)):
@@ -87,7 +87,7 @@ def assembly(source: Source) -> str:
 
 
 def whole_module(functions: Functions) -> Any:
-    """LLVM's module of all functions, before LLVM optimises it; nothing but their names can be seen from outside."""
+    """The LLVM module of all functions, before optimisation; only their names are visible from outside."""
     whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
                       for name, x in functions.named.items())
     for other in others:
@@ -115,7 +115,7 @@ def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
 
 @cache
 def _machine(without: tuple[str, ...] = ()) -> Any:
-    """LLVM's code generator for this machine, less some of its features, and with them what needs these."""
+    """LLVM's code generator for this machine, without the features `without` and those that depend on them."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -135,7 +135,7 @@ def _parsed(text: str) -> Any:
 
 
 def _emitted(name: str, emitter: Emitter) -> Any:
-    """LLVM's module of an emitting function of words, for which Numba has nothing to do."""
+    """The LLVM module of an emitting function of 64-bit integers, which Numba does not have to compile."""
     module, result = ir.Module(name), ir.VoidType() if emitter.result == "None" else I64
     function = ir.Function(module, ir.FunctionType(result, [I64] * len(emitter.kinds)), name)
     b = Builder(ir.IRBuilder(function.append_basic_block()))

@@ -1,12 +1,12 @@
-"""Processes that compile kernels beside this one, which plans meanwhile and never imports Numba for a kernel.
+"""Compilation of kernels in other processes: meanwhile this one plans, and never imports Numba for a kernel.
 
 A `Job` that is wanted is put in a queue. Workers are threads of this process that each have a process of their own, to
-which they hand one job after another (`codegen`). The processes are forks of one, made when it has imported Numba, and
-end with the workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM
-optimises each module once, when it is whole. Where no process can be started, whoever waits for a job does it.
+which they hand one job after another (`codegen`). One process imports Numba, and the others are forks of it. They end
+with the workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM optimises
+each module once, when it is whole. Where no process can be started, whoever waits for a job does it.
 
-Of a plan for open sizes the kernels that only other sizes need are not wanted at first: workers take them when they
-have nothing else to do, and none is started for them.
+A plan for open sizes has kernels that only sizes other than the first call's need. They are not wanted at first:
+workers take them when they have nothing else to do, and no worker is started for them.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # imported when something is compiled
 log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
-"""The most processes: the kernels of one model seldom keep more of them busy."""
+"""The most processes: the kernels of one model seldom keep more than these busy."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -48,14 +48,20 @@ sys.modules["graphq"] = module_from_spec(find_spec("graphq"))
 from graphq.kernels.jit import compiling
 compiling.serve({descriptors})
 """
-"""What a process begins with: graphq as a package that imports nothing, as kernels need few of its modules."""
+"""The first code of a compiling process.
+
+It makes graphq a package that imports nothing, as kernels need few of its modules.
+"""
 
 
 class Job:
-    """A function of `codegen` called with the source of a kernel module, in another process; begun once it is wanted.
+    """A call of a function of `codegen` with the source of a kernel module, in another process.
 
-    `done` once there is an `answer`, which `keep` has been called with, or an `error`; `here` where no process does it,
-    so that whoever waits has to; `process` is the id of the one that put it in the queue.
+    It begins once it is wanted.
+
+    `done` is set once there is an `answer`, which `keep` has been called with, or an `error`. `here` is set if no
+    process does the job, so that whoever waits for it has to. `process` is the id of the process that put it in the
+    queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
@@ -85,14 +91,14 @@ class Job:
                 self.here = True
 
     def take(self) -> bool:
-        """Take the job out of both queues; whether this call did, as only the first one does."""
+        """Take the job out of both queues. Only the first call does; the result says whether this one did."""
         self.process = os.getpid()  # where it is begun, wanted or not: in a fork `want` begins it again
         with suppress(IndexError):
             return bool(self._ticket.pop())
         return False
 
     def result(self) -> Any:
-        """Wait for the answer. Raises KernelError with what went wrong.
+        """Wait for the answer. Raises KernelError with the reason if it failed.
 
         It polls: a signal's handler that waited for the same lock as the frame that it interrupted would never return.
         """
@@ -107,7 +113,7 @@ class Job:
         return self.answer
 
     def _run_here(self) -> None:
-        """Do the job on this thread, where there is no process for it."""
+        """Do the job on this thread, since no process can."""
         from graphq.kernels.jit import codegen
 
         with llvm_lock.hold:
@@ -119,7 +125,7 @@ class Job:
                 self.end(answer, error)
 
     def end(self, answer: Any, error: str | None) -> None:
-        """Take the answer or the error; keep an answer first, as this process may end once nobody waits."""
+        """Take the answer or the error. An answer is kept on disk first, as this process may end once nobody waits."""
         self.answer, self.error = answer, error
         try:
             if error is None and self.keep is not None:
@@ -134,14 +140,14 @@ _queue: SimpleQueue[Job] = SimpleQueue()
 _later: deque[Job] = deque()
 """Jobs that were not wanted when they were created; idle workers do them."""
 _starting = Lock(fork_waits=True)
-"""Held while workers or a process are made: a child closes what leads to processes that are in `_workers`."""
+"""Held while workers or a process are made: a forked child has to close the connections of `_workers`."""
 _workers: set[_Worker] = set()
 _processes_work: bool | None = None
 """Whether a process has answered; False where none can be started or the first ended before it answered."""
 
 
 class _Process:
-    """A process that compiles and its forks, each at the other end of a connection."""
+    """A compiling process and its forks, with a connection to each."""
 
     def __init__(self, count: int) -> None:
         from multiprocessing import Pipe
@@ -163,14 +169,14 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection, whose process ends then; wait for the first one."""
+        """Close a connection, which ends the process at its other end; wait for the first process."""
         connection.close()
         if all(x.closed for x in self.connections):
             self.popen.terminate()  # it may still import Numba, which nobody needs any longer
             self.popen.wait()
 
     def forget(self) -> None:
-        """Close what leads to the processes: another process, of which this is a fork, waits for them."""
+        """Close the connections in a fork of this process, and leave it to the parent to wait for the processes."""
         for x in self.connections:
             x.close()
         self.popen.returncode = 0
@@ -198,7 +204,10 @@ class _Worker(threading.Thread):
                     self.do(job)
 
     def do(self, job: Job) -> None:
-        """Have a job done; by a new process where the first one ended, as it may have been killed for memory."""
+        """Have a job done.
+
+        If the process ends meanwhile, a new one tries again, as the first may have been killed for memory.
+        """
         global _processes_work
         for _ in range(2):
             with _starting.hold:
@@ -228,7 +237,7 @@ class _Worker(threading.Thread):
 
 
 def _next_job() -> Job:
-    """A job, of those that are wanted if there are any. Raises Empty where there is none for a while."""
+    """The next job: a wanted one if there is any. Raises Empty if there has been none for a while."""
     with suppress(Empty):
         return _queue.get_nowait()
     with suppress(IndexError):
@@ -246,7 +255,7 @@ def _start_process(count: int) -> _Process | None:
 
 
 def start_workers() -> None:
-    """Start the workers, unless they run: they take a second until they are of use."""
+    """Start the workers, unless they run; they need a second before they can compile."""
     with _starting.hold:
         if any(worker.is_alive() for worker in list(_workers)):
             return
@@ -274,7 +283,7 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # an application with Python inside: what sys.executable does is not known
+    _processes_work = False  # an application that embeds Python: sys.executable may be any program
 
 
 def serve(descriptors: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Numba's decorators, put off until a kernel is compiled: processes that find all kernels compiled never import Numba.
+"""Deferred use of Numba's decorators: a process that finds all kernels compiled never imports Numba.
 
 `njit` marks functions of the files in kernels/ that Numba compiles, `emits` those that emit LLVM's code themselves.
 Each becomes Numba's object (`Deferred.made`) in the process that compiles (`compiling`). `types` are Numba's types,
@@ -20,7 +20,10 @@ from graphq.kernels.jit.values import Builder, Value
 F = TypeVar("F", bound=Callable[..., object])
 
 Intrinsic: TypeAlias = Callable[..., Any]
-"""A function for compiled code to call, as type checkers see it: of integers, or of what Numba has types for."""
+"""The type of a function for compiled code to call, for type checkers.
+
+Its arguments are integers or of other Numba types.
+"""
 
 
 class Deferred:
@@ -40,7 +43,7 @@ class Deferred:
 
 
 class _Types:
-    """numba.types, imported when it is asked for a type."""
+    """The module numba.types, imported when a type is first asked for."""
 
     def __getattr__(self, name: str) -> object:
         from numba import types
@@ -59,9 +62,9 @@ def njit(body: F) -> F:
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
     """Mark `body(b, *arguments)`, which emits LLVM's code where compiled code calls it.
 
-    Its annotations say what arguments and the result are: Value is a 64-bit integer, F32Value an f32, int a literal,
-    of which the body gets the number, and None is no result. A body with `*values`, of 64-bit integers, says by `arity`
-    how many it takes. Raises TypeError for other annotations.
+    Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32, int a literal,
+    which the body gets as a Python number; a result of None is no result. If the body takes `*values`, which are 64-bit
+    integers, `arity` is their number. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
@@ -71,9 +74,11 @@ ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
 
 
 class Emitter(Deferred):
-    """What `emits` makes; `kinds` are the annotations of parameters after the builder, `result` is that of the result.
+    """A function that emits LLVM code, as `emits` marks it.
 
-    It becomes an intrinsic of Numba (numba.extending.intrinsic), which gives the signature of a call and emits it.
+    It becomes an intrinsic of Numba (numba.extending.intrinsic).
+
+    `kinds` are the annotations of the parameters after the builder, `result` is the annotation of the result.
     """
 
     def __init__(self, body: Callable[..., Value | None], arity: int | None) -> None:
@@ -114,7 +119,7 @@ class Emitter(Deferred):
 
 
 def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -> object:
-    """Numba's intrinsic of a function `(typing context, *types) -> (signature, code generator)`."""
+    """Make an intrinsic of Numba from a function `(typing context, *types) -> (signature, code generator)`."""
     from numba.extending import intrinsic
 
     function: object = intrinsic(prefer_literal=prefer_literal)(body)
@@ -122,14 +127,17 @@ def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -
 
 
 def _helper(body: FunctionType) -> Any:
-    """Numba's function of one signature where annotations are int, float or None; else one for each call's types."""
+    """Compile with Numba.
+
+    For one signature if all annotations are int, float or None, else for the types of each call.
+    """
     kinds: dict[str, Any] = {"int": types.intp, "float": types.float32, "None": types.void}
     *parameters, result = (kinds.get(body.__annotations__.get(x, "")) for x in (*signature(body).parameters, "return"))
     return jitted(bound(body), *(() if result is None or None in parameters else (result(*parameters),)))
 
 
 def jitted(body: FunctionType, *signatures: Any) -> Any:
-    """Numba's function, of one signature or of any, without wrappers for Python and its exceptions."""
+    """Compile with Numba, for these signatures or for any, without wrappers for Python and its exceptions."""
     import numba
 
     decorator: Any = numba.njit  # its stubs lack two options
@@ -137,7 +145,7 @@ def jitted(body: FunctionType, *signatures: Any) -> Any:
 
 
 def bound(body: FunctionType) -> FunctionType:
-    """A copy of a function that sees Numba's objects where its module, or the function around it, has deferred ones."""
+    """A copy of a function in which Numba's objects replace the deferred ones that it refers to."""
     global_names = {name: _made(body.__globals__[name]) for name in _names(body.__code__) if name in body.__globals__}
     cells = tuple(CellType(_made(cell.cell_contents)) for cell in body.__closure__ or ())
     copy = FunctionType(body.__code__, {**global_names, "__name__": body.__module__, "__builtins__": __builtins__},

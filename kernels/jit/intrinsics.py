@@ -1,7 +1,7 @@
-"""Loops that emitting functions write, and what block functions call: memory access, stack memory, other functions.
+"""Loops for emitting functions, and intrinsics for block functions: memory access, stack memory, calls of functions.
 
-Addresses are integers, `intp` as all others (Numba makes uintp + intp a float); offsets and sizes are bytes unless the
-text says otherwise.
+Addresses are signed integers, `intp` (in Numba uintp + intp is a float); offsets and sizes are bytes unless the text
+says otherwise.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 FUNCTIONS = 0
 """The word of an argument block with the address of a table of functions (`outputs`)."""
 HEADER_WORDS = 36
-"""Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""
+"""Words of an argument block before its slots; each kernel gives the first of them its own meaning."""
 
 
 def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
@@ -31,7 +31,7 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
     """`for k in range(start, stop, step)` over 64-bit integers; gives `k`. The body may run no times.
 
-    `unroll` lets LLVM do so, which takes dozens of instructions before the loop.
+    `unroll` allows LLVM to unroll the loop, which costs dozens of instructions before it.
     """
     before = b.block
     head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))

@@ -1,8 +1,9 @@
 """ISA levels: which exist, which this machine has, which one a compilation uses.
 
-A level is what its feature bits say (a CPU's name lies). It includes the levels that need no other bits than it does:
-all before it in LEVELS, but for avx_vnni, which CPUs with AVX-512 may lack. `emulate` adds a level for tests, whatever
-the machine has: its kernels then run with their decisive instructions replaced by plain IR.
+A machine has a level if it has the level's feature bits; the name of a CPU says nothing reliable. A level includes
+every level whose bits are among its own: all before it in LEVELS except avx_vnni, which CPUs with AVX-512 may lack.
+`emulate` adds a level for tests, whatever the machine has: its kernels then run with their decisive instructions
+replaced by plain IR.
 """
 from __future__ import annotations
 
@@ -30,12 +31,18 @@ class Level(NamedTuple):
         return set(level_named(name).features) <= set(self.features)
 
     def has(self, extension: str) -> bool:
-        """Whether a feature is `extension`, on vectors of any width: "vnni" is avxvnni or avx512vnni."""
+        """Whether the level has the feature `extension`, for vectors of any width.
+
+        "vnni" means avxvnni or avx512vnni.
+        """
         return any(extension in (x, x.removeprefix("avx512"), x.removeprefix("avx")) for x in self.features)
 
     @property
     def base(self) -> Level:
-        """The lowest level of vectors as wide, whose code is that of all of them where no integers are multiplied."""
+        """The lowest level with vectors of this width.
+
+        Code without integer products is the same at all levels of one width.
+        """
         return lowest(self.lanes)
 
 
@@ -85,9 +92,9 @@ def cpu() -> str:
 
 @cache
 def _features() -> frozenset[str]:
-    """Give the features that programs may use, under LLVM's names less hyphens and underscores.
+    """The features that programs may use, by LLVM's names without hyphens and underscores.
 
-    Linux says so on x86; elsewhere LLVM does, which takes 50 MB and 50 ms to load.
+    On x86, Linux lists them; elsewhere LLVM does, which takes 50 MB and 50 ms to load.
     """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -108,7 +115,10 @@ def has(*features: str) -> bool:
 
 
 def withheld(level: Level) -> tuple[str, ...]:
-    """Give the machine's features that code of a level goes without, by LLVM's names: those that other levels need."""
+    """The machine's features that code of a level must not use, by LLVM's names.
+
+    Features that only other levels need.
+    """
     others = {feature for x in LEVELS for feature in x.features if feature not in level.features}
     return tuple(sorted(feature for feature in others if has(feature)))
 

@@ -8,9 +8,9 @@ LINE = 64
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:
-    """An array of `nbytes` u8 that are not set, starting at a multiple of LINE; raises MemoryError.
+    """An uninitialised u8 array of `nbytes`, aligned to LINE; raises MemoryError.
 
-    NumPy asks the system for huge pages where an array has 4 MB or more.
+    NumPy asks the system for huge pages if an array has 4 MB or more.
     """
     try:
         room = np.empty(nbytes + LINE, np.uint8)

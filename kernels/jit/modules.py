@@ -70,10 +70,10 @@ class Function:
 
 
 class FunctionTable:
-    """Functions and integers as an array of words; as an integer it is the array's address.
+    """Functions and integers as an array of words; `int()` gives the array's address.
 
-    The array is there from the beginning, so that its address never changes. Its words are written when the address is
-    asked for, which waits for the functions' code: whoever asks writes the same words.
+    The array exists from the beginning, so that its address never changes. Its words are written when the address is
+    asked for, which waits for the functions' code; every thread that asks writes the same words.
     """
 
     def __init__(self, entries: Sequence[Function | int]) -> None:
@@ -81,7 +81,7 @@ class FunctionTable:
         self._words = np.zeros(len(self.entries), np.int64)
 
     def want(self) -> None:
-        """Begin to compile the modules of its functions, where that has been put off."""
+        """Begin to compile the modules of its functions if their compilation was deferred."""
         for x in self.entries:
             if isinstance(x, Function):
                 x.want()
@@ -112,13 +112,13 @@ class Module:
         return f"<kernel module {self.name}>"
 
     def begin(self, wanted: bool = True) -> None:
-        """Read the code from the cache's folder, or begin to compile it, if it is not there and it is wanted."""
+        """Read the code from the cache's folder; if it is not there and it is `wanted`, begin to compile it."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
             self._job = Job("object_code", self.source, self._keep, wanted=wanted)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
-        """Write the code to the folder, also where nobody in this process asks for it: the next one may."""
+        """Write the code to the folder, even if nobody in this process asks for it: the next process may."""
         if self._entry is not None:
             self._entry.write(folder.Code(*answer))
 
@@ -167,12 +167,12 @@ class Module:
             if self._addresses is None:
                 self._addresses = addresses
                 _count(compiled=1)
-        else:  # another thread has not begun yet, or what the folder has is damaged
+        else:  # another thread has not begun yet, or the file in the folder is damaged
             self._job = Job("object_code", self.source, self._keep)
 
 
 class SavedModule(Module):
-    """A module whose source is not at hand, only its object code."""
+    """A module of which only the object code exists, without its source."""
 
     def __init__(self, kind: str, key: str, code: folder.Code) -> None:
         self.name, self._key, self._code = kind, key, code
@@ -199,18 +199,20 @@ _saved: dict[str, SavedModule] = {}
 
 
 def saved(kind: str, key: str, code: folder.Code) -> Module:
-    """Give the module of code of this key that was compiled before, by this user; it is made once."""
+    """The module of code that this user compiled before, under this key; one object for each key."""
     return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
          wanted: bool = True) -> Module:
-    """Give the module that `factory`, a function of a file, makes of these arguments (`Source`); it is made once.
+    """The module that `factory`, a function at the top of a file, makes for these arguments (`Source`).
 
-    `kind` (an identifier) begins its file's name. The code has instructions of `level` alone, as on machines without
-    higher ones; without a level all that this machine has. With `cache=False` no file is read or written. Open sizes
-    among the arguments become plain numbers: there is code for what they are assumed to be. What is not `wanted` is
-    compiled when it is (`Module.want`), or when a process that compiles has nothing else to do.
+    It is made once.
+
+    `kind` (an identifier) begins the name of its file. The code uses the instructions of `level` only; without a level
+    it uses all that the machine has. With `cache=False` no file is read or written. Open sizes among the arguments
+    become the numbers that are assumed for them. A module that is not `wanted` is compiled when it becomes so
+    (`Module.want`), or when a compiling process has nothing else to do.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")

@@ -1,4 +1,4 @@
-"""Object code into memory: LLVM links what `codegen` made, now or in an earlier process, on every kind of machine."""
+"""Loading of object code into memory: LLVM links the output of `codegen`, from this process or an earlier one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ llvm_lock = Lock(fork_waits=True)
 """Held while this process is in LLVM or Numba, whose own locks do not survive a fork."""
 _numbers = count()
 _loaded: list[object] = []
-"""Code stays in memory for as long as the process lives: plans hold its addresses."""
+"""Loaded code, which stays in memory until the process ends, since plans hold its addresses."""
 
 
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
@@ -37,7 +37,7 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
 
 @cache
 def _linker() -> Any:
-    """LLVM's JITLink, which gives an object one piece of memory: its code reaches its constants within 2 GB."""
+    """LLVM's JITLink, which puts an object into one piece of memory: its code is within 2 GB of its constants."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

@@ -1,8 +1,8 @@
-"""Records: argument blocks of kernels, whose fields of 8 bytes have names for who fills them in and for who reads them.
+"""Records: the layouts of kernels' argument blocks, whose fields of 8 bytes have names, in planning and in kernel code.
 
 With `GATHER = Record(...)` and `view = GATHER.view` at the top of its file a kernel says `a = view(args)`, then
 `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds are read before the
-loop: LLVM would read a field again after each store that might be to it.
+loop: LLVM would read a field again after each store that might have changed it.
 """
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Record:
 
 
 def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
-    """The named words of an argument block with these values. Raises KernelError for a name that it has not."""
+    """The named words of an argument block with these values set. Raises KernelError for an unknown name."""
     if unknown := values.keys() - words.keys():
         raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
     return {**words, **values}

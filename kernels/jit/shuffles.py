@@ -7,7 +7,7 @@ from graphq.kernels.jit.values import Value
 
 
 def transpose_tiles(rows: list[Value]) -> list[Value]:
-    """Emit the transposes of the n x n elements in each n lanes of n vectors: log2(n) perfect shuffles of the rows."""
+    """Emit the transposes of all n x n blocks that n vectors contain, by log2(n) perfect shuffles of the vectors."""
     n, lanes = len(rows), rows[0].type.count
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
@@ -17,12 +17,12 @@ def transpose_tiles(rows: list[Value]) -> list[Value]:
 
 
 def columns_of(rows: Sequence[Value]) -> list[Value]:
-    """Emit the four columns of eight rows of four lanes."""
+    """Emit the four columns of a matrix of eight rows and four columns."""
     return transpose_tiles([rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
 
 
 def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
-    """Emit one vector of lanes `places` (vector, lane), by a shuffle for each vector after the first."""
+    """Emit one vector of the lanes at `places` (vector, lane), by a shuffle for each vector after the first."""
     n = vectors[0].type.count
     out = vectors[0]
     lanes = [lane if k == 0 else 0 for k, lane in places]
@@ -34,7 +34,7 @@ def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Val
 
 
 def repeated(x: Value, multiplier: int, lanes: int) -> Value:
-    """Emit each lane `multiplier` times, `lanes` in all."""
+    """Emit a vector of `lanes` lanes in which each lane of `x` is repeated `multiplier` times."""
     if lanes <= multiplier:
         return x.splat(lanes)
     return x if multiplier == 1 else x.shuffle(x, [k // multiplier for k in range(lanes)])

@@ -3,13 +3,13 @@
     row = (g & 7) + rows
     (first + row * stride).prefetch()
 
-An operator emits an instruction where the builder stands; Python numbers become constants of the other operand's type,
+An operator emits an instruction at the builder's position; Python numbers become constants of the other operand's type,
 in every lane of a vector. Operators on constants alone give constants, and emit nothing. Addresses are 64-bit integers,
 and offsets bytes.
 
-Integers have no signs in LLVM, so the operation says how it reads them: `//`, `>>`, `<`, `<=`, `>`, `>=` and `sext` as
-signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero. Comparisons of
-floats are ordered: false where one is NaN.
+LLVM's integer types have no sign, so the operation says whether it reads them as signed: `//`, `>>`, `<`, `<=`, `>`,
+`>=` and `sext` as signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero.
+Comparisons of floats are ordered: false where one is NaN.
 """
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FLOATS = (ir.HalfType, ir.FloatType, ir.DoubleType)
 Type: TypeAlias = ir.Type
 Operand: TypeAlias = "Value | int | float"
 F32Value: TypeAlias = "Value"
-"""An f32, where an annotation tells compiled code what it passes (`deferred.emits`)."""
+"""The type of an f32 in annotations of functions for compiled code (`deferred.emits`)."""
 
 
 def element(kind: Type) -> Type:
-    """The type of a lane: of a vector its element's, else the type itself."""
+    """The element type of a vector type; any other type itself."""
     return kind.element if isinstance(kind, ir.VectorType) else kind
 
 
@@ -57,7 +57,7 @@ def c64(number: int) -> Value:
 
 
 def raw(x: object) -> Any:
-    """What llvmlite takes for a value, or for a list of them."""
+    """The llvmlite object of a value, or of each value of a list; anything else as it is."""
     if isinstance(x, Value):
         return x.ir
     return [raw(y) for y in x] if isinstance(x, list | tuple) else x
@@ -91,7 +91,7 @@ class Value:
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
-        """Emit an instruction, by the builder of any operand that has one; of constants alone compute it."""
+        """Emit an instruction, by the builder of the first operand that has one. Constants alone are folded."""
         operands = (self, *args)
         for x in operands:
             if isinstance(x, Value) and x.builder is not None:
@@ -197,7 +197,7 @@ class Value:
         return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:
-        """`x` where this bool is true, else `y`, of which a number takes the other's type."""
+        """`x` where this bool is true, else `y`. One of them may be a number, which takes the other's type."""
         typed = x if isinstance(x, Value) else y
         assert isinstance(typed, Value)
         return self._emit("select", typed._of(x), typed._of(y))
@@ -206,24 +206,24 @@ class Value:
         return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
-        """Signed integers as wider ones. In this and the next conversions `kind` is a lane's type, or the vector's."""
+        """Sign-extend integers. In this and the next conversions `kind` is the type of a lane or of the vector."""
         return self._to("sext", kind)
 
     def zext(self, kind: Type) -> Value:
-        """Unsigned integers as wider ones."""
+        """Zero-extend integers."""
         return self._to("zext", kind)
 
     def trunc(self, kind: Type) -> Value:
-        """Integers cut to the low bits that the narrower type `kind` holds."""
+        """Truncate integers to the low bits that the narrower type `kind` holds."""
         return self._to("trunc", kind)
 
     def to_float(self, kind: Type) -> Value:
-        """Signed integers, or other floats, as floats, to nearest even."""
+        """Convert signed integers or other floats to floats, rounded to nearest even."""
         wider = FLOATS.index(type(element(kind))) > FLOATS.index(type(element(self.type))) if self.is_float else None
         return self._to("sitofp" if wider is None else "fpext" if wider else "fptrunc", kind)
 
     def to_int(self, kind: Type) -> Value:
-        """Floats as signed integers, towards zero."""
+        """Convert floats to signed integers, rounded towards zero."""
         return self._to("fptosi", kind)
 
     def as_type(self, kind: Type) -> Value:
@@ -241,7 +241,7 @@ class Value:
         return x
 
     def load_invariant(self, kind: Type, align: int = 1) -> Value:
-        """Load what no kernel writes while it runs: such a load may leave loops that also store."""
+        """Load memory that no kernel writes while it runs, so that LLVM may move the load out of loops that store."""
         x = self.load(kind, align)
         x.ir.set_metadata("invariant.load", self._b.module.add_metadata([]))
         return x
@@ -261,16 +261,16 @@ class Value:
         self._b.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
 
     def prefetch(self, level: int = 1) -> None:
-        """Bring the line of this address into the caches from `level` on; an invalid one takes time but is no fault."""
+        """Prefetch the cache line of this address into the caches from `level` on; an invalid address is no fault."""
         place = self.pointer(I8)
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
-        """The integer as what an empty piece of assembly made of it, so that LLVM knows nothing of it."""
+        """Pass the integer through an empty piece of assembly, so that LLVM can conclude nothing about its value."""
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
-        """LLVM's function of this name (fma, sqrt, rint, ...) of this float, or vector of them, and others."""
+        """Call LLVM's function of this name (fma, sqrt, rint, ...) with this float, or vector of floats, and others."""
         kind = self.type
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
         b = next((x.builder for x in (self, *others) if x.builder is not None), None)
@@ -279,7 +279,7 @@ class Value:
         return b.call_named(f"llvm.{name}.{lanes}{element(kind).intrinsic_name}", kind, self, *others)
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
-        """Say what this value, a phi, is after a block."""
+        """Add the value that this phi has after `block`."""
         self.ir.add_incoming(raw(self._of(value)), block)
 
     def lane(self, number: Operand) -> Value:
@@ -287,11 +287,14 @@ class Value:
         return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
-        """A shuffle: the elements `lanes` of this vector and the next operand, which is numbered after this one."""
+        """A shuffle.
+
+        The elements `lanes` of this vector and of the next operand, whose elements are numbered after this one's.
+        """
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
-        """A vector with the value in every lane; the value itself for one lane."""
+        """A vector with the value in every lane; for one lane the value itself."""
         if lanes == 1:
             return self
         if self.builder is None:
@@ -308,7 +311,7 @@ class Builder:
         self.ir = builder
 
     def __getattr__(self, name: str) -> Any:
-        """A method of llvmlite's builder, with Values for its values; or its block, module or function."""
+        """A method of llvmlite's builder that takes and returns Values; or its block, module or function."""
         attribute = getattr(self.ir, name)
         if not callable(attribute):
             return attribute
@@ -328,7 +331,10 @@ class Builder:
         return Value(self, self.ir.call(raw(function), raw(args)))
 
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
-        """Call the LLVM intrinsic of this full name (llvmlite cannot mangle vector types), which gives a `kind`."""
+        """Call the LLVM intrinsic of this full name, whose result has type `kind`.
+
+        Llvmlite cannot mangle vector types.
+        """
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 
@@ -342,7 +348,7 @@ def joined(lanes: Sequence[Value]) -> Value:
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """x where x < y, else y: so y where one of two floats is NaN. Integers are signed, and one is a Value at least."""
+    """x where x < y, else y; so y if one of two floats is NaN. Integers are signed; at least one operand is a Value."""
     if not isinstance(x, Value):
         assert isinstance(y, Value)
         x = y._of(x)
@@ -361,7 +367,7 @@ _FOLDED: dict[str, Callable[..., np.ndarray]] = {
     ">=": np.greater_equal, "==": np.equal, "!=": lambda x, y: (x < y) | (x > y),
     "sext": lambda x: np.where(x, -1, 0) if x.dtype == np.bool_ else x,
     **dict.fromkeys(("zext", "trunc", "sitofp", "fptosi", "fpext", "fptrunc"), lambda x: x)}
-"""What instructions compute. NumPy's integers wrap as LLVM's."""
+"""The NumPy functions that compute instructions on constants. NumPy's integers wrap as LLVM's do."""
 _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
@@ -383,7 +389,7 @@ def _lanes(x: ir.Constant) -> np.ndarray:
 
 
 def _folded(name: str, *args: Any) -> Value:
-    """What an instruction gives of constants. Raises TypeError for one that has to be emitted."""
+    """Compute an instruction on constants. Raises TypeError for an instruction that has to be emitted."""
     how = args[0] if isinstance(args[0], str) else name
     if how not in _FOLDED:
         raise TypeError(f"{name} of constants alone needs a builder")

@@ -1,8 +1,9 @@
 """x86 instructions that kernels emit, each with an emulation of the same meaning in plain LLVM IR.
 
 `b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks its
-instruction: so every kernel is tested on every machine. Operand types of LLVM's intrinsics move between releases
-(vpdpbusd takes <64 x i8> operands now); the old forms used here are upgraded by LLVM when it parses the module.
+instruction, so that every kernel can be tested on every machine. Operand types of LLVM's intrinsics move between
+releases (vpdpbusd takes <64 x i8> operands now); the old forms used here are upgraded by LLVM when it parses the
+module.
 """
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ S32X16 = vector(I32, 16)
 
 
 def interleave(rows: Sequence[Value], lanes: int) -> Value:
-    """Weave 1, 2 or 4 rows of `lanes` elements: of every place the first row's, the second's and so on."""
+    """Interleave 1, 2 or 4 rows of `lanes` elements.
+
+    The first element of every row comes first, then the second of every row, and so on.
+    """
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
     bits = rows[0].type.count // lanes * rows[0].type.element.width
     while len(rows) > 1:
@@ -33,10 +37,12 @@ def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> V
 
 
 class Loop:
-    """`for k in range(count)` in IR as a context manager; `carried` are values that every turn replaces by `update`.
+    """`for k in range(count)` in IR as a context manager.
 
-    Inside, `.k` is the counter and `.values` the carried values; after the loop `.values` are the last ones (the
-    first ones when count <= 0).
+    `carried` are values that `update` replaces in every iteration.
+
+    Inside, `.k` is the counter and `.values` are the carried values. After the loop `.values` are the final ones (the
+    initial ones if count <= 0).
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
@@ -58,7 +64,7 @@ class Loop:
         return self
 
     def update(self, values: Sequence[Value]) -> None:
-        """Set the carried values of the next turn."""
+        """Set the carried values for the next iteration."""
         self.new = list(values)
 
     def __exit__(self, *_: object) -> None:
@@ -71,10 +77,12 @@ class Loop:
 
 
 def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
-    """Emit vpdpbusd: acc, 16, 8 or 4 lanes of s32, plus the sums of four products u8 * s8; a, w are bytes likewise.
+    """Emit vpdpbusd: add the sums of four products u8 * s8 to `acc`, which has 16, 8 or 4 lanes of s32.
 
-    Sums wrap. Of 8 lanes LLVM takes the form that the CPU has, that of AVX-VNNI or of AVX-512. `signed` (emulation
-    only) takes `a` as s8, as tdpbssd does.
+    `a` and `w` are bytes.
+
+    Sums wrap. For 8 lanes LLVM takes the form that the CPU has, of AVX-VNNI or of AVX-512. `signed` (emulation only)
+    takes `a` as s8, as tdpbssd does.
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
@@ -88,8 +96,9 @@ def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False,
 def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     """Emit vpxord of s32 lanes and one number.
 
-    As assembly, whose parser `codegen` initialises: by itself LLVM flips scalars before it broadcasts them, which costs
-    two instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4: 1.8 times faster, of 12 x 32 1.3.
+    It is emitted as assembly, whose parser `codegen` initialises: otherwise LLVM flips scalars before it broadcasts
+    them, which costs two instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4 get 1.8 times
+    faster, of 12 x 32 1.3 times.
     """
     if emulated:
         return x ^ bits
@@ -112,7 +121,10 @@ def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate; a, w are as `dot_u8s8`'s."""
+    """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate.
+
+    `a` and `w` are as in `dot_u8s8`.
+    """
     s16 = vector(I16, 2 * a.type.count)
     if not emulated:
         name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
@@ -123,7 +135,7 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
-    """Call a function of 64-bit integers that `emit` makes, once in a module: what is emulated is long."""
+    """Call a function of 64-bit integers that `emit` makes once in a module, since emulations are long."""
     function = b.module.globals.get(name)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
@@ -174,7 +186,7 @@ def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bo
 class Tiles:
     """The AMX instructions on the eight tile registers of 16 rows x 64 bytes, or their emulation in memory.
 
-    `state` is the address of a tile configuration (64 bytes, rows of tile t in byte 48 + t). When emulated the tile
+    `state` is the address of a tile configuration (64 bytes, rows of tile t in byte 48 + t). The emulated tile
     registers follow it, 1024 bytes each.
     """
 
@@ -201,13 +213,13 @@ class Tiles:
         shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
     def load(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tileloadd: load rows of 64 bytes, `stride` bytes apart; a stride of 0 repeats one row."""
+        """Emit tileloadd: load rows of 64 bytes that are `stride` bytes apart; a stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tilestored: store the configured rows, 64 bytes each, `stride` bytes apart."""
+        """Emit tilestored: store the configured rows, 64 bytes each, at addresses `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)

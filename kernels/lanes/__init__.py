@@ -1,1 +1,1 @@
-"""The expression compiler: what a kernel computes for each output element, in NumPy and as vector code."""
+"""The expression compiler: expressions of output elements, evaluated in NumPy and compiled to vector code."""

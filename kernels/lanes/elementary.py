@@ -1,9 +1,9 @@
 """Functions of f32 made of basic operations, so that every instruction set and NumPy give the same bits.
 
-Each is at most 2 ulp from the exact value over all of f32, subnormal results included, and softplus, mish and the
-gelus 3 to 5.1 (measured by tests/kernels/lanes/test_elementary.py); NaN gives NaN. exp and erf are MLAS's (ONNX
-Runtime), bit for bit where it has fused multiply-adds; the other polynomials are Cephes' (S. Moshier), those of
-gelu_erf and softplus minimax fits made for this file.
+Each is at most 2 ulp from the exact value over all of f32, subnormal results included; softplus, mish and the gelus are
+at most 3 to 5.1 ulp from it (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp and erf are the
+functions of MLAS (ONNX Runtime), bit for bit where MLAS has fused multiply-adds. The other polynomials are from Cephes
+(S. Moshier), except for gelu_erf and softplus, whose minimax fits were made for this file.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LN2_HIGH = 0.693359375  # few bits: a product with a whole number below 2**15 i
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0
-"""1.5 * 2**23: f32 there are whole numbers."""
+"""1.5 * 2**23: adding it rounds an f32 to a whole number, since f32 of this size are whole numbers."""
 _ROUNDS_BITS = 0x4B400000
 
 
@@ -57,7 +57,7 @@ def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) = 2**n * (high + low'): (high, low', n as s32); high alone is within 0.7 ulp."""
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
-    p = (rest - (first - 1.0)) + p  # what the first sum lost goes into the second
+    p = (rest - (first - 1.0)) + p  # the rounding error of the first sum goes into the second
     high = first + p
     return high, p - (high - first), n
 
@@ -143,13 +143,13 @@ def _split(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _step(x: Expr, rest: Expr) -> Expr:
-    """Give x above zero and 0 below, less `rest`, which is 0 at infinities; NaN at -inf, as x * 0 is there."""
+    """x above zero and 0 below, less `rest`, which is 0 at infinities. NaN at -inf, since x * 0 is NaN there."""
     return select(x < 0.0, x * 0.0, x) - rest
 
 
 @define("f32 -> f32")
 def gelu_erf(x: Expr) -> Expr:
-    """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, as the formula says."""
+    """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, as the formula gives."""
     # x * Phi(x) = max(x, 0) - t * Phi(-t), t = |x|; Phi(-t) = exp(-t**2 / 2) * P(u), u = 1 / (t + 2.5): P fitted to all
     # t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
     t = minimum(14.42, _absolute(x))
@@ -166,7 +166,7 @@ def gelu_erf(x: Expr) -> Expr:
 
 @define("f32 -> f32")
 def gelu_tanh(x: Expr) -> Expr:
-    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, as the formula says."""
+    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, as the formula gives."""
     # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)), t = |x|, a = c * t * (t**2 + 1 / 0.044715); t**2, the
     # sum, the product with t and that with c are kept in two parts each.
     t = minimum(10.8, _absolute(x))
@@ -181,13 +181,13 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def gelu(x: Expr, *, mode: str) -> Expr:
-    """The gelu of a mode of the operation."""
+    """The gelu that the operation's attribute `mode` names."""
     return gelu_erf(x) if mode == "gelu_erf" else gelu_tanh(x)
 
 
 @define("f32 -> f32")
 def mish(x: Expr) -> Expr:
-    """x * tanh(log(1 + exp(x))); NaN at -inf, as the formula says."""
+    """x * tanh(log(1 + exp(x))); NaN at -inf, as the formula gives."""
     # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2); above zero both sides divided by e**2.
     negative = x < 0.0
     high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
@@ -227,7 +227,7 @@ def hard_sigmoid(x: Expr, alpha: Expr, beta: Expr) -> Expr:
 
 @define("f32 -> f32")
 def hard_swish(x: Expr) -> Expr:
-    """x * max(0, min(1, x / 6 + 1/2)), x times f32(1/6); NaN at -inf, as the formula says."""
+    """x * max(0, min(1, x / 6 + 1/2)), computed with x * f32(1/6); NaN at -inf, as the formula gives."""
     return x * hard_sigmoid(x, const(1 / 6), const(0.5))
 
 
@@ -242,7 +242,9 @@ RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": 
 
 
 def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to `dtype`, NaN -> zp; an s32 to be stored as `dtype`, see `quantized`.
+    """Saturate rint(y * inv_scale) + zp to `dtype`; NaN gives zp.
+
+    The result is an s32 for a store of `dtype` (see `quantized`).
 
     `zp` is a whole number in the range of `dtype`, as f32.
     """
@@ -252,7 +254,10 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 
 @define("f32 f32 f32 f32 f32 -> s32")
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size; NaN -> zp in 16 low bits."""
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size.
+
+    For NaN the low 16 bits are zp.
+    """
     # Clipping q to whole bounds before rounding is the same as saturating after it, and makes the conversion safe;
     # rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
     # operand and converts to -2**31, whose low bits are 0: a test for it made requantizing a tenth slower.
@@ -270,12 +275,15 @@ def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, d
 
 
 QUOTIENTS = (2.0**-100, 2.0**100)
-"""Scales whose quotients `quantize_quotient` rounds as a division: all roundings are those of normal numbers."""
+"""Scales for which `quantize_quotient` rounds as a division does.
+
+Within them, all its roundings are of normal numbers.
+"""
 
 
 @define("f32 f32 f32 f32 f32 f32 -> s32")
 def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Quantize y as `quantize_to` does, but divide by the scale, rounding the quotient once."""
+    """Quantize y as `quantize_to` does, but divide by the scale, and round the quotient once."""
     # Markstein's theorem: t is near the quotient, its rest exact by fma, and the correction rounds correctly. Of 16
     # lanes a division takes 10 cycles on Zen 4, 16 on Xeons with AMX, these operations 2. y is clipped to what becomes
     # lo and hi, as infinities would leave no rest. A quotient so small that its rest is not exact rounds to 0 anyway.
@@ -285,14 +293,17 @@ def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Ex
 
 
 def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
-    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, from 0.5 at a tie."""
+    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
+
+    At a tie this is 0.5 or more.
+    """
     lo, hi = RANGES[dtype]
     return op("tie", y, inv_scale, zp, lo, hi, slope)
 
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
 def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
-    """Compute `near_tie`; NaN of a NaN."""
+    """How near to a tie a quantize to [lo, hi] rounds y, as `near_tie`; NaN gives NaN."""
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 
@@ -304,13 +315,13 @@ def saturate(x: Expr, lowest: Expr) -> Expr:
 
 
 def quantized(x: Expr, dtype: str) -> Expr:
-    """The number that a store of the result of `quantize` as `dtype` keeps: its low bits."""
+    """The number that remains when the result of `quantize` is stored as `dtype`: its low bits."""
     bits = 8 * STORAGE[dtype].itemsize
     return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
 
 
 def unquantized(x: Expr) -> tuple[Expr, str] | None:
-    """What `quantized` was given where it made x, of 8 bits; None for any other."""
+    """The argument and the 8-bit type of the call of `quantized` that made x; None for any other expression."""
     if x.op == "and" and x.args[1].value == 0xFF:
         return x.args[0], "u8"
     if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:
@@ -330,7 +341,7 @@ def round_bf16(x: Expr) -> Expr:
 
 @define("s32 -> f32")
 def f16_value(bits: Expr) -> Expr:
-    """Give the number whose f16 bits these are (0 to 0xFFFF), for CPUs that cannot convert."""
+    """The number with these f16 bits (0 to 0xFFFF), for CPUs that cannot convert."""
     # The 15 bits of size, moved to f32's place, are the number times 2**-112, for subnormals too; the product is exact.
     moved = op("shl", op("and", bits, 0x7FFF), 13)
     special = moved >= 0x0F800000  # inf and NaN
@@ -340,7 +351,7 @@ def f16_value(bits: Expr) -> Expr:
 
 @define("f32 -> s32")
 def f16_bits(x: Expr) -> Expr:
-    """Give the bits of the nearest f16, ties to even, for CPUs that cannot convert."""
+    """The bits of the nearest f16, ties to even, for CPUs that cannot convert."""
     bits = op("as_s32", x)
     size = op("and", bits, 0x7FFFFFFF)
     odd = op("and", op("shr", size, 13), 1)

@@ -1,4 +1,6 @@
-"""Lane-wise expressions: what a kernel computes per output element, stated once and evaluated twice.
+"""Lane-wise expressions.
+
+An expression states once how a kernel computes an output element; NumPy and machine code evaluate it.
 
 An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation; `stores.evaluate` is its
 meaning in NumPy, `vector.emit` its machine code. Both do the same operations in the same order, so results are equal
@@ -24,7 +26,7 @@ from graphq.errors import KernelError
 
 Number: TypeAlias = float | int | bool
 ExprLike: TypeAlias = "Expr | float | int"
-"""What the operators of expressions take: a number stands for a constant."""
+"""The operand type of expressions' operators: a number stands for a constant."""
 
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
@@ -40,9 +42,9 @@ BYTES = ("s8", "u8")
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class Expr:
-    """A node: `op` is "acc", "load", "const", a basic operation or a definition; made only by the functions below.
+    """A node: `op` is "acc", "load", "const", a basic operation or a definition. Only the functions below make nodes.
 
-    `value` of a load is (slot, storage dtype, kind), of a const its number.
+    The `value` of a load is (slot, storage dtype, kind), that of a const its number.
     """
 
     op: str
@@ -95,7 +97,10 @@ class Expr:
 
 @dataclass(frozen=True)
 class Basic:
-    """A basic operation: its result type per argument types ("f32 f32 -> f32, ...") and its meaning in NumPy."""
+    """A basic operation: its meaning in NumPy, and its types.
+
+    `types` gives the result type for each list of argument types ("f32 f32 -> f32, ...").
+    """
 
     types: str
     numpy: Callable[..., Any]
@@ -127,7 +132,7 @@ def _logical_shift(x: Any, n: Any) -> Any:
 
 
 def fused(a: Any, b: Any, c: Any) -> np.ndarray:
-    """Give a * b + c of f32, rounded once."""
+    """a * b + c of f32, rounded once."""
     # The product of two f32 is exact in f64. So is the error of the sum (Knuth's TwoSum), which says on which side the
     # exact sum lies; where it is not 0, even sums move to their odd neighbour there. An odd f64 is no tie of f32: the
     # last rounding is that of the exact sum, subnormals included (Boldo and Melquiond, round to odd).
@@ -205,7 +210,7 @@ _LOCK = Lock()
 
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
-    """Find or make the one node of this content."""
+    """The one node with these contents; it is made if it does not exist."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # which tells -0.0 from 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
@@ -215,15 +220,15 @@ def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Ex
 
 
 def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
-    """Give the accumulator of the kernel's anchor (matmul, convolution, pool)."""
+    """The accumulator of the kernel's anchor (matmul, convolution, pool)."""
     return make("acc", (), dtype)
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
-    """Give operand `slot` of storage type `dtype`: s8 and u8 arrive as s32, bf16 and f16 as f32, exactly.
+    """The load of operand `slot`, of storage type `dtype`: s8 and u8 arrive as s32, bf16 and f16 as f32, exactly.
 
     `kind` is "vector" (an element per output), "row" (one per row), "column" (one per column), "scalar" (one for all)
-    or, of s8 and u8, "table": 256 elements for "lookup", which takes the one that the low byte of its index says.
+    or, of s8 and u8, "table": 256 elements for a "lookup", whose index is the low byte of its operand.
     """
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
@@ -232,7 +237,7 @@ def load(slot: int, dtype: str, kind: str) -> Expr:
 
 
 def const(value: Number, dtype: str = "f32") -> Expr:
-    """Give a number, rounded to f32 when `dtype` is "f32"."""
+    """A constant, rounded to f32 if `dtype` is "f32"."""
     if dtype == "f32":
         with np.errstate(over="ignore"):
             return make("const", (), dtype, float(np.float32(value)))
@@ -257,7 +262,10 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 @cache
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
-    """The types of an operation's arguments and result, for arguments of these types, None for numbers."""
+    """The types of an operation's arguments and result.
+
+    `argument_types` has the types of the arguments given, None for numbers.
+    """
     if name in BASIC:
         rules = BASIC[name].results
     elif name in DEFINITIONS:
@@ -271,13 +279,16 @@ def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str
 
 
 def _fit(argument_types: tuple[str | None, ...], types: tuple[str, ...]) -> bool:
-    """Whether arguments of these types, None for numbers, can be of `types`."""
+    """Whether arguments of `argument_types` can be of `types`; None stands for a number, which fits any type."""
     return len(argument_types) == len(types) and all(
         a is None or a == t for a, t in zip(argument_types, types, strict=True))
 
 
 def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
-    """Make a function of expressions a `Definition` of its name, `types` as in "f32 f32 -> f32"."""
+    """Make a function of expressions a `Definition` with the function's name.
+
+    `types` are written as in "f32 f32 -> f32".
+    """
     args, result = types.split("->")
 
     def register(body: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -312,7 +323,7 @@ def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 @lru_cache(maxsize=512)
 def walk(*exprs: Expr) -> tuple[Expr, ...]:
-    """Every node once, arguments before users; no recursion, as chains may be long."""
+    """Every node once, arguments before users. It does not recurse, as chains may be long."""
     seen: set[Expr] = set()
     in_order: list[Expr] = []
     todo: list[Expr | None] = [*exprs[::-1]]  # None: the arguments of the last of `open_` are done
@@ -333,7 +344,10 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """`expr` with the nodes in `new` replaced; `done` holds what is known of other expressions, and takes more."""
+    """`expr` with the nodes in `new` replaced.
+
+    `done` has the results for expressions seen before, and new ones are added.
+    """
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():
         if node not in done:

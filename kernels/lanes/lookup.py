@@ -1,6 +1,6 @@
 """Look-ups in tables of 256 bytes, for all lanes of a vector at a time.
 
-The table lies in registers where the CPU permutes bytes by bytes (AVX-512 VBMI), else in memory.
+The table lies in registers if the CPU can permute bytes by bytes (AVX-512 VBMI), else in memory.
 """
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LINE = 64
 
 
 def permutes(lanes: int) -> bool:
-    """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks 64 bytes up in 128."""
+    """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks up 64 bytes at once in 128."""
     return lanes == 16 and isa.has("avx512vbmi")
 
 
 def least_saved(lanes: int) -> int:
-    """The fewest operations of a chain that a look-up is worth: about its own instructions."""
+    """The shortest chain of operations for which a look-up is worth its own instructions."""
     return 8 if permutes(lanes) else 3 * lanes
 
 
 class LookupTable(NamedTuple):
-    """A table of `dtype` at `address`, and its quarters where they lie in registers."""
+    """A table of `dtype` at `address`, and its four quarters if they lie in registers."""
 
     dtype: str
     address: Value
@@ -34,14 +34,14 @@ class LookupTable(NamedTuple):
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
-        """Emit the loads, which may leave loops."""
+        """Emit the loads, which LLVM may move out of loops."""
         kind = vector(I8, _LINE)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
 
 
 def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit the bytes at the low bytes of `index`, s32 in each lane."""
+    """Emit the look-up of the low byte of each s32 lane of `index`."""
     if lanes == 1:
         return (table.address + index.trunc(I8).zext(I64)).load(I8)
     index = index.trunc(vector(I8, lanes))
@@ -54,9 +54,9 @@ def _permuted(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value
 
 
 def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
-    """Emit the bytes at the 64 bytes of `index`, of a table in registers.
+    """Emit the look-up of 64 bytes `index` in a table that lies in registers.
 
-    The low seven bits of an index look up in both halves of the table, the eighth selects one of the two.
+    The low seven bits of an index look up in both halves of the table, the eighth bit selects one of the two results.
     """
     kind = vector(I8, _LINE)
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])

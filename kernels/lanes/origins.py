@@ -1,7 +1,7 @@
 """Which values an expression is a function of, and which of these are bytes.
 
-A function of a single byte can be a table of 256 entries: `family.tables` makes them. `ties`, which looks for
-quantizes, leaves alone what lies within such a function.
+A function of a single byte can be a table of 256 entries: `family.tables` makes them. `ties`, which looks for quantizes
+near rounding ties, skips quantizes within such a function.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Origins = Mapping[Expr, frozenset[Expr]]
 
 
 def byte_type(x: Expr) -> str | None:
-    """The storage type of an s32 that is a byte and varies: one that is loaded, or a quantize's result; else None."""
+    """The storage type of an s32 that is a varying byte, loaded or the result of a quantize; None for any other."""
     if x.op == "load":
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
     number_and_type = elementary.unquantized(x)
@@ -22,9 +22,9 @@ def byte_type(x: Expr) -> str | None:
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
-    """For each node of `exprs` the nodes that it is a function of, besides those in `known`.
+    """For each node of `exprs` the nodes that it is a function of, besides the nodes in `known`.
 
-    Of a node in `bytes_` it is the one byte that decides it, or the node itself.
+    For a node in `bytes_` this is the one byte that decides it or, if there is none, the node itself.
     """
     of: dict[Expr, frozenset[Expr]] = {}
     for node in walk(*exprs):
@@ -38,7 +38,7 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
 
 
 def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
-    """Whether x is a function of one byte, or of none, besides what is in `known`."""
+    """Whether x is a function of at most one byte, besides the nodes in `known`."""
     bytes_ = {node for node in walk(x) if byte_type(node) is not None}
     decides = origins(x, bytes_=bytes_, known=known)[x]
     return len(decides) <= 1 and decides <= bytes_

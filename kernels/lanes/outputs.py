@@ -1,8 +1,8 @@
-"""Functions of a Store that block functions call by address: so loops are compiled once, not once per Store.
+"""Functions of a Store that block functions call by address, so that loops are compiled once, and not for each Store.
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. Where the Store has a second look, `exact` and `rewrite` are those of its other
-forms, and the others are its factors of a column. A call takes 2 ns.
+`store_code.epilogue` of the Store. If the Store has a second look (outputs near a rounding tie, computed again),
+`exact` and `rewrite` are its other forms, and the remaining functions give its factors of a column. A call takes 2 ns.
 """
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from graphq.kernels.lanes.stores import Store
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
-"""The table: the functions' addresses, 0 for those that a Store has not, and the lanes of the first two."""
+"""The table: addresses of functions, 0 for a function that the Store does not have, and the lanes of the first two."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
 @njit
 def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int, entries: int,
            count: int, frame: int) -> None:
-    """Write a tile's outputs, and hand over those that need a second look; `count` of them where the tile wrote, or -1.
+    """Write a tile's outputs, and hand over the outputs that need a second look.
 
-    The other arguments are fields of a `second_look.LOOK`.
+    `count` is their number if the tile function has written the outputs, else -1. The other arguments are fields of a
+    `second_look.LOOK`.
     """
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)
@@ -38,12 +39,15 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
 
 
 def packs(lanes: int, store: Store) -> bool:
-    """Whether bytes of a Store's outputs are packed four vectors at a time."""
+    """Whether a Store's outputs of bytes are packed four vectors at a time."""
     return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes).name)
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
-    """Make the module that writes the outputs of a Store, vectors of `lanes` at a time; `packed` as `packs` says."""
+    """Make the module that writes the outputs of a Store, vectors of `lanes` at a time.
+
+    `packed` is the answer of `packs`.
+    """
     functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packed)}
     if store.second_look is not None:
         functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
@@ -53,7 +57,7 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
 
 
 def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
-    """The STORE_FUNCTIONS of a Store for vectors of a level, 0 for a function that it lacks; `cache`: kept on disk."""
+    """The STORE_FUNCTIONS of a Store for vectors of a level. With `cache` the module is kept on disk."""
     lanes = level.lanes
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level.base,

@@ -1,7 +1,8 @@
-"""Outputs that a kernel computes once more: what it hands over, and to whom.
+"""Second looks: outputs that are computed once more from another accumulator, since they lie near a rounding tie.
 
-A Store may say of a group of outputs that they need a second look; `outputs.write` leaves an entry for each such group.
-A kernel hands the entries of a tile over by `look_again`. Who looks is registered; neither knows of the other.
+A Store has a test for such outputs; `outputs.write` leaves an entry for each group of outputs that has one. A kernel
+hands the entries of a tile over by `look_again`. The function that recomputes them is registered here, so that kernels
+and `ties` do not know each other.
 """
 from __future__ import annotations
 
@@ -16,18 +17,19 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.stores import Store
 
 HEAD = ("functions", "again", "terms", "layout")
-"""The first fields of the argument blocks of kernels that write outputs of a Store: the addresses of its table of
-functions (`outputs`) and, where some outputs need a second look, of who looks and of what `operands.sum_terms` says;
-and the number of the layout in which the kernel finds activations, in `operands.tile_frame.LAYOUTS`."""
-LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
-"""A tile, some of whose outputs need a second look.
+"""The first fields of the argument blocks of kernels that write outputs of a Store.
 
-    args             the argument block
-    batch, row, column    of the tile's first output
-    rows, columns    of the tile
-    sums, stride     its accumulators, and the bytes of a row of them
-    entries          of groups of outputs, as `store_code.epilogue` leaves them
-    frame            what the tile function was called with
+`functions` is the address of the Store's table of functions (`outputs`). If some outputs need a second look, `again` is
+the address of the function that recomputes them, `terms` of the record of `operands.sum_terms`. `layout` is the number
+of the layout of activations in `operands.tile_frame.LAYOUTS`.
+"""
+LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
+"""A tile with outputs that need a second look.
+
+args             the argument block batch, row, column    the indices of the tile's first output rows, columns    the
+size of the tile sums, stride     its accumulators, and the bytes of a row of them entries          the groups of
+outputs to look at, as `store_code.epilogue` leaves them frame            the frame that the tile function was called
+with
 """
 view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes
@@ -36,12 +38,12 @@ _FACTORIES: list[Callable[[], Functions]] = []
 
 
 def register_second_look(factory: Callable[[], Functions]) -> None:
-    """Say who makes the block function `look_again` (LOOK, number of entries)."""
+    """Register the factory of the block function `look_again` (LOOK, number of entries)."""
     _FACTORIES[:] = [factory]
 
 
 def load_second_look(store: Store, level: Level, cache: bool) -> modules.Function | int:
-    """The block function that looks at outputs of a Store, 0 where none needs that."""
+    """The block function that recomputes outputs of a Store; 0 if none needs a second look."""
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES
@@ -51,7 +53,7 @@ def load_second_look(store: Store, level: Level, cache: bool) -> modules.Functio
 @njit
 def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
                entries: int, count: int, frame: int) -> None:
-    """Hand the `count` entries of a tile over (LOOK)."""
+    """Call the registered function for the `count` entries of a tile (LOOK)."""
     look = stack(LOOK_BYTES)
     x = view_look(look)
     x.args = args

@@ -1,7 +1,8 @@
 """LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
 
-Numbers are those of `stores.evaluate`. Whatever the kernel, the argument block has HEADER_WORDS words of its own first;
-then come slots of three words (`records.SLOT`), one for each operand of the Store and one for its output.
+The results are equal to those of `stores.evaluate`. The argument block of any kernel begins with HEADER_WORDS words of
+the kernel's own. Slots of three words (`records.SLOT`) follow, one for each operand of the Store and one for its
+output.
 """
 from __future__ import annotations
 
@@ -38,25 +39,27 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""Rows of a vector of columns that are computed again when one of them may need a second look.
+"""So many rows of a vector of columns are recomputed together when one of them may need a second look.
 
-With 8 ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both at lower levels, as long.
+With 8 rows ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both models at lower levels, take as long.
 """
 PACKED = 4
 """The number of vectors of 16 columns whose outputs fill one vector of 64 bytes."""
 BESIDE, LONG = 4, 16
-"""Vectors that are computed side by side where one takes more operations than LONG.
+"""BESIDE vectors are computed side by side if an output takes more than LONG operations.
 
-The CPU waits for each in turn: gelu and sigmoid take 15 % less time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
+The operations of one vector wait for each other, those of several overlap: gelu and sigmoid take 15 % less time, exp 10
+to 20 % (AVX-512 and AVX2 on a Xeon).
 """
 
 
 @dataclass(frozen=True)
 class SlotOperand:
-    """One slot of the argument block: three words, pointer, table of byte offsets by batch index (or 0), row stride.
+    """An operand in one slot of the argument block: address, table of byte offsets by batch index (or 0), row stride.
 
-    Element (batch, i, j) of a vector operand lies at pointer + table[batch] + i * stride + j * itemsize, of a row
-    operand without the last term, a scalar at pointer. `address` is that of the first element of a block of outputs.
+    Element (batch, i, j) of a vector operand lies at address + table[batch] + i * stride + j * itemsize; for a row
+    operand without the last term; a scalar lies at the address itself. The field `address` is that of the first element
+    of a block of outputs.
     """
 
     address: Value
@@ -86,7 +89,7 @@ class SlotOperand:
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
-    """Say for each node how often it changes: with every vector of outputs, every row, every column, or never."""
+    """How often each node changes: with every vector of outputs, every row, every column, or never."""
     rates: dict[Expr, str] = {}
     for node in nodes:
         if node.op == "acc":
@@ -100,7 +103,7 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 
 
 class Row(NamedTuple):
-    """A row of a block of outputs: the values that are the same in the whole row, and addresses."""
+    """A row of a block of outputs: addresses, and the values that are the same in the whole row."""
 
     values: Emitted
     operands: Mapping[int, Value]  # keys are the slots of the operands
@@ -109,7 +112,7 @@ class Row(NamedTuple):
 
 
 class Entries:
-    """Entries of outputs that need a second look, or may need one, from an address on, and how many there are."""
+    """A list of outputs that need a second look, or may need one, in memory from an address on, and its length."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -118,17 +121,17 @@ class Entries:
         b.store(c64(0), self.count)
 
     def append(self, entry: Value, bits: Value) -> None:
-        """Append an entry: it is stored anyway, and counted if any of the bits is set."""
+        """Append an entry. It is always stored, but counted only if any of the bits is set."""
         count: Value = self.b.load(self.count)
         entry.store(self.address + (count << 3), 8)
         self.b.store(count + bits.ne(0).zext(I64), self.count)
 
 
 class EpilogueEmitter:
-    """The emission of a Store over a block of outputs; accumulators are in memory or registers.
+    """Emits a Store, the epilogue, over a block of outputs, whose accumulators are in memory or in registers.
 
-    `first` is the argument block, and the batch element, row and column of the first output. Entries, of which
-    `epilogue` tells more, go to the address `entries`.
+    `first` is the argument block, and the batch element, row and column of the first output. Entries for the second
+    look (see `epilogue`) are written from the address `entries` on.
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
@@ -152,7 +155,7 @@ class EpilogueEmitter:
         read = partial(SlotOperand.read, builder, first)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if into_acc else read(store.slots, store.dtype, "vector")
-        self.fixed: Emitted = {}  # what is the same for all outputs of the block
+        self.fixed: Emitted = {}  # values that are the same for all outputs of the block
         emit_nodes(builder, self.at("scalar"), self.fixed, lanes, partial(self.broadcast, None))
         self.entries = None if entries is None else Entries(builder, entries)
 
@@ -163,8 +166,8 @@ class EpilogueEmitter:
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
-        Where operands vary by column, or outputs may need a second look, the outer loop is over columns, so that what
-        belongs to a column is loaded once. Else it is over rows, in the order in which outputs lie in memory.
+        The outer loop is over columns if operands vary by column or outputs may need a second look: then values of a
+        column are loaded once. Otherwise it is over rows, the order of the outputs in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -178,9 +181,10 @@ class EpilogueEmitter:
                         self.store_vector(columns, row, values)
 
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
-        """Emit the outputs of all rows at these columns, and entries of those that need or may need a second look.
+        """Emit the outputs of all rows at these columns, and entries for outputs that need or may need a second look.
 
-        The least distance of each lane in a group of rows says so, for one operation a vector.
+        For a group of rows one test decides: each lane keeps its least distance to a tie, which costs one operation a
+        vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:
@@ -209,10 +213,10 @@ class EpilogueEmitter:
                 self.enter_near(columns, first << 16, b.load(place), values)
 
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
-        """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
+        """Store the outputs of a row at these columns. Bytes of four vectors are saturated or looked up together.
 
-        Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
-        takes as many as one of 16.
+        For four vectors, taking the upper halves needs 4 operations; to shift, saturate and narrow needs 4 for each
+        vector. A look-up of 64 bytes takes as many operations as one of 16.
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
@@ -227,9 +231,9 @@ class EpilogueEmitter:
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
 
     def bring_next(self, columns: Columns, row: Row, rows: Value) -> None:
-        """Prefetch operands of the same row and columns of the next block, `rows` further.
+        """Prefetch the operands of the next block, which has the same columns and starts `rows` rows further.
 
-        784 x 512 x 128 of AMX with a residual of 401 KB takes 10 % less time.
+        On AMX, 784 x 512 x 128 with a residual of 401 KB takes 10 % less time.
         """
         for slot, _, kind in self.store.loads:
             if kind == "vector":
@@ -237,7 +241,7 @@ class EpilogueEmitter:
                 (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
     def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
-        """Append an entry of these columns where the least distance of a group of rows is within the band."""
+        """Append an entry for these columns if the least distance of a group of rows is within the band."""
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
         lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)
@@ -249,7 +253,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry of these columns where some need a second look, with their bits."""
+        """Append an entry for these columns, with a bit for each that needs a second look, unless none does."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
@@ -257,7 +261,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
-        """Emit a loop over groups of vectors of columns that belong together, and loops over single ones."""
+        """Emit a loop over groups of vectors of columns that are computed together, then loops over single vectors."""
         b, first = self.builder, self.builder.value(I64, 0)
         if self.wide > 1:
             each = self.wide * self.lanes
@@ -278,7 +282,7 @@ class EpilogueEmitter:
                 yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
 
     def emit_registers(self, rows: Sequence[Sequence[Value]], mask: Value | None = None) -> None:
-        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has."""
+        """Emit the outputs whose sums are in the vectors of `rows`; `mask` selects the first lanes of a row."""
         b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
@@ -298,20 +302,23 @@ class EpilogueEmitter:
                     self.enter_near(columns, c64(top << 16), x, values)
 
     def row(self, r: Value, acc: Value | None = None) -> Row:
-        """Emit what is the same for all outputs of row `r`, whose accumulators are at `acc`."""
+        """Emit the values that are the same for all outputs of row `r`, whose accumulators are at `acc`."""
         values = dict(self.fixed)
         emit_nodes(self.builder, self.at("row"), values, self.lanes, partial(self.broadcast, r))
         operands = {slot: operand.row(r) for slot, operand in self.operands.items()}
         return Row(values, operands, acc if self.out is None else self.out.row(r), acc)
 
     def column(self, columns: Columns) -> Emitted:
-        """Emit what is the same for all outputs of these columns; the values."""
+        """Emit the values that are the same for all outputs of these columns."""
         values = dict(self.fixed)
         emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns, None, None))
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
-        """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
+        """Load an operand into all lanes: that of row `r`, or a scalar if `r` is None.
+
+        A table is loaded as a LookupTable.
+        """
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
@@ -321,9 +328,11 @@ class EpilogueEmitter:
 
     def values_of(self, group: Sequence[Columns], row: Row, per_column: Sequence[Emitted],
                   accs: Sequence[Value] = ()) -> list[Emitted]:
-        """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn.
+        """Compute all nodes of the row at each of these columns.
 
-        `accs` are the accumulators, if they are not in memory.
+        Side by side or, if packed or short, one after another.
+
+        `accs` are the accumulators, unless they are in memory.
         """
         of_group = [{**row.values, **values} for values in per_column]
         leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]
@@ -340,7 +349,10 @@ class EpilogueEmitter:
                       STORAGE[dtype].itemsize)
 
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
-        """Give the accumulators, `acc` or those in memory, or load a vector operand; without a row, a column one."""
+        """The accumulators, `acc` or from memory, or a loaded vector operand.
+
+        Without a row it loads an operand that varies by column.
+        """
         if node.op == "acc" and acc is not None:
             return acc
         if node.op == "acc":
@@ -353,7 +365,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """The address of a 64-bit zero, which is the only offset of operands without a table."""
+    """The address of a 64-bit zero: operands without a table use it as a table of one offset."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out
@@ -362,18 +374,19 @@ def _zero(builder: Builder) -> ir.GlobalVariable:
 @cache
 def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast",
              packs: bool = False) -> Intrinsic:
-    """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes outputs.
+    """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
-    These are rows x cols, the first is (i0, j0). `args` is the address of the argument block; the accumulator of output
-    (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last
-    one of a row is masked. Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go
-    to where accumulators would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb and
-    packsswb.
+    The block is rows x cols, its first output is (i0, j0). `args` is the address of the argument block; the accumulator
+    of output (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16);
+    the last one of a row is masked. Nothing outside the operands and outputs is read or written. With `into_acc` the
+    outputs replace the accumulators in memory, and there is no slot for the output. `packs` says that the CPU has
+    AVX-512's packuswb and packsswb.
 
-    Of a store with a second look the "fast" `form` is right but for groups of GROUP rows and `lanes` columns that it
-    enters in `entries`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what needs a
-    second look, with a bit for each of the columns, and the "again" one is what that is. They give the number of
-    entries; there is room for one more than there are vectors.
+    A store with a second look has three forms. The "fast" `form` computes outputs with fewer operations; groups of
+    GROUP rows and `lanes` columns where it may be wrong are entered in `entries`: column << 32 | first row << 16 |
+    other bits, 8 bytes each. The "exact" form enters the outputs that need a second look, with a bit for each of the
+    columns. The "again" form computes these, from the accumulators of the second look. The functions return the number
+    of entries; there is room for one more than there are vectors.
     """
 
     @emits
@@ -390,7 +403,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
+    """Make the function (args, batch, j) that returns a factor of the second look for column j, as its 4 bytes."""
     expr = lower(look.factors[number])
 
     @emits

@@ -1,4 +1,7 @@
-"""Store: what a kernel writes for each output element, and as what type; its meaning in NumPy is `evaluate`."""
+"""Store: the epilogue of a kernel, an expression for each output element and its type.
+
+`evaluate` is its meaning in NumPy.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +21,14 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 
 
 class SecondLook(NamedTuple):
-    """How outputs that need it are computed a second time, from another accumulator than the kernel's.
+    """How outputs near a rounding tie are computed a second time, from another accumulator than the kernel's.
 
-    Where `needed` (a bool) is true, the accumulator is replaced by that of the second look, an f32, and each expression
-    that depends on it by its partner in `again`. `factors` are what the second look takes from operands: scale and zero
-    point of the weights, and where the sum starts.
+    Where `needed` (a bool) is true, the accumulator is replaced by an f32 sum in the graph's order, and each expression
+    that depends on it by its partner in `again`. `factors` are the numbers that the second sum needs from operands:
+    scale and zero point of the weights, and the number that the sum starts from.
 
-    A faster test comes first: outputs whose `distance` (the lower half of an s32) is below `band`, which varies by
-    column at most, are those that need a second look and few others. For all others the expressions in `fast` may be
+    A faster test comes first: all outputs that need a second look, and few others, have a `distance` (the lower half of
+    an s32) below `band`, which may vary by column. For outputs outside of the band the expressions in `fast` may be
     replaced by their partners, which take fewer operations.
     """
 
@@ -38,7 +41,7 @@ class SecondLook(NamedTuple):
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """All its expressions."""
+        """All expressions of the second look."""
         others = (b for _, b in (*self.again, *self.fast))
         return self.needed, *others, *self.factors, self.distance, self.band
 
@@ -49,7 +52,7 @@ class SecondLook(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """What a kernel writes: an expression, the storage type of its results, and which outputs need a second look.
+    """The epilogue of a kernel: an expression, the storage type of its results, and which outputs need a second look.
 
     s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
     """
@@ -81,7 +84,7 @@ class Store:
 
     @property
     def again(self) -> Expr:
-        """The expression of an output that needs a second look, with the accumulator of that."""
+        """The expression of an output that needs a second look, from the accumulator of the second look."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.again))
 
     @property
@@ -91,7 +94,7 @@ class Store:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """All its expressions."""
+        """All expressions of the store."""
         return self.expr, *(() if self.second_look is None else self.second_look.roots)
 
     def renamed(self, new: Mapping[Expr, Expr]) -> Store:
@@ -132,10 +135,10 @@ def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
-    """Compute in NumPy: the meaning of a kernel. `acc` (of its type, or None) and `operands` broadcast to the output.
+    """Evaluate a Store or an Expr in NumPy, which defines the results of kernels.
 
-    Gives the compute type of an Expr and the storage type of a Store. Raises KernelError when an operand has another
-    dtype than its load.
+    `acc` (of its type, or None) and `operands` broadcast to the output. The result has the compute type of an Expr, or
+    the storage type of a Store. Raises KernelError if an operand has another dtype than its load.
     """
     done: dict[Expr, Any] = {}
     with np.errstate(all="ignore"):

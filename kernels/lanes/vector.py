@@ -1,6 +1,6 @@
-"""LLVM code for expressions, of scalars and vectors, and the conversions to and from storage types.
+"""LLVM code for expressions, on scalars and vectors, and the conversions to and from storage types.
 
-Numbers are those of `stores.evaluate`.
+The results are equal to those of `stores.evaluate`.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, Builder, Type, Value, constant, vector
 from graphq.kernels.jit.x86 import instruction
-from graphq.kernels.lanes import elementary  # and what defines operations that stores name
+from graphq.kernels.lanes import elementary  # it defines operations that stores name
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
 from graphq.kernels.lanes.lookup import LookupTable, look_up
 
@@ -41,7 +41,7 @@ def min_u16(x: Value, y: Value) -> Value:
 
 
 def _high(low: int, high: int, b: Builder, lanes: int, x: Value) -> Value:
-    """Emit the upper 16 bits of s32, saturated to low ... high."""
+    """Emit the upper 16 bits of each s32, saturated to [low, high]."""
     upper = x >> 16
     upper = (upper > low).select(upper, low)
     return (upper < high).select(upper, high)
@@ -71,19 +71,22 @@ EMIT: dict[str, Callable[..., Value]] = {
 }
 
 Leaf: TypeAlias = Callable[[Expr], Value | LookupTable]
-"""What a leaf of an expression is emitted as: a Value, or a LookupTable for the table of a lookup."""
+"""The function that emits a leaf of an expression: as a Value, or for the table of a lookup as a LookupTable."""
 Emitted: TypeAlias = dict[Expr, Any]
-"""The emitted nodes: a Value for each, but a LookupTable for a table."""
+"""The emitted nodes: a Value for each; for a table a LookupTable."""
 
 
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
-    """Add the value of each of `nodes` (lowered, arguments first) to `values`; `leaf` gives those of acc and loads."""
+    """Add the value of each of `nodes` (lowered, arguments first) to `values`; `leaf` gives accumulators and loads."""
     emit_beside(builder, nodes, [values], lanes, [leaf])
 
 
 def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitted], lanes: int,
                 leaves: Sequence[Leaf]) -> None:
-    """Add the values of `nodes` for several vectors, node by node: the CPU works on one while another is not ready."""
+    """Add the values of `nodes` for several vectors, node by node.
+
+    The CPU works on one vector while another is not ready.
+    """
     for node in nodes:
         for of_nodes, leaf in zip(values, leaves, strict=True):
             if node.op in ("acc", "load"):
@@ -95,7 +98,7 @@ def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitte
 
 
 def emit(builder: Builder, expr: Expr, lanes: int, leaf: Leaf) -> Value:
-    """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` gives the values of acc and loads."""
+    """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` gives accumulators and loads."""
     return emit_each(builder, expr, lanes, [leaf])[0]
 
 
@@ -156,7 +159,7 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
 
 
 def low_bytes(b: Builder, vectors: list[Value]) -> Value:
-    """Emit the low bytes of four vectors of 16 s32 as one vector: by AVX-512's packs."""
+    """Emit the low bytes of four vectors of 16 s32 as one vector, by AVX-512's pack instructions."""
     low = [x & 0xFF for x in vectors]
     pairs = zip(low[::2], low[1::2], strict=True)
     words = [instruction(b, "avx512.packusdw.512", vector(I16, 32), pair) for pair in pairs]
@@ -164,7 +167,10 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Put the bytes of four vectors one vector after the other, which AVX-512's packs leave in turns of four."""
+    """Put the bytes of four vectors one vector after the other.
+
+    AVX-512's pack instructions leave them in turns of four.
+    """
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 

@@ -1,12 +1,12 @@
 """Tiles of the integer matmul on AMX: tdpbusd / tdpbssd on tile registers of 16 rows x 64 bytes.
 
 A tile is 32 x 64 outputs, in two passes of 2 x 2 accumulators, 2 tiles of activations and 2 of weights, or 16 x 64 for
-few rows, in one pass of 1 x 4. Rows at the edge are a matter of the tile configuration, which `amx_setup` loads once
-for all tiles with as many rows.
+few rows, in one pass of 1 x 4. A tile at the lower edge has fewer rows: then `amx_setup` loads another tile
+configuration, once for all tiles with this number of rows.
 
-Activations are read where they lie, but for copies: the last k % 64 of each row or tap with zeros after them, and the
-pixels of windows that do not lie evenly. The first tile of a row of tiles makes the copies for all of
-them, where there is room to keep them, else each its own.
+Activations are read in place, with two exceptions that are copied first: the last k % 64 bytes of each row or tap,
+which are padded with zeros, and pixels of windows that are not at even distances. The first tile of a row of tiles
+makes the copies for the whole row if there is memory to keep them; otherwise each tile makes its own.
 
 s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from the column sums.
 """
@@ -27,22 +27,32 @@ SCRATCH = FIRST + 4 * 64
 LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
 COPIES = 1 << 19
-"""Bytes for copies: the 9 taps of 256 channels of 14 x 14 pixels. They are in L2, as the weights of a tile are."""
-AGAIN = 2
-"""The word `fresh` of a frame where each tile makes copies of its activations, as there is no room to keep them.
+"""Bytes of memory for copies: enough for the 9 taps of 256 channels of 14 x 14 pixels.
 
-Else `fresh` is 1 for the first tile of some rows, which makes the copies, and 0 for those beside it, which read them.
+They stay in L2, like the weights of a tile.
+"""
+AGAIN = 2
+"""The value of a frame's word `fresh` if each tile makes copies of its activations, as there is no memory to keep them.
+
+Otherwise `fresh` is 1 for the first tile of some rows, which makes the copies, and 0 for the tiles beside it, which
+read them.
 """
 
 
 def line_bytes(k: int, taps: int) -> int:
-    """Bytes of the copy of a row of `taps` of `k`, and of 32 more: an odd multiple of 64, for the sets of L1."""
+    """The bytes of the copy of a row of `taps` taps of `k` bytes, and 32 more.
+
+    An odd multiple of 64, to use all sets of L1.
+    """
     step = 64 if k >= 64 else 4
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
-    """Make the function `(frame, rows)`: configure for 1 to 16 * `row_tiles` rows, or release the tiles for 0."""
+    """Make the function `(frame, rows)` that configures the tiles for 1 to 16 * `row_tiles` rows.
+
+    For 0 rows the function releases the tiles.
+    """
 
     @emits
     def setup(b: Builder, address: Value, rows: Value) -> None:
@@ -67,18 +77,21 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
 
 
 def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
-    """Give the tile registers of the accumulators [row][column], the activations [row] and the weights."""
+    """The numbers of the tile registers for the accumulators [row][column], the activations [row] and the weights."""
     if row_tiles == 2:
         return [[0, 1], [2, 3]], [4, 5], [6, 7]
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
 KStep = tuple[list[Value], list[Value], Value, Value]
-"""64 bytes of k: addresses of tiles of rows, the bytes between their rows, the place in a panel, the step's number."""
+"""A step of 64 bytes along k.
+
+It has the addresses of the tiles of rows, the bytes between their rows, the place in a panel, and the step's number.
+"""
 
 
 class _Rows:
-    """Activations in rows of f.k bytes, f.stride apart; the last f.k % 64 are copied, 64 bytes apart."""
+    """Activations in rows of f.k bytes, f.stride apart. The last f.k % 64 bytes are copied to rows 64 bytes apart."""
 
     def __init__(self, b: Builder, f: Frame) -> None:
         self.b, self.f = b, f
@@ -97,7 +110,7 @@ class _Rows:
             row.update([(source + f.stride).opaque(), (target + 64).opaque()])
 
     def each(self, used: int, first: bool) -> Iterator[KStep]:
-        """Emit the loop over steps of `used` tiles of rows."""
+        """Emit the loop over the steps of `used` tiles of rows."""
         b, f = self.b, self.f
         rows = [f.a + f.stride * (16 * r) for r in range(used)]
         with Loop(b, self.steps) as loop:
@@ -109,11 +122,13 @@ class _Rows:
 
 
 class _Pixels:
-    """Activations in windows. A step of 64 bytes of a tap is loaded where 16 rows lie evenly, and copied where not.
+    """Activations in windows.
 
-    Pixels do not at borders and line ends, and the last bytes of taps that are not multiples of 64 are copied, too.
-    Taps of less than 64 bytes are copied one after another, at multiples of 4 bytes as in packed weights: they share
-    steps.
+    A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances, else from a copy.
+
+    Pixels at borders and at ends of lines are not at even distances. The last bytes of taps whose size is not a
+    multiple of 64 are copied, too. Taps of less than 64 bytes are copied one after another, at multiples of 4 bytes as
+    in packed weights, so that several share a step.
     """
 
     def __init__(self, b: Builder, f: Frame, fresh: Value, once: bool) -> None:
@@ -136,15 +151,15 @@ class _Pixels:
         self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:
-        """Where the pixels of tile `r` of rows start at a tap, and whether they lie evenly."""
+        """The address at which the pixels of row tile `r` start at a tap, and whether they are at even distances."""
         run = (self.f.runs + (self.taps * r + tap) * 8).load(I64, 8)
         return run, run >= 0
 
     def copy(self) -> None:
-        """Emit the copies of short taps; those of others are made as they are needed."""
+        """Emit the copies of short taps; copies of longer ones are made when they are needed."""
         b, f, window = self.b, self.f, self.window
         with b.if_then(self.short):
-            with Loop(b, f.rows) as row:  # what lies behind the last tap
+            with Loop(b, f.rows) as row:  # zeros after the last tap
                 end = self.copies + row.k * self.line + (self.all_steps << 6)
                 constant(LINE, 0).store(end + -64)
             with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, Loop(b, c64(ROWS // 16)) as part:
@@ -164,7 +179,7 @@ class _Pixels:
                                 self._copy_short(source, place)
 
     def _copy_short(self, source: Value, target: Value) -> None:
-        """Emit the copy of a tap of less than 64 bytes; 32 bytes at a time, as stores of 64 would cross lines."""
+        """Emit the copy of a tap of less than 64 bytes: 32 bytes at a time, as stores of 64 would cross cache lines."""
         b, k = self.b, self.f.k
         with Loop(b, k >> 5, [source, target]) as half:
             half.values[0].load(HALF).store(half.values[1])
@@ -173,7 +188,10 @@ class _Pixels:
 
     def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Value
               ) -> Iterator[tuple[Value, Value]]:
-        """Emit a loop over `count` rows from `first` on; gives where each reads at a tap, and its copy's address."""
+        """Emit a loop over `count` rows from `first` on.
+
+        Gives the address that each row reads at a tap, and its copy's address.
+        """
         b, f = self.b, self.f
         words = f.address + ROWS_AT + (first << 4)
         with Loop(b, count, [words, target]) as row:
@@ -184,7 +202,10 @@ class _Pixels:
             row.update([(words + 16).opaque(), (target + apart).opaque()])
 
     def _copy_steps(self, outer: Value, inner: Value, r: int, even: Value, target: Value) -> None:
-        """Emit the copies of a tap of tile `r` of rows: all steps, or of an even one the last, if that is not whole."""
+        """Emit the copies of a tap of row tile `r`.
+
+        Of all steps, or, if the pixels are at even distances, only of a last partial step.
+        """
         b, f = self.b, self.f
         whole = even.select(0, self.whole)
         skipped = (self.whole - whole) << 6
@@ -223,10 +244,10 @@ class _Pixels:
 
 
 def prefetched(b: Builder, address: Value, lines: Value) -> Value:
-    """Emit prefetches of `lines` of 64 bytes to L2; the address after them.
+    """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
-    Few after each product, not all of a step's at once, as loads of tiles wait for lines that are under way: the 7 x 7
-    pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 % less time.
+    A few follow each product, instead of all at once for a step, as loads of tiles wait for lines that are under way.
+    The layers of 7 x 7 pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 % less time.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)

@@ -20,7 +20,7 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply f32, bf16 or f16, `lanes` columns a part; `emulated`: without vcvtph2ps."""
+    """The products of f32, bf16 or f16, `lanes` columns a part; `emulated` code goes without vcvtph2ps."""
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]

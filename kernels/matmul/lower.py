@@ -1,4 +1,4 @@
-"""Matmuls of integers and of floats, from a partition's body.
+"""Lowering of matmuls of integers and of floats from a partition's body.
 
 An integer matmul's formula (design: "What the numbers are"), with x, w the quantized operands:
 
@@ -6,8 +6,8 @@ An integer matmul's formula (design: "What the numbers are"), with x, w the quan
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
-Scales and zero points may be tensors, known when it runs. ONNX's matmul_integer gives acc itself. Of floats
-y = acc + b[j], acc the f32 sums that `float_sums` defines.
+Scales and zero points may be tensors, known only at run time. ONNX's matmul_integer gives acc itself. For floats y =
+acc + b[j], where acc is the f32 sum that `float_sums` defines.
 """
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
-"""Factors of sums as written that a formula takes at a time."""
+"""The number of factors that the formula of sums as written takes at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """The operands of a matmul: input numbers of the partition, types, shapes and layout."""
+    """The operands of a matmul: their input numbers in the partition, types, shapes and layout."""
 
     a: int
     b: int
@@ -73,19 +73,22 @@ class Matmul:
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatmul(Matmul):
-    """A matmul of u8 and s8, and their zero points, which broadcast to the arrays to multiply and to the result."""
+    """A matmul of u8 and s8, and its zero points, which broadcast to the arrays to multiply and to the result."""
 
     a_zp: QuantParameter
     b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """sum_k (a - a_zp) * (b - b_zp) in s32, modulo 2**32. Exact in f64: products are below 2**18."""
+        """sum_k (a - a_zp) * (b - b_zp) in s32, modulo 2**32.
+
+        It is computed exactly in f64, as products are below 2**18.
+        """
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums as written of the outputs of these flat indices."""
+        """The f32 sums of the outputs at these flat indices, in the order of the graph as written."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -111,9 +114,10 @@ class FloatMatmul(Matmul):
 
 
 class _Checked(NamedTuple):
-    """The anchor of a body and its operands; the scales of both if they are dequantized; and what only kernels read.
+    """The anchor of a body and its operands; if they are dequantized, the scales of both.
 
-    That are the nodes `producers`, and the anchor's operands of the numbers in `own`.
+    Only the anchor's kernel reads the results of the nodes `producers`, and the anchor's operands whose numbers are in
+    `own`.
     """
 
     node: Node
@@ -124,7 +128,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """What a body of a matmul, whose operands may come from dequantize, and an epilogue has; raises Unsupported.
+    """Analyse a body: a matmul, a dequantize of each operand or none, and an epilogue. Raises Unsupported.
 
     `constants` has the arrays of constant inputs.
     """
@@ -146,8 +150,8 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_matmul` accepts; raises Unsupported.
 
-    Of integers kernels give the raw sum of the shifted operands, so the expression begins with the correction for
-    shifts and zero points.
+    Integer kernels give the raw sum of the shifted operands, so the expression begins with the correction for shifts
+    and zero points.
     """
     node, product, scales, producers, own = check_matmul(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -162,7 +166,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """What the graph as written sums; a matmul with a bias is ONNX's Gemm, whose sums start from it."""
+    """The sum in the graph as written. For a matmul with a bias, which is ONNX's Gemm, it starts from the bias."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
@@ -198,7 +202,7 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
-    """The integer operands of a matmul of dequantized ones, and the scales of both."""
+    """The integer operands of a matmul of dequantized operands, and the scales of both."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
@@ -239,9 +243,9 @@ def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
 
 def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
                  axis: int) -> QuantParameter:
-    """The zero points of an operand of matmul_integer, which is `dims` but for k.
+    """The zero points of an operand of matmul_integer; `dims` is its shape without k.
 
-    They are one, a vector along `axis`, or an array that broadcasts.
+    They are one number, a vector along `axis`, or an array that broadcasts.
     """
     if value is None:
         return known(0)
@@ -260,7 +264,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
     """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8.
 
-    `groups`: the weights may have scales of groups.
+    With `groups` the weights may have a scale for each group of k.
     """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
@@ -282,7 +286,10 @@ def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
 
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
-    """Refuse sums that could leave s32: bounded by k for any weights, by the weights themselves when constant."""
+    """Refuse sums that could leave s32.
+
+    The bound follows from k, or from the weights themselves if they are constant.
+    """
     zps = p.b_zp.data
 
     def absolute() -> np.ndarray:
@@ -295,7 +302,10 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 
 
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
-    """Raise Unsupported when sums over k could leave s32: by the most that factors reach, or by sum |w - zw|."""
+    """Raise Unsupported if sums over k could leave s32.
+
+    The bound is the largest product times k, or uses sum |w - zw|.
+    """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
         bound = most_a * int(absolute().max(initial=0))
@@ -305,11 +315,12 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """acc from the raw sum R = sum a'*w' of the operands as kernels take them.
+    """The accumulator from the raw sum R = sum a'*w' of the operands as kernels take them.
 
     a' is u8 (s8 + 128), w' is s8 (u8 - 128).
 
-    With za, zw shifted likewise and d = colsum(w') - k * zw: acc = R - za * d - zw * rowsum(a'), all modulo 2**32.
+    With za and zw shifted in the same way and d = colsum(w') - k * zw: acc = R - za * d - zw * rowsum(a'), all modulo
+    2**32.
     """
     za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
     zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
@@ -329,7 +340,10 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
 
 def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
                          weights: np.ndarray | None) -> QuantParameter | Expr:
-    """sum_k w' - zw for every column; known for one matrix of constant weights, else from the packed weights."""
+    """sum_k w' - zw for every column.
+
+    A constant for one matrix of constant weights, else read from the packed weights.
+    """
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))

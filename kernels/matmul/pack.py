@@ -1,4 +1,4 @@
-"""Packed weights: the one layout that the matmul kernels of all ISA levels read, and what makes it.
+"""Packed weights: the one layout that the matmul kernels of all ISA levels read, and the functions that pack.
 
 Weights w (k, n) of s8, or u8 less 128, lie packed as
 
@@ -7,11 +7,12 @@ Weights w (k, n) of s8, or u8 less 128, lie packed as
     slack         15 lines of 64 bytes          an AMX tile reads 16 groups, also of a panel's last few
 
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
-Of bf16 and f16 a group of 4 bytes has two rows, of f32 one; their column sums are not used.
+For bf16 and f16 a group of 4 bytes has two rows, for f32 one; their column sums are not used.
 
-Sorted weights are packed likewise, and what `sort` says of them follows: which groups vpmaddubsw multiplies exactly. It
-adds two neighbouring products of u8 and s8 in 16 bits, which saturate. Two weights whose sum is from -128 to 128 cannot
-make them: one of both signs, and the sum of two of the same sign, is within 128, and 255 * 128 < 2**15.
+Sorted weights are packed in the same way, and the result of `sort` follows: which groups vpmaddubsw multiplies exactly.
+vpmaddubsw adds two neighbouring products of u8 and s8 in 16 bits, and saturates. Two weights whose sum is from -128 to
+128 cannot make it saturate: if their signs differ, each is within 128 in size; if not, their sum is; and 255 * 128 <
+2**15.
 """
 from __future__ import annotations
 
@@ -34,12 +35,14 @@ from graphq.plan.step import Step, Target, plan_rows
 PANEL = 16
 SLACK = 15 * LINE
 DESCRIPTOR = Record("group", "groups", "panel_bytes", "zero_points", "lines")
-"""What weights that `matmul_compressed.pack` made have in the place of a panel's column sums: the rows of a group, the
-groups, bytes of a panel, and where in it zero points and lines begin."""
+"""The fields that `matmul_compressed.pack` writes in place of a panel's column sums.
+
+The rows of a group, the number of groups, the bytes of a panel, and where in it zero points and lines begin.
+"""
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """Weights (k, n) to pack, `each` panels a block. Bytes are xored with `flip`.
 
-The caller fills in the addresses of weights, of their table or 0, and of what is `packed` (64-byte aligned,
+The caller fills in the addresses of the weights, of their table or 0, and of the result `packed` (64-byte aligned,
 `packed_bytes` a batch element), and may change the bytes between rows (`along_k`) and columns (`along_n`).
 """
 view = PACK.view
@@ -61,7 +64,7 @@ def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
 
 
 def pack(w: np.ndarray) -> np.ndarray:
-    """Pack weights (..., k, n) of s8 or u8 and any strides in NumPy; u8 (..., packed_bytes(k, n)).
+    """Pack weights (..., k, n) of s8 or u8 with any strides, in NumPy; the result is u8 (..., packed_bytes(k, n)).
 
     Raises KernelError for other dtypes or fewer than two dimensions.
     """
@@ -87,10 +90,10 @@ def pack(w: np.ndarray) -> np.ndarray:
 
 
 def sort(w: np.ndarray) -> np.ndarray:
-    """How tiles take the groups of s8 weights (..., taps, k, n): s32 [..., panels, taps, 1 + k // 4].
+    """The order in which tiles take the groups of s8 weights (..., taps, k, n): s32 [..., panels, taps, 1 + k // 4].
 
-    Of each panel and tap how many groups vpmaddubsw multiplies exactly, then the k's at which groups begin, of these
-    groups first. k % 4 more rows belong to no group.
+    For each panel and tap: the number of groups that vpmaddubsw multiplies exactly, then the k at which each group
+    begins, these groups first. The last k % 4 rows belong to no group.
     """
     *outer, taps, k, n = w.shape
     groups, panels = k // 4, panel_count(n)
@@ -103,12 +106,12 @@ def sort(w: np.ndarray) -> np.ndarray:
 
 
 def sort_bytes(k: int, n: int, taps: int = 1) -> int:
-    """Bytes of `sort` of k rows a tap, up to the next matrix."""
+    """The bytes of the result of `sort` for k rows a tap, up to the next matrix."""
     return -(-4 * panel_count(n) * taps * (1 + k // 4) // LINE) * LINE
 
 
 def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
-    """Pack weights (..., taps, rows, n), and what `sort` says of the k rows of a tap that are multiplied."""
+    """Pack weights (..., taps, rows, n), followed by the result of `sort` for the first k rows of each tap."""
     *outer, taps, rows, n = w.shape
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
@@ -128,7 +131,7 @@ def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
 
 
 def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """`w` with zeros after it along each axis, up to `shape`; itself where it has that."""
+    """`w` padded with zeros at the end of each axis, up to `shape`; `w` itself if it has this shape."""
     if w.shape == shape:
         return w
     out = np.zeros(shape, w.dtype)
@@ -137,7 +140,7 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _pack_rows(itemsize: int) -> Intrinsic:
-    """Make the function that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
+    """Make the function that packs `groups` groups of rows of 16 neighbouring elements; bytes are xored with `flip`."""
     items = 4 // itemsize
 
     @emits
@@ -200,7 +203,7 @@ def packing(itemsize: int) -> Functions:
 
 
 def plan_pack(w_dtype: str, k: int, n: int, batch: int, target: Target) -> Step:
-    """Plan packing weights at run time, of any strides, for the caller to complete PACK."""
+    """Plan the packing of weights at run time, with any strides; the caller completes PACK."""
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
     words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
              "flip": flip}

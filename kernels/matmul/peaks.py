@@ -1,7 +1,7 @@
-"""What this machine can do at most: multiply-accumulates by loops on registers alone, bytes a second by copying.
+"""Measured peaks of this machine: multiply-accumulates by loops on registers alone, and bytes a second by copying.
 
-A loop runs one decisive instruction, named as `assembly` names it, on independent accumulators; where accumulating
-is an instruction of its own it counts too.
+A loop runs one decisive instruction, named as `assembly` names it, on independent accumulators. If accumulation is an
+instruction of its own, it counts too.
 """
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")
 COPY = Record("source", "target", "nbytes")
-"""`nbytes` of a block."""
+"""The argument block of a copy: `nbytes` for each block."""
 view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
-"""32-bit elements of a register, of those worth a peak: AMX tiles have 16 x 16."""
+"""32-bit elements of the registers for which a peak is measured: AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
             "vfmadd231ps": 1, "vmulps": 1}
-"""Multiply-accumulates of an instruction for each element of the result."""
+"""Multiply-accumulates that an instruction does for each element of its result."""
 CHAINS = 12
-"""Accumulators of a loop: with an operand they fit into 16 registers; two a cycle may take 6 cycles each."""
+"""Accumulators of a loop: with an operand they fit into 16 registers.
+
+Two instructions a cycle may take 6 cycles each.
+"""
 TURNS = 20_000
 TILE_CHAINS = 4
-"""Accumulators of a loop on tiles: four products take 64 cycles, one is ready after 52."""
+"""Accumulators of a loop on tiles: four products take 64 cycles, and the result of one is ready after 52."""
 MEMORY = 16_384
-"""Bytes of a peak's operands and sums, or of the tiles' configuration."""
+"""Bytes of a loop's operands and sums, or of the tiles' configuration."""
 LARGE = 1 << 28
 """The size in bytes beyond which a larger copy has no lower bandwidth."""
 ROUNDS = 11
@@ -98,7 +101,10 @@ def copy_module() -> Functions:
 
 
 def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
-    """Make the function `(memory, turns)`: CHAINS instructions a turn; the operand and the sums are at `memory`."""
+    """Make the function `(memory, turns)`: CHAINS instructions in each turn.
+
+    The operand and the sums are at `memory`.
+    """
     kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
 
     def step(b: Builder, acc: Value, x: Value) -> Value:
@@ -125,7 +131,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
 
 
 def tile_loop(signed: bool) -> Intrinsic:
-    """Make the function `(memory, turns)`: TILE_CHAINS products a turn on tiles that are configured."""
+    """Make the function `(memory, turns)`: TILE_CHAINS products in each turn, on tiles that are configured."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -149,7 +155,7 @@ def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
 def peak(name: str, level: Level, cache: bool = True) -> float:
     """Measure the multiply-accumulates a second of one core by instruction `name`, which `level` and this machine have.
 
-    Raises KernelError where Linux gives no tile registers for one that needs them: it would kill the process.
+    Raises KernelError if the instruction needs tile registers and Linux does not grant them: it would kill the process.
     """
     if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
         raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
@@ -161,7 +167,7 @@ def peak(name: str, level: Level, cache: bool = True) -> float:
 
 
 def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
-    """Measure the bytes a second of a copy that touches `nbytes`, a half read and a half written, again and again."""
+    """Measure the bytes a second of repeated copies that touch `nbytes`: half are read, half are written."""
     share = max(1, min(nbytes, LARGE) // (128 * threads)) * 64
     source, target = (np.zeros(share * threads, np.uint8) for _ in range(2))
     words = COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": share})
@@ -180,7 +186,10 @@ def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool
 
 
 def samples(prepare: Callable[[int], Callable[[], object]], seconds: float = 0.02) -> list[float]:
-    """Seconds for one time, by ROUNDS runs that take about `seconds` together; `prepare(times)` gives what to run."""
+    """The seconds that one repetition takes, from ROUNDS runs of about `seconds` in all.
+
+    `prepare(times)` returns the run.
+    """
     call = prepare(1)
     call()
     times = max(1, min(MOST, int(seconds / ROUNDS / max(_timed(call), 1e-7))))

@@ -1,12 +1,12 @@
-"""The matmul's block function, and how a matmul is planned: its kernel, its blocks, its argument block.
+"""The matmul's block function, and the planning of a matmul: its kernel, its blocks, its argument block.
 
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
-R is the same at every level; compensation of zero points and shifts is the Store's. The block function walks over
+R is the same at every level; the Store, the epilogue, compensates zero points and shifts. The block function walks over
 tiles: for each it calls a tile function by address, which leaves R in scratch memory on the stack, then a function of
-the Store (`outputs`), which writes the outputs from there while R is in L1. So both are compiled once per machine, not
-once per Store. Floats are multiplied likewise, R then is their f32 sum.
+the Store (`outputs`), which writes the outputs from there while R is in L1. So tile functions are compiled once per
+machine, not once per Store. For floats R is the f32 sum.
 
 `tile_frame` says how tiles find activations: in rows or columns of `a`, or in windows of an image, which makes a
 convolution of the matmul, with weights packed tap by tap. Tables are byte offsets per batch element, or 0.
@@ -37,7 +37,7 @@ from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, loca
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
-"""Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
+"""The most vectors of a tile's accumulators: 2,048 accumulators are 128 vectors of 16 lanes, 1,024 are 128 of 8."""
 
 MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
                 "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
@@ -45,16 +45,16 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
                 "row_scales_table", "row_scales_row", "row_scales_step")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
-    panel_bytes              of a panel of w
-    order, order_bytes       of sorted weights: where those of the first panel are sorted to, from w, and bytes of each
-    each_rows, each_panels   of a block
-    rows, panels             of a tile
-    tail_panels              of those tiles that compute what n % (16 * panels) columns are left at the end
+    panel_bytes              bytes of a panel of w
+    order, order_bytes       of sorted weights: the offset from w of the first panel's order, and the bytes of a panel's
+    each_rows, each_panels   the size of a block
+    rows, panels             the size of a tile
+    tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns
     tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
     writer                   the number of a Writer
-    ahead, ahead_bytes       weights of the next step, or 0
+    ahead, ahead_bytes       weights of the next step, to be prefetched, or 0
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
-    kept                     bytes of a tile's copies, where they are kept for all columns
+    kept                     bytes of a tile's copies if they are kept for all columns
     row_scales, row_scales_table    with compressed weights, the scales of activations
     row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
 
@@ -63,16 +63,20 @@ The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of a Store that tiles compute themselves, enough for a residual; the code is unrolled."""
+"""The most operations of a Store that tiles compute themselves. It is enough for a residual; the code is unrolled."""
 SHORT_ROW = 256
 """The most bytes of k for which tiles compute the Store themselves."""
 MANY = 1 << 14
-"""The fewest outputs for which tiles do so: the code of a tile takes 0.1 to 0.3 s to compile."""
+"""The fewest outputs for which tiles compute the Store themselves: the code of a tile takes 0.1 to 0.3 s to compile."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 """The bytes of the entries: one for each vector of a tile, and one more."""
 Writer = Literal["function", "tile", "both"]
-"""Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
-function those of tiles that are not whole. Then sums are in memory, too, for a second look."""
+"""Who writes the outputs of a tile.
+
+With "function" the Store's function writes them, from sums in memory; with "tile" the tile function does, from
+registers; with "both" the tile function does, except for partial tiles. Then sums are in memory, too, for a second
+look.
+"""
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
@@ -80,8 +84,8 @@ class Product(NamedTuple):
     """`batch` times activations (m, k) of `a_dtype` x packed weights (k, n).
 
     `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
-    channels each. Weights are as `pack` makes them, of `w_dtype` SORTED as `pack.pack_sorted` does, and of the others
-    that `matmul_compressed.tiles` names as `matmul_compressed.pack` does.
+    channels each. `w_dtype` says how the weights are packed: by `pack.pack`, if it is SORTED by `pack.pack_sorted`, and
+    if `matmul_compressed.tiles` names it by `matmul_compressed.pack`.
     """
 
     a_dtype: str
@@ -100,7 +104,10 @@ class Product(NamedTuple):
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """The dtypes of activations and packed weights; by default weights are s8, or floats as the activations."""
+        """The dtypes of activations and packed weights.
+
+        By default weights are s8 or, if the activations are floats, of their dtype.
+        """
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
     @property
@@ -115,13 +122,13 @@ class Product(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Bytes of activations in a sum, those of several taps in whole groups of four."""
+        """Bytes of activations in a sum; each of several taps is rounded up to whole groups of four bytes."""
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
 @njit
 def element(address: int, table: int, batch: int) -> int:
-    """The address of a batch element, by its offset in a table where there is one."""
+    """The address of a batch element; its offset is in a table, if there is one."""
     return address + load_s64(table + 8 * batch) if table else address
 
 
@@ -144,16 +151,16 @@ def area(args: int, index: int) -> tuple[int, int, int, int, int]:
 
 @njit
 def room(args: int, index: int) -> int:
-    """The address for copies of activations, of the piece of the blocks that block `index` is in."""
+    """The address of the memory for copies of activations that belongs to the piece of blocks with block `index`."""
     x, (down, across) = view(args), count_blocks(args)
     return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
 
 
 @njit
 def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
-    """What comes next, to be prefetched in `steps` even steps: its address, and the bytes of a step.
+    """The memory to prefetch in `steps` even steps: its address, and the bytes of a step.
 
-    It is the `size` bytes at `address`, or, where there are none, the weights of the plan's next step.
+    It is the `size` bytes at `address` or, if `size` is 0, the weights of the plan's next step.
     """
     x = view(args)
     if size == 0:
@@ -216,11 +223,11 @@ def matmul_blocks() -> Functions:
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
-    """Who writes the outputs: tiles where `depth` bytes of k and the Store are short, and there are many.
+    """Who writes the outputs: tiles, if `depth` bytes of k and the Store are short, and there are many outputs.
 
-    Then there are tiles for every Store. Of floats that saves 8 % of the time of 16 k, 13 % of 24, 8 % of 32, and 2 %
-    of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
-    less on AVX2, 10 % on AVX-VNNI (Xeon).
+    Tiles are then compiled for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24, 8 % at 32, and
+    2 % at 100; for VNNI 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
+    less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
@@ -232,8 +239,8 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
     """Choose (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
 
-    A block's panels are a multiple of `width`, a tile's. `most_tiles` bounds its rows, so that its activations stay in
-    L2 while its columns are walked.
+    The panels of a block are a multiple of `width`, the panels of a tile. `most_tiles` bounds the rows of a block, so
+    that its activations stay in L2 while the loop goes over its columns.
     """
     best: tuple[float, int] = (float("inf"), 0)
     chosen = (1, width)
@@ -249,13 +256,13 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""What open sizes of the example are multiplied by, for others of their classes; half as many would miss kernels."""
+"""Factors between open sizes of the example and other sizes of their class; half as many factors would miss kernels."""
 
 
 @lru_cache(maxsize=256)
 def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
-    """The kernels that products of other sizes than the example's (m, n, k) may select, in the order of the table."""
+    """The kernels that `select` may choose for other sizes than the example's (m, n, k), in the order of the table."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
@@ -264,9 +271,10 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 
 
 class _Blocks(NamedTuple):
-    """How a product is cut: the `kernel`, by number, and the fields of MATMUL.
+    """The blocks of a product: the `kernel`, by number, and fields of MATMUL.
 
-    `threads` are those that the work is worth, `blocks` their number; `room_bytes` a block's for copies of activations.
+    `threads` is the number of threads that the work is worth, `blocks` the number of blocks; `room_bytes` is a block's
+    memory for copies of activations.
     """
 
     kernel: int
@@ -366,20 +374,20 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant weights are to be sorted: those of integers, for a CPU without VNNI."""
+    """Whether constant weights are to be sorted: integer weights on a CPU without VNNI are."""
     return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2
 """Cycles that a copy takes to transpose a byte (18 GB/s)."""
 INTERLEAVED = 16
-"""Cycles that four k of transposed rows take to interleave; the 24 of the products of 6 x 64 hide all but one."""
+"""Cycles to interleave four k of transposed rows; the 24 cycles of the products of a 6 x 64 tile hide all but one."""
 SPREAD = 8
-"""Cycles that a group of transposed floats takes more than one of rows, whose broadcasts are loads."""
+"""Additional cycles of a group of transposed floats: broadcasts from rows are plain loads."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:
-    """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
+    """Whether to read transposed activations in place, rather than to copy them into rows first."""
     m, n, k = map(assumed, (x.m, x.n, x.row_bytes))
     columns, rows = (select(x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL

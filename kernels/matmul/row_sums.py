@@ -1,4 +1,7 @@
-"""Sums of activations over k, which zero points of weights are multiplied with: of rows, and of transposed ones."""
+"""Sums of activations over k, by rows or, if activations are transposed, by columns.
+
+Zero points of weights multiply them.
+"""
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
@@ -10,10 +13,10 @@ from graphq.kernels.jit.x86 import S32X16, Loop, load_bytes, tail_mask
 from graphq.plan.step import Step, Target, plan_rows
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
-"""Sums of m rows over k: of s32, `sums_bytes` a batch element, of which a block has `each`.
+"""The argument block of sums of m rows over k: they are s32, `sums_bytes` a batch element; a block computes `each`.
 
 The caller fills in the addresses of activations, of their table or 0, and of sums, and may change `stride`, the bytes
-between rows (between k of transposed ones). Bytes are xored with `flip`.
+between rows (for transposed activations, between one k and the next). Bytes are xored with `flip`.
 """
 view = SUMS.view
 
@@ -72,7 +75,7 @@ def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, targ
 
 
 def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
-    """The block function of `sums`, which takes `unit` rows at a time, or `columns` of transposed activations."""
+    """The block function of `sums`, which takes `unit` rows at a time. With `columns` activations are transposed."""
 
     def block(args: int, index: int) -> None:
         a = view(args)

@@ -23,7 +23,7 @@ from graphq.plan.step import Ref
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Up to four steps: transpose the source (of integers), pack the weights, sum rows, multiply."""
+    """Add up to four steps: transpose an integer source, pack the weights, sum rows, multiply."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
@@ -60,9 +60,11 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
 
 
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
-    """The buffer of the activations and how to read them: a transposed source by columns, or copied where faster.
+    """The buffer of the activations and how to read them.
 
-    One row is its own transpose.
+    A transposed source by columns or, where this is faster, from a copy.
+
+    A single row is its own transpose.
     """
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
@@ -77,9 +79,11 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 
 
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
-    """The buffer of the packed weights and the bytes of a batch element: constants are packed now, others by a step.
+    """The buffer of the packed weights, and the bytes of a batch element.
 
-    `sorts`: constants are packed sorted.
+    Constants are packed now, other weights by a step.
+
+    With `sorts` constants are packed sorted.
     """
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize

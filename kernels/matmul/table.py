@@ -1,7 +1,7 @@
 """The table of matmul kernels, from which they are selected, tested and benchmarked.
 
-A Kernel's name is derived from what it is, and a second one of a name is refused. Selection filters by dtypes, level
-and layout of activations, then takes the least estimated cost.
+The name of a Kernel is derived from its fields, and a second kernel of the same name is refused. Selection filters by
+dtypes, level and layout of activations, then takes the least estimated cost.
 """
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows"
 
 
 class Kernel(NamedTuple):
-    """A way to multiply `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
+    """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
     A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
 
-    `build(dtypes, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
-    the module has the block functions `tile` and, when the machine needs preparing, `setup`. Kernels whose tiles write
+    `build(dtypes, rows, panels, emulated, layout)` is the factory of its tiles, `panels` panels of 16 columns wide: the
+    module has the block functions `tile` and, if the machine needs preparation, `setup`. Kernels whose tiles write
     outputs take a Store, too, and whether its bytes are `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)`
-    estimates cycles of one core. `layouts` are the ways to find activations (see `tile_frame`) that it has.
+    estimates cycles of one core. `layouts` are the layouts of activations that it can read (see `tile_frame`).
     """
 
     dtypes: Dtypes

@@ -1,4 +1,4 @@
-"""The kernels of matmuls: what makes their tiles at each ISA level, and what these cost."""
+"""The kernels of matmuls: the factories of their tiles at each ISA level, and their estimated costs."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ SORTED = "s8sorted"
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
-"""The layouts of kernels for which transposed activations are copied.
+"""Layouts of kernels for which transposed activations are copied into rows first.
 
-To interleave them for each tile again takes half as long as the products or longer, but with 6 x 64 of AVX-512 VNNI 3 %
-(96 x 1024 x 384 on Zen 4; a copy takes 3 %, too, and more for smaller n).
+To interleave them for each tile instead takes half as long as the products or longer. Only with 6 x 64 of AVX-512 VNNI
+it takes 3 % (96 x 1024 x 384 on Zen 4; a copy takes 3 %, too, and more for smaller n).
 """
 
 
 def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None] | None = None) -> Functions:
-    """Make the module of a tile function, and of a setup where the machine needs preparing."""
+    """Make the module of a tile function, and of a setup function if the machine needs preparation."""
 
     def of_tile(frame: int, index: int) -> None:
         tile(frame)
@@ -45,12 +45,12 @@ def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
-    """Count the tiles of an m x n result; a narrower last tile counts as the fraction of `panels` that it has."""
+    """The number of tiles of an m x n result; a narrower last tile counts as a fraction of a tile."""
     return -(-m // rows) * panel_count(n) / panels
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
-    """Estimate cycles to bring in the weights of four k: 20 bytes a cycle when they are used once, 30 when reused.
+    """Estimate the cycles to load the weights of four k: 20 bytes a cycle if they are used once, 30 if they are reused.
 
     Measured on Zen 4, 1 x 1024 x 1024 and tiles of 2 x 64. It is the same for all kernels, so AMX wins nothing on one
     row.
@@ -59,9 +59,9 @@ def _stream(rows: int, panels: int, m: int) -> float:
 
 
 def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate cycles; `group(panels)` gives those of four k in a tile of `panels` panels.
+    """Estimate cycles; `group(panels)` estimates those of four k in a tile of `panels` panels.
 
-    Fitted on Zen 4: 30 for a tile's start, 9 for a row of it and 3 for a vector of output.
+    Fitted on Zen 4: 30 for a tile's start, 9 for each of its rows and 3 for a vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), panels)
@@ -73,7 +73,7 @@ def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Cal
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: four k are bound by products, by loads, by the latency of 4 or by the weights.
+    """Estimate cycles: four k are bound by products, by loads, by the latency of 4 cycles, or by loading the weights.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 at twice the rate. Fitted on Zen 4: 24 cycles for four k of
     6 x 64, 13 for 1 x 64.
@@ -94,10 +94,9 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 
 
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied. From Intel's tables.
+    """Estimate cycles, from Intel's tables: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied.
 
-    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 for a tile's start, 8 for a vector of output, 5 where four are
-    packed.
+    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 for a tile's start, 8 for a vector of output, or 5 if four are packed.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), most)
@@ -171,9 +170,11 @@ def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: one for a product of 16 columns, at least four as they wait for each other, or the weights.
+    """Estimate cycles.
 
-    Fitted on Zen 4, for AVX2 and AVX-512, f32 and bf16: weights come in at 24 bytes a cycle, 28 when reused.
+    One for a product of 16 columns, at least four since products wait for each other, or the weights' loads.
+
+    Fitted on Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 4 // STORAGE[kernel.dtypes[0]].itemsize
@@ -183,7 +184,7 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> fl
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
 def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build fused multiply-adds, four at a time, that any CPU can do."""
+    """Build fused multiply-adds, four at a time, for any CPU."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 4, True), layout))
 
 
@@ -200,7 +201,7 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, la
                  partial(estimate_floats, parts=1))
 def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
-    """Build vfmadd on 16 columns; what widens weights takes registers too."""
+    """Build vfmadd on 16 columns. Widening weights takes registers, too, so these tiles are smaller."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 

@@ -5,7 +5,7 @@ keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcast
 Measured: 0.465 TOPS on one Zen 4 core, its limit (one 64-byte product a cycle).
 
 Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
-weights (`pack.sort`) that cannot make it; vpmaddwd multiplies the others, widened to 16 bits in registers.
+weights (`pack.sort`) that cannot make it saturate; vpmaddwd multiplies the others, widened to 16 bits in registers.
 """
 from __future__ import annotations
 
@@ -26,21 +26,25 @@ from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Group
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
 Factor: TypeAlias = tuple[Value, ...]
-"""A group of activations, or of weights: the vectors that are multiplied one after the other."""
+"""A group of activations, or of weights: the vectors of it that are multiplied one after the other."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """How an instruction multiplies groups: the 4 bytes of a row, or of a column of weights, that share a lane.
+    """How an instruction multiplies groups.
+
+    A group is the 4 bytes of a row, or of a column of weights, that share a lane.
 
     A panel of 16 columns takes `parts` vectors of weights and of accumulators (of type `kind`). `activations(b, group)`
     spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, and `dot(b, acc, x, w)`
     accumulates.
 
-    Elements have `itemsize` bytes. With `block`, sums begin anew after so many groups, and the sums of blocks are added
-    in order: floats so lose less. A pixel of `silent` bytes adds nothing to sums, nor would it if it were left out.
+    Elements have `itemsize` bytes. With `block`, sums start again from 0 after so many groups, and the sums of blocks
+    are added in order, which makes the rounding errors of floats smaller. A pixel of `silent` bytes (padding) adds
+    nothing to the sums, so it may be left out.
 
-    `exact_first` multiplies the groups of sorted weights that come first, into the same accumulators.
+    `exact_first` multiplies the groups of sorted weights that come first, which cannot saturate, into the same
+    accumulators.
     """
 
     parts: int
@@ -61,7 +65,7 @@ def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool)
 
 
 def silent(a_dtype: str) -> int:
-    """The byte of an activation that becomes 0 in `unsigned`, for padding."""
+    """The byte of an activation that `unsigned` turns into 0, for padding."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
@@ -83,7 +87,7 @@ def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpmaddwd: `lanes` columns a part, of each lane the even bytes and the odd ones, as 16 bits."""
+    """Multiply by vpmaddwd: `lanes` columns a part; the even and the odd bytes of each lane are widened to 16 bits."""
     kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
     def activations(b: Builder, group: Value) -> Factor:
@@ -105,22 +109,29 @@ def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def signed_halves(x: Value) -> tuple[Value, Value]:
-    """The even and the odd s8 of words, as s16."""
+    """The even and the odd s8 of 32-bit words, as s16."""
     return (x << 8) >> 8, x >> 8
 
 
 NEAR = 8
-"""How many groups ahead tiles of floats bring weights from L2 to L1: a sentence encoder takes 3 % less time (Xeon)."""
+"""The number of groups ahead for which tiles of floats prefetch weights to L1.
+
+A sentence encoder takes 3 % less time (Xeon).
+"""
 
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
-"""The sums after a group number from the places of cursors there and the sums before."""
+"""A function that emits one group.
+
+It takes the group's number, the addresses of the cursors and the sums before the group, and returns the sums after it.
+"""
 
 
 class Cursor(NamedTuple):
     """An address that moves `step` bytes with every group.
 
-    LLVM would give every row and panel of a tile an address of its own, all of which move and spill: 85 instructions a
-    group of 8 x 48 floats, not 48, and 66 G multiply-adds a second, not 83 (a 3.2 GHz Xeon with two units for them).
+    Otherwise LLVM would give every row and panel of a tile an address of its own, which all move and spill: 85
+    instructions a group of 8 x 48 floats instead of 48, and 66 G multiply-adds a second instead of 83 (a 3.2 GHz Xeon
+    with two units for them).
     """
 
     start: Value
@@ -131,8 +142,9 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
                 packs: bool = False) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
-    With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
-    memory, and those that may need a second look not at all. `packs` as in `store_code.epilogue`.
+    With `result` the tile function writes the outputs: from registers if the whole tile is valid. If not, floats are
+    written from sums in memory, and outputs that may need a second look are left to the caller. `packs` is as in
+    `store_code.epilogue`.
     """
 
     @emits
@@ -170,7 +182,7 @@ class _Tile:
         return self.over_k(groups, f.w, tap_bytes, state)
 
     def over_taps(self, window: Window, tap_bytes: Value, state: list[Value]) -> list[Value]:
-        """Emit the products of all taps of the tile's pixels, but for rows of them that are padding."""
+        """Emit the products of all taps of the tile's pixels, except for rows of taps that are padding."""
         b, f, rows, silent = self.b, self.f, self.rows, self.products.silent
         panel_bytes = tap_bytes * (window.outer * window.inner)
         with Loop(b, window.outer, state) as outer:
@@ -185,10 +197,10 @@ class _Tile:
 
     def over_k(self, groups: Groups, w: Value, panel_bytes: Value, state: list[Value],
                tap: Value | None = None) -> list[Value]:
-        """Emit the products of all groups of k, in windows those of one tap; the state of the sums after them.
+        """Emit the products of all groups of k, in windows those of one tap; returns the state of the sums after them.
 
         The first panel's weights are at `w`, each next panel's `panel_bytes` further. Sorted weights are multiplied in
-        their order, of which each `tap` has one.
+        their own order, which differs from `tap` to tap.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
@@ -229,7 +241,10 @@ class _Tile:
 
     def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
-        """Emit the products of one group of each row with the weights at `w` of each panel; the sums after them."""
+        """Emit the products of one group of each row with the weights at `w` of each panel.
+
+        Returns the sums after them.
+        """
         b, parts = self.b, products.parts
         weights = [products.weights(b, w + panel_bytes * j + part * (64 // parts))
                    for j in range(self.panels) for part in range(parts)]
@@ -242,7 +257,7 @@ class _Tile:
 
 
 class _OutputBlock:
-    """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
+    """The position of a tile's outputs: the argument block, and the batch element, row and column of the first one."""
 
     def __init__(self, f: Frame, rows: int, panels: int) -> None:
         args, batch, i, j, self.columns = (
@@ -257,7 +272,7 @@ def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
 
 
 def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value]) -> None:
-    """Emit the outputs of sums in registers, rows of vectors."""
+    """Emit the epilogue of the sums in the registers `values`, as rows of vectors."""
     block, lanes = _OutputBlock(f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(block.whole) as (then, otherwise):
         with then:
@@ -272,7 +287,10 @@ def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: 
 
 def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value],
                  packs: bool) -> None:
-    """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
+    """Emit the epilogue of sums in registers if the tile is whole.
+
+    Returns the number of entries, or -1 if it is not.
+    """
     block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
@@ -288,7 +306,10 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
 
 
 class _TileSums:
-    """The sums of a tile of `vectors` x 16 outputs, in registers over all of k: its state is these registers."""
+    """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k.
+
+    The state is these registers.
+    """
 
     def __init__(self, products: Products, vectors: int) -> None:
         self.products, self.count = products, vectors * products.parts
@@ -314,7 +335,7 @@ class _TileSums:
         return loop.values[:self.count]
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """The sums of floats at the end."""
+        """The final sums of floats."""
         raise NotImplementedError
 
     def finish(self, b: Builder, f: Frame, state: list[Value]) -> None:
@@ -324,10 +345,10 @@ class _TileSums:
 
 
 class _Blocks(_TileSums):
-    """Sums in blocks of `block` groups, in k's order through all taps.
+    """Sums of floats in blocks of `block` groups, in the order of k through all taps.
 
-    Totals are in memory; besides registers the state has the groups that the block still takes, and whether it is the
-    first one, whose sums need no totals yet.
+    Totals are in memory. Besides registers the state has the number of groups that the current block still takes, and
+    whether it is the first block, whose sums are not added to totals yet.
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
@@ -338,7 +359,7 @@ class _Blocks(_TileSums):
              turn: Turn) -> list[Value]:
         """Emit `turn` for `count` groups; the state after them."""
         block = self.products.block
-        rest = count - state[-2]  # what the present block does not take; the pieces are its part and more blocks
+        rest = count - state[-2]  # groups after the present block; they go to further blocks
         more = (rest + (block - 1)) // block
         pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:
@@ -349,7 +370,7 @@ class _Blocks(_TileSums):
         return loop.values[1:]
 
     def end_block(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the end of a block, if it has no room left."""
+        """Emit the end of a block, if it is full."""
         full, before = state[-2].eq(0), b.block
         with b.if_then(full):
             self.finish(b, f, state)
@@ -362,7 +383,7 @@ class _Blocks(_TileSums):
         return out
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the additions to the totals, the first ones to +0: none is -0."""
+        """Emit the additions to the totals. The first ones add to +0, so that no total is -0."""
         sums: list[list[Value]] = []
         blocks = []
         with b.if_else(state[-1].ne(0)) as branches:

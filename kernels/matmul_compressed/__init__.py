@@ -1,1 +1,1 @@
-"""The family of matmuls with 4-bit weights."""
+"""The family of matmuls whose constant weights stay compressed, as integers of 4 or 8 bits."""

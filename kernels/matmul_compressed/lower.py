@@ -1,13 +1,13 @@
-"""From a partition's body with compressed weights to what its kernels compute, and to the formula of the numbers.
+"""Lowering of a body with compressed weights, and the formula of the numbers.
 
 Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. Activations
-x of 8 bits have one zero point zx, and a scale sx: one, one of each row, or one of each row and group. Then
+x of 8 bits have one zero point zx, and scales sx: one, one for each row, or one for each row and group. Then
 
     acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
 The sum starts from 0 and goes through the groups in order, one IEEE multiplication and one addition each. Activations
-of f32 meet the weights that the graph as written has, f32(w - zw) * s, in the sums of all float products
+of f32 are multiplied by the weights of the graph as written, f32(w - zw) * s, with the sums of all float kernels
 (`float_sums`). Bias and epilogue follow as in `matmul.lower`.
 """
 from __future__ import annotations
@@ -32,18 +32,18 @@ from graphq.kernels.matmul_compressed.pack import BITS, REACH, pack_floats, pack
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
-"""What is added to weights of a dtype so that they begin at 0."""
+"""For each dtype of weights the number that is added so that they begin at 0."""
 FINEST = 8
-"""Groups of f32 activations are multiples of so many rows, a line of 4-bit weights."""
+"""Groups for f32 activations are multiples of this number of rows, a line of 4-bit weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompressedMatmul:
     """The operands of a matmul with compressed weights: input numbers of the partition, and its constants.
 
-    `z` (groups, n) are the zero points of the weights `u`, `scales` are s of the formula, or m where activations have
-    one scale, which is known. `weights` are as the graph has them: (n, k) where they are `transposed`, from `-low` on.
-    `row_scales` is the input number of scales that rows of activations have, (..., row_groups).
+    `z` (groups, n) are the zero points of the weights `u`. `scales` are s of the formula, or m if activations have one
+    scale, which is known. `weights` are those of the graph: (n, k) if they are `transposed`, from `-low` on.
+    `row_scales` is the input number of the scales of activation rows, (..., row_groups).
     """
 
     a: int
@@ -70,7 +70,7 @@ class CompressedMatmul:
 
     @property
     def u(self) -> np.ndarray:
-        """The weights (k, n) from 0 on, a copy."""
+        """The weights (k, n) as integers from 0 on, a copy."""
         u = (self.weights.astype(np.int16) + LOW[self.w_dtype]).astype(np.uint8)
         return np.ascontiguousarray(u.T if self.transposed else u)
 
@@ -80,7 +80,7 @@ class CompressedMatmul:
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The weights as kernels read them; corrections undo the zero point and the shift of 8-bit activations."""
+        """The weights packed for kernels; corrections undo the zero point and the shift of 8-bit activations."""
         if self.a_dtype == "f32":
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp + (128 if self.a_dtype == "s8" else 0)
@@ -106,9 +106,9 @@ class CompressedMatmul:
 
 
 def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, CompressedMatmul, list[Node]]:
-    """The matmul of a body, with weights of dynamic_dequantize or dequantize, and an epilogue; raises Unsupported.
+    """Check a body: a matmul, weights of dynamic_dequantize or dequantize, and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs. Gives the node, its operands, and the nodes that only kernels read.
+    `constants` has the arrays of constant inputs. Returns the node, its operands, and the nodes that only kernels read.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
@@ -136,7 +136,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 
 
 class _Weights:
-    """The constant weights of a matmul, that come from the node `dequantizes`; raises Unsupported."""
+    """The constant weights of a matmul, which the node `dequantizes` computes; raises Unsupported."""
 
     def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)
@@ -169,13 +169,13 @@ class _Weights:
         return self.data.shape[1 if self.transposed else 0]
 
     def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zero points and scales of so many groups, a multiple of what there are."""
+        """Zero points and scales, repeated for `groups` groups, a multiple of their number."""
         times = groups // len(self.z)
         return self.z.repeat(times, axis=0).astype(np.int32), self.scales.repeat(times, axis=0)
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with f32 activations, in groups that blocks of sums consist of."""
+    """The operands of a matmul with f32 activations, in groups of which the blocks of sums consist."""
     a = next(node.operands)
     if a.dtype != "f32":
         raise Unsupported(f"the source is {a.dtype}, compressed weights take f32, or u8 and s8 that are dequantized",
@@ -230,7 +230,7 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
-    """How many scales each row of dynamically dequantized activations has."""
+    """The number of scales of each row of dynamically dequantized activations."""
     attrs, wanted = left.attrs, "a source of compressed weights whose scales are tensors has them in groups of rows"
     if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
         raise Unsupported(f"{wanted}, and no zero points",
@@ -239,7 +239,7 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of what dequantizes weights; None when it is absent."""
+    """The data of an operand of a dequantize of weights; None if it is absent."""
     if v is None:
         return None
     data = constants[index[v]]

@@ -9,10 +9,11 @@ Activations of f32, in the order of `float_sums`, whose blocks consist of whole 
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-A line of 64 bytes gives the 4-bit weights of 8 k and 16 columns: an and, or a shift and an and, and a subtraction make
-four k of it, which multiply as 8-bit weights do. For f32 the bits of u become the last ones of the f32 2**23, which so
-is 2**23 + u, and the subtraction of 2**23 + z is exact. So compressed weights take about a fifth or a third of the
-memory traffic of f32 weights, which is what bounds a product with one row. The accumulators that tiles leave are f32.
+A line of 64 bytes gives the 4-bit weights of 8 k and 16 columns: a mask, perhaps after a shift, and a subtraction
+unpack four of the k, which are multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32
+2**23, which gives 2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a
+third of the memory traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are
+f32.
 """
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.v
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
 ROW_SCALES = ("row_scales", "row_scales_table", "row_scales_row", "row_scales_step")
-"""The words that say where the scales of activations lie (`matmul.plan.MATMUL`)."""
+"""The words that locate the scales of activations (`matmul.plan.MATMUL`)."""
 
 
 class Unpacked(NamedTuple):
-    """How bytes of weights become the operand of `products`: `spread(bytes)` of a part's 64 / parts bytes."""
+    """How bytes of weights become an operand of `products`: `spread(bytes)` takes a part's 64 / parts bytes."""
 
     products: Products
     spread: Callable[[Value], Factor]
@@ -70,7 +71,7 @@ def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
 
 
 def partial_group(address: Value, count: Value, fill: int) -> Value:
-    """Load `count` (1 to 4) bytes as a group (s32), `fill` after them; reads nothing beyond."""
+    """Load `count` (1 to 4) bytes as a group (s32), filled up with bytes `fill`; reads nothing beyond them."""
     group, last = constant(I32, 0), count - 1
     for i in range(4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
@@ -80,7 +81,7 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
 
 
 class _Tile:
-    """What tiles of `rows` x 16 * `panels` outputs have in common; a vector has the columns of one of `parts`."""
+    """The common base of tiles of `rows` x 16 * `panels` outputs; a vector has the columns of one of `parts`."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, parts: int) -> None:
         self.b, self.f, self.rows, self.panels, self.bits, self.parts = b, f, rows, panels, bits, parts
@@ -92,24 +93,24 @@ class _Tile:
         self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
 
     def clear(self) -> None:
-        """Emit that totals, in memory, are 0."""
+        """Emit stores of 0 to the totals, which are in memory."""
         for n in range(self.rows * self.panels):
             constant(vector(I32, 16), 0).store(self.f.acc + 64 * n)
 
     def zeros(self, kind: Type) -> list[Value]:
-        """The accumulators at the begin of a sum."""
+        """The accumulators at the start of a sum."""
         return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
 
     def head(self, panel: int, part: int, group: Value) -> Value:
-        """The address of the scales of a group for the columns of a vector; its terms lie a line behind."""
+        """The address of a group's scales for the columns of a vector; its terms lie 64 bytes after it."""
         return self.f.w + self.panel_bytes * panel + group * (2 * LINE) + 4 * part * self.columns
 
     def line_of(self, group: Value) -> Value:
-        """Where, from the begin of a panel, the lines of a group lie."""
+        """The offset of a group's lines in a panel."""
         return self.lines + group * self.group_lines * LINE
 
     def add(self, n: int, part: int, y: Value) -> None:
-        """Emit that a vector of f32 is added to the total of output vector `n`."""
+        """Emit the addition of a vector of f32 to the total of output vector `n`."""
         address = self.f.acc + (64 * n + 4 * part * self.columns)
         (address.load(y.type) + y).store(address)
 
@@ -152,7 +153,7 @@ class _IntegerTile(_Tile):
             self.add_scaled(groups.k, last.values)
 
     def zero_points_of(self, group: Value) -> list[Value]:
-        """Emit what to subtract from the bytes of every part, of 4-bit weights."""
+        """Emit the zero points that are subtracted from the bytes of every part, for 4-bit weights."""
         out = []
         for j in range(self.panels if self.bits == 4 else 0):
             address = self.f.w + self.panel_bytes * j + self.zero_points + group * PANEL
@@ -162,7 +163,7 @@ class _IntegerTile(_Tile):
         return out
 
     def multiply(self, x: Sequence[Value], line: Value, shift: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of one group of four k of every row with the weights from bit `shift` on of a line."""
+        """Emit the products of four k of every row with the weights from bit `shift` on of a line."""
         b, products, out = self.b, self.how.products, list(acc)
         weights = []
         for n in range(self.panels * self.parts):
@@ -199,7 +200,7 @@ class _FloatTile(_Tile):
     """The emission of a tile with activations of f32."""
 
     def emit(self) -> None:
-        """Emit the loop over blocks of sums, in it that over their groups; the totals are in memory."""
+        """Emit the loop over blocks of sums, and in it the loop over their groups; the totals are in memory."""
         b, kind = self.b, vector(F32, self.columns)
         self.clear()
         each = c64(BLOCK) // self.group
@@ -295,7 +296,7 @@ def scalar_tile(shift: int, bits: int) -> Intrinsic:
 
 
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: of four k the products, `rate` a cycle, and to unpack 2.5 operations a part; or the memory.
+    """Estimate cycles: for four k the products, `rate` a cycle, and 2.5 operations a part to unpack; or the memory.
 
     Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
     """
@@ -305,7 +306,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles of `k` bytes: of one k the products, and to unpack half as many operations again as weights."""
+    """Estimate cycles of `k` bytes: for one k the products, and 1.5 operations to unpack a vector of weights."""
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max(rows * panels + 1.5 * panels, 4)
     return -(-m // rows) * panel_count(n) / panels * (k // 4 * group + 30 + 3 * rows * panels * parts)
@@ -366,7 +367,7 @@ def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build fused multiply-adds, four at a time, that any CPU can do."""
+    """Build fused multiply-adds, four at a time, for any CPU."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 4))
 
 

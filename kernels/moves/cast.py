@@ -1,6 +1,6 @@
-"""The kernel of casts from integers and booleans: to integers (which wrap), to booleans (whether not 0), to f32.
+"""The kernel of casts from integers and booleans: to integers (which wrap), to booleans (x != 0), and to f32.
 
-f32 is rounded to nearest even. The code is plain vector IR, the same at every ISA level.
+Conversions to f32 round to nearest even. The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fits(source: DType, target: DType) -> bool:
 
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function that converts integers of `source_bits` to `target_bits`, or to what `how` says."""
+    """Make the block function that converts integers of `source_bits` to `target_bits`, or as `how` says."""
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 

@@ -1,4 +1,6 @@
-"""The range of an f32 tensor, for dynamic quantization: extremes of blocks, then the scale and zero point of all.
+"""The range of an f32 tensor, for dynamic quantization.
+
+First minimum and maximum of each block, then scale and zero point.
 
 With top = max(x, 0) and low = min(x, 0) as ONNX's DynamicQuantizeLinear has it (op `dynamic_range`):
 
@@ -21,11 +23,11 @@ from graphq.kernels.lanes.vector import Columns
 from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 64
-"""Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""
+"""Elements in each turn of the loop: four vectors of 16, whose operations do not wait for each other."""
 PIECE = 1024
-"""Elements that a thread's share is a multiple of."""
+"""The number of elements of a thread is a multiple of this."""
 RANGE = Record("source", "extremes", "each", "count")
-"""Extremes of `count` f32, `each` pieces a block: two f32 a block."""
+"""The argument block: minimum and maximum of `count` f32, `each` pieces a block; each block stores two f32."""
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
 """The scale (f32) and zero point (u8) of the extremes of `blocks` blocks."""
 view_range, view_scale = RANGE.view, SCALE.view

@@ -1,4 +1,4 @@
-"""Gather: rows of a table by their indices. An index outside of the table reads row 0, and is reported.
+"""Gather: rows of a table by their indices. An index outside the table reads row 0, and is reported.
 
 Row r of the target is the row of table r // count that index r % count asks for; negative indices count from the end.
 """
@@ -11,9 +11,11 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.step import Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The caller fills in the addresses; an index outside goes to that of `outside`, as s64.
+"""The argument block: `rows` of the target, `each` a block.
 
-`rows` of the target, `each` a block; `count` indices of a table, whose `size` rows have `nbytes`.
+`count` indices of a table, whose `size` rows have `nbytes`.
+
+The caller fills in the addresses. An index outside the table is stored as an s64 at the address `outside`.
 """
 view = GATHER.view
 
@@ -39,7 +41,10 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan `count` rows of `nbytes` of each of `tables` of `size` rows, at least one; indices are s32 or s64."""
+    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` rows, at least one.
+
+    Indices are s32 or s64.
+    """
     rows = tables * count
     words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
     return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)

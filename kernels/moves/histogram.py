@@ -22,29 +22,32 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
-"""Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""
+"""The number of tables that a block counts into in turn.
+
+Neighbouring elements of one bin then do not wait for each other.
+"""
 PART = 4 * TABLES * BINS + 8
 """Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
 CYCLES = 4
-"""Cycles that an element takes."""
+"""Cycles per element."""
 PIECE = 4096
-"""Elements that a block's share is a multiple of."""
+"""The number of elements of a block is a multiple of this."""
 COUNT = Record("source", "parts", "size", "each")
-"""Histograms of `size` f32, `each` pieces a block, into as many `parts` as blocks."""
+"""The argument block of the counts: `size` f32, `each` pieces a block, into as many `parts` as there are blocks."""
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""One histogram, `counts` and `extremes`, from those of `blocks` blocks in `parts`."""
+"""The argument block of the sum: one histogram, `counts` and `extremes`, from the `parts` of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """+inf and -inf as s32 in totalOrder."""
 
 
 LANES = 64
-"""Elements a turn of the loop for extremes: four vectors of 16, which do not wait for each other."""
+"""Elements in each turn of the loop for extremes: four vectors of 16, whose operations do not wait for each other."""
 
 
 @emits
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
-    """Widen the least and the greatest s32 in totalOrder at `extremes` by `count` f32 at `source`."""
+    """Extend the range at `extremes`, the least and the greatest s32 in totalOrder, to `count` f32 at `source`."""
     wide = vector(I32, LANES)
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
     signs = ("<", ">")
@@ -71,7 +74,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
 
 
 def histogram_block(counting: int) -> Functions:
-    """Make the block function that counts a block; or, if not `counting`, finds its extremes alone."""
+    """Make the block function that counts a block; without `counting` it only finds the block's extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)
@@ -99,7 +102,7 @@ def histogram_block(counting: int) -> Functions:
 
 
 def histogram_sum(counting: int) -> Functions:
-    """Make the block function that adds parts up; or, if not `counting`, puts their extremes together alone."""
+    """Make the block function that adds the blocks' parts up; without `counting` it only combines their extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_sum(args)
@@ -122,7 +125,9 @@ def histogram_sum(counting: int) -> Functions:
 
 
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
-    """Plan the histogram of `size` f32, or their extremes alone: a step for blocks, and one that adds these up.
+    """Plan the histogram of `size` f32, or without `counting` their extremes.
+
+    One step for blocks, one that adds them up.
 
     The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
     """
@@ -140,7 +145,10 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Two steps: blocks, and their sum. Counts that nobody reads are not made."""
+    """Add two steps, one for blocks and one that adds them up.
+
+    Without users of the counts only extremes are computed.
+    """
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

@@ -29,7 +29,10 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 
 
 class Side(NamedTuple):
-    """`size` elements of the result along an axis from `start` on; in the order of those from `source` on by `step`."""
+    """A part of a padded axis.
+
+    `size` elements of the result from `start` on, copied from `source` on in strides of `step`.
+    """
 
     start: int
     size: int
@@ -38,10 +41,10 @@ class Side(NamedTuple):
 
 
 def pad_steps(b: PlanBuilder, node: Node) -> None:
-    """What is kept of the source; then along each axis what lies before and after, from the result itself.
+    """Add the steps of a pad: a copy of the source, then along each axis copies of what lies before and after it.
 
-    So what an axis adds is padded along those after it, too. Pads that repeat more than there is are left to the
-    reference.
+    The later copies read the result itself, so that padding along one axis is padded along the next ones, too. Pads
+    that repeat more elements than there are are left to the reference.
     """
     (source,) = node.operands
     dims, out, a = source.type.dims, node.output.type.dims, node.attrs
@@ -71,7 +74,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """What lies before and after n elements; None where it repeats itself."""
+    """The parts before and after n elements; None if padding is longer than the elements that it repeats."""
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

@@ -18,7 +18,10 @@ from graphq.plan.reference import reference_steps
 from graphq.plan.step import Ref
 
 SHORT, MANY = 16, 1000
-"""Bytes of a row and rows: NumPy moves many short rows in 0.9 ns each, kernels in 1.5 (slices) to 4.3 (gathers)."""
+"""A row of fewer bytes than SHORT is left to NumPy if there are more than MANY.
+
+It moves short rows in 0.9 ns each, kernels in 1.5 (slices) to 4.3 (gathers).
+"""
 
 
 def slice_steps(b: PlanBuilder, node: Node) -> None:
@@ -38,7 +41,10 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
-    """One step, whose error is raised after the run. What has no rows is left to the reference."""
+    """Add one step, whose error for an index out of range is raised after the run.
+
+    Empty rows are left to the reference.
+    """
     source, indices = node.operands
     dims = source.type.dims
     axis = normal_axis(node.attrs["axis"], dims)
@@ -58,7 +64,7 @@ def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> In
 
 
 def cast_steps(b: PlanBuilder, node: Node) -> None:
-    """One step of integers and booleans; floats are left to the reference."""
+    """Add one step for a cast from integers and booleans; casts from floats are left to the reference."""
     (source,) = node.operands
     if not cast.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
@@ -67,7 +73,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def is_tiny(nbytes: int, row: int) -> bool:
-    """Whether `nbytes` bytes are more than MANY rows, of `row` bytes each, that are too short for a kernel."""
+    """Whether `nbytes` bytes are more than MANY rows of `row` bytes each, too short for a kernel."""
     return assumed(row) < SHORT and assumed(nbytes) > MANY * assumed(row)
 
 
@@ -81,19 +87,19 @@ def transpose_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def reorder_text(source: TensorType, result: TensorType) -> str:
-    """`reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`"""
+    """The text of a reorder, as in `reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`."""
     size = f" ({kilobytes(result.nbytes)})" if result.known else ""
     return f"reorder {source} -> {str(result).removeprefix(result.dtype.name)}{size}"
 
 
 def kilobytes(nbytes: int) -> str:
-    """`201 KB`"""
+    """The text of a size, as in `201 KB`."""
     nbytes = assumed(nbytes)
     return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
 
 
 def range_steps(b: PlanBuilder, node: Node) -> None:
-    """Two steps: the extremes of blocks, then the scale and zero point of all."""
+    """Add two steps: the extremes of blocks, then the scale and zero point of the whole tensor."""
     (source,) = node.operands
     extremes_step, scale_step = plan_range(source.type.size, b.target)
     extremes = b.temporary(8 * extremes_step.blocks)

@@ -1,11 +1,11 @@
-"""Transposes of any rank: dimensions that stay neighbours merge, and what is left is one of four loops over rows.
+"""Transposes of any rank: dimensions that stay neighbours are merged, and one of four loops over rows remains.
 
 * `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
 * `interleaving`, `deinterleaving`: n or m of 2 to 4, as images' channels, by shuffles of that many vectors;
 * `copying`: the innermost dimension stays, and longer runs of bytes move.
 
-A tensor is `rows` x `columns` of these for each element of the outer dimensions, which a block's number counts through.
-The code is plain vector IR, the same at every ISA level.
+A tensor is `rows` x `columns` of such elements for each index of the outer dimensions, which follows from a block's
+number. The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
 
 WAYS = 4
-"""The most channels that are interleaved."""
+"""The most channels that `interleaving` and `deinterleaving` take."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
-"""`rows` of `columns` (bytes of a row to copy), `each` a block, for each element of `outer` dimensions.
+"""The argument block: `rows` of `columns` elements (to copy.
 
-`source_step` bytes lie between columns of the source (between its rows to copy), `target_step` between rows of the
-target (between its columns to deinterleave). An AXIS for each outer dimension follows, the last dimension first.
+The bytes of a row), `each` a block, for each index of `outer` dimensions.
+
+`source_step` bytes lie between columns of the source (to copy: between its rows), `target_step` between rows of the
+target (to deinterleave: between its columns). An AXIS for each outer dimension follows, the last dimension first.
 """
 AXIS = Record("size", "source", "target")
 """An outer dimension: its size, and the bytes from element to element in the source and in the target."""
@@ -42,7 +44,7 @@ MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
 def _tiles(itemsize: int) -> Intrinsic:
-    """Transpose the tiles in 64 bytes of each row of the source."""
+    """Transpose all tiles in 64 bytes of each row of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     kind = vector(ir.IntType(8 * itemsize), line)
 
@@ -58,7 +60,10 @@ def _tiles(itemsize: int) -> Intrinsic:
 
 
 def _corner(itemsize: int) -> Intrinsic:
-    """Transpose the first `height` columns and `width` rows of a tile of the source; nothing beyond is touched."""
+    """Transpose the first `height` columns and `width` rows of a tile of the source.
+
+    Memory outside of them is not touched.
+    """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
 
@@ -77,7 +82,10 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Interleave one vector (`partial`: its first `count` lanes) of each of `ways` streams; `apart`: deinterleave."""
+    """Interleave one vector of each of `ways` streams or, with `apart`, deinterleave them.
+
+    With `partial` only the first `count` lanes are valid.
+    """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
     order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place
@@ -143,7 +151,7 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares of a cache line by as many: what is fetched is used up. The last tiles repeat some of the former.
+        # Squares of a cache line by as many: fetched lines are used fully. The last tiles overlap those before.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):
@@ -246,7 +254,7 @@ def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
            targets: Sequence[int] | None = None) -> list[Axis]:
     """The axes of a result (None: a dense one) with these strides in the source.
 
-    Those of 1 are left out, neighbours in both are one.
+    Axes of size 1 are left out, and neighbouring axes that are contiguous in source and result are merged into one.
     """
     axes: list[Axis] = []
     targets = dense(sizes, itemsize) if targets is None else targets
@@ -285,21 +293,21 @@ def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
 
 
 def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether the result has the elements of the source in their order."""
+    """Whether the result has the elements of the source in the same order."""
     return 0 in shape or len(transposed(shape, order, 1)) <= 1
 
 
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
     """Plan the transpose of a dense tensor to another one: axis k of the result is axis `order[k]` of the source.
 
-    The caller fills in the addresses of MOVE, which must not overlap. No blocks for empty tensors.
+    The caller fills in the addresses of MOVE, which must not overlap. For empty tensors there are no blocks.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
     return _planned(x, 0 in shape, target)
 
 
 def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """How many bytes lie together in a source with these strides and in a dense result."""
+    """How many bytes stay contiguous when a source with these strides is copied to a dense result."""
     axes = merged(sizes, strides, itemsize)
     return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
 

@@ -1,1 +1,1 @@
-"""What kernels compute where an order of sums matters, stated in NumPy; references of operations use it, too."""
+"""Formulas in NumPy for numbers that depend on the order of sums, shared by kernels and references of operations."""

@@ -5,7 +5,7 @@ import numpy as np
 
 
 def u8_range(x: np.ndarray) -> tuple[np.float32, np.uint8]:
-    """The scale (f32) and zero point (u8) of f32 `x`, as the operation dynamic_range documents them."""
+    """The scale (f32) and zero point (u8) of f32 `x`, as the operation dynamic_range defines them."""
     zero = np.float32(0)
     with np.errstate(all="ignore"):
         top, low = np.maximum(zero, x.max(initial=0)), np.minimum(zero, x.min(initial=0))

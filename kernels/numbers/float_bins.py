@@ -1,18 +1,18 @@
-"""Histograms of f32 whose bins are given by the numbers' own bits, so that they need no range and can be added up.
+"""Histograms of f32 whose bins follow from the numbers' bits: they need no range and can be added up.
 
 Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
-in each power of two. Every number of a bin is within 1/32 of its edge, whatever the scale of the data: this is
-the histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
-relative-error guarantees") with bins that are cut from the number, instead of its logarithm.
+in each power of two. Every number of a bin is within 1/32 of its edge, whatever the scale of the data: this is the
+histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
+guarantees") with bins of the number itself, instead of its logarithm.
 """
 from __future__ import annotations
 
 import numpy as np
 
 SHIFT = 18
-"""Bits of an f32 that a bin does not tell apart."""
+"""The low bits of an f32 that do not matter for its bin."""
 BINS = 1 << (32 - SHIFT)
-"""Bins, those of NaN and of infinities among them."""
+"""The number of bins, including bins for NaN and for infinities."""
 
 
 def ordered(x: np.ndarray) -> np.ndarray:
@@ -24,7 +24,7 @@ def ordered(x: np.ndarray) -> np.ndarray:
 
 
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts (s32 [BINS]) and the extremes (f32 [2], in totalOrder) of f32 `x`; [inf, -inf] of no elements."""
+    """The counts (s32 [BINS]) and the extremes (f32 [2], in totalOrder) of f32 `x`; [inf, -inf] if it is empty."""
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))

@@ -1,16 +1,16 @@
-"""The orders in which means add their elements up, in f32, one addition at a time.
+"""The orders in which means add their elements, in f32, one addition at a time.
 
-ONNX and oneDNN leave the order open. These are those of ONNX Runtime 1.31 on x86-64 without optimisations of the graph,
-found by experiment:
+ONNX and oneDNN leave the order open. The orders here are those of ONNX Runtime 1.31 on x86-64 without optimisations of
+the graph, found by experiment:
 
     taps      one after the other, in row-major order
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
-    fours     quads of consecutive elements, added up lane by lane; lanes 0 + 2, 1 + 3, and both; then what is left
-    eights    the same with two quads side by side, added before the lanes are, and then a quad that is left
+    fours     quads of consecutive elements, added lane by lane; lanes 0 + 2, 1 + 3, and both; then the rest
+    eights    as fours, with two quads side by side, which are added first, and then a remaining quad
 
 Sums start from +0, those of `eights` from -0. The order matters because means of integers that keep their scale are
-often exactly halfway between two integers (of 2x2 windows one in four), where f32 rounding errors decide what a
-quantize after the mean gives.
+often exactly halfway between two integers (for 2x2 windows one in four). Then f32 rounding errors decide the result of
+a quantize after the mean.
 """
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ import numpy as np
 
 Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
 T = TypeVar("T")
-"""The type of what is summed: arrays, or values for which code is emitted."""
+"""The type of the elements that are summed: arrays, or values for which code is emitted."""
 
 QUAD = 4
 MOST_WIDE = 2045
-"""Elements of a row, padding included, from which columns are summed: what fits into that engine's buffer."""
+"""From this many elements in a row on, padding included, columns are summed.
+
+More do not fit into ONNX Runtime's buffer.
+"""
 
 
 def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
@@ -49,7 +52,10 @@ def lanes_of(order: Order) -> int:
 
 
 def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, add: Callable[[T, T], T]) -> T:
-    """The sum of tap(0) ... tap(n - 1), the elements of a window of rows of `width`; `zero`: see `start_of`."""
+    """The sum of tap(0) ... tap(n - 1), the elements of a window of rows of `width`.
+
+    `zero` is the value of `start_of`.
+    """
     def chain(start: int, stop: int, step: int, have: T = zero) -> T:
         for k in range(start, stop, step):
             have = add(have, tap(k))
@@ -74,19 +80,19 @@ def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, ad
 
 
 def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
-    """The first half of the partial sums plus the second half."""
+    """The first half of the partial sums plus the second half, element by element."""
     half = len(sums) // 2
     return [add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
 
 
 def array_total(order: Order, tap: Callable[[int], np.ndarray], n: int, width: int,
                 shape: tuple[int, ...]) -> np.ndarray:
-    """`total` of arrays of `shape`, f32."""
+    """`total` for taps that are f32 arrays of `shape`."""
     with np.errstate(all="ignore"):
         return np.asarray(total(order, tap, n, width, np.full(shape, start_of(order), np.float32), np.add))
 
 
 def row_totals(x: np.ndarray) -> np.ndarray:
-    """The sums of f32 along the last axis, by eights."""
+    """The sums of f32 along the last axis, in the order "eights"."""
     taps = np.ascontiguousarray(np.moveaxis(x, -1, 0))
     return array_total("eights", taps.__getitem__, len(taps), 1, x.shape[:-1])

@@ -1,8 +1,8 @@
 """The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-The gates of the input are given: x of [T, B, gates * H]. Each step adds the products of the last state with the
-recurrent weights, sums as in `float_sums`; of quantized layers exact sums of integers, times one factor, of the state
-quantized as ONNX's DynamicQuantizeLinear does it.
+The products of input and weights are computed before: x of [T, B, gates * H]. Each step adds s, the products of the
+last state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is quantized as by
+ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
 
     lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -41,7 +41,7 @@ BLEND = (1.0 - _given(0)) * _given(1) + _given(0) * _given(2)
 
 
 def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """Products of the state [B, H] with weights [gates * H, H]; with `scales` these are integers."""
+    """Products of the state [B, H] with weights [gates * H, H]; if `scales` are given, the weights are integers."""
     if scales is None:
         return float_sums(h, recurrent.T)
     units, scale = quantized(h)
@@ -50,7 +50,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """The state as u8 less the zero point, in f32, and the scale."""
+    """The state as u8, less the zero point, in f32, and the scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):
         return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
@@ -59,7 +59,7 @@ def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
 def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray, scales: np.ndarray | None,
          lengths: np.ndarray | None, peepholes: np.ndarray | None,
          reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All states, the last one, and the last cell. Peepholes of i, o, f times the cell add to the sums."""
+    """All states, the last state, and the last cell. Peepholes of i, o, f, times the cell, are added to the sums."""
     states = np.zeros((len(gates), *h.shape), np.float32)
     pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
     for t, active in _order(states, lengths, reverse):
@@ -78,7 +78,10 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
 
 def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarray, lengths: np.ndarray | None,
         linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """All states and the last one. Unless `linear_before_reset` the state is reset before its products."""
+    """All states and the last one.
+
+    Unless `linear_before_reset`, the reset gate multiplies the state before the products.
+    """
     size = h.shape[1]
     states = np.zeros((len(gates), *h.shape), np.float32)
     for t, active in _order(states, lengths, reverse):

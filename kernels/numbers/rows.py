@@ -1,4 +1,4 @@
-"""What kernels compute along the rows of an array, in NumPy: x is f32 [..., n], n at least 1.
+"""The formulas of operations along rows, such as softmax and norms, in NumPy: x is f32 [..., n], n at least 1.
 
     softmax      e * (1 / sum(e)),  e = exp(x - max(x))
     log_softmax  x - max(x) - log(sum(e))
@@ -6,14 +6,14 @@
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
     reduce_*     one number a row
 
-All is computed in f32, one IEEE operation at a time, but for the mean of layer_norm. Each sum is in the order that ONNX
-Runtime 1.31 has on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
-give its results bit for bit; exceptions are log_softmax, whose logarithm is another one, reduce_l1 and reduce_l2, and
-sums of rows whose length is no multiple of 4. Where squares add up beyond f32's range, norms are 0, as that engine's
-are, and infinite where all squares are too small for it and epsilon is 0; the op-by-op reference, which sums in f64,
-has no such limits (docs/onnx.md).
+All is computed in f32, one IEEE operation at a time, except for the mean of layer_norm. Each sum is in the order of
+ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
+give its results bit for bit; exceptions are log_softmax, whose logarithm differs, reduce_l1 and reduce_l2, and sums of
+rows whose length is no multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime; if all squares
+underflow and epsilon is 0, they are infinite; the op-by-op reference, which sums in f64, has no such limits
+(docs/onnx.md).
 
-The functions take and give arrays; kernels/rows/loops.py has the machine code.
+The functions take and return arrays; kernels/rows/loops.py has the machine code.
 """
 from __future__ import annotations
 
@@ -30,26 +30,32 @@ from graphq.kernels.numbers.mean_sums import row_totals
 Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
-"""The power e, from x and the row's maximum."""
+"""exp(X - Y) of an element X and the row's maximum Y."""
 LOGARITHM = elementary.log(X)
 LANES = 16
-"""Lanes of maxima and of softmax's sums, and of means in f64."""
+"""The number of partial sums of softmax, of maxima, and of means in f64."""
 GROUP = 8
-"""Lanes of the sums of squares and of reductions."""
+"""The number of partial sums of squares and of reductions."""
 
 
 def _either(chosen: Expr) -> Expr:
-    """`chosen` from X and Y, but NaN where X is NaN."""
+    """`chosen`, an expression of X and Y, but NaN if X is NaN."""
     return select(op("ne", X, X), X, chosen)
 
 
 EXTREMES = {"max": _either(maximum(X, Y)), "min": _either(least(X, Y))}
-"""How a maximum or minimum Y takes an element X: the second of equal ones, NaN stays."""
+"""The new maximum or minimum of a row after element X, from the one before, Y.
+
+Of equal numbers it takes Y; NaN stays.
+"""
 TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 
 
 def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = False) -> Array:
-    """Fold the last axis, a power of 2, to one element: halves with halves, or neighbours with neighbours."""
+    """Fold the last axis, whose size is a power of 2, to one element.
+
+    It combines halves with halves or, with `pairs`, neighbours with neighbours.
+    """
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
         x = take(x[..., ::2], x[..., 1::2]) if pairs else take(x[..., :half], x[..., half:])
@@ -57,7 +63,10 @@ def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = Fal
 
 
 def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], Array]) -> Array:
-    """`lanes` chains over neighbouring elements; what is left at the end joins the first of them."""
+    """Reduce the last axis to `lanes` partial results, each over every `lanes`-th element.
+
+    A partial last group goes to the first lanes.
+    """
     total = np.full((*x.shape[:-1], lanes), start, x.dtype)
     for k in range(0, x.shape[-1], lanes):
         part = x[..., k:k + lanes]
@@ -74,7 +83,7 @@ def extreme(how: str, x: Array) -> Array:
 
 
 def top(x: Array) -> Array:
-    """The row's maximum as softmax has it: NaN is passed over, which makes the row NaN all the same."""
+    """The row's maximum for softmax. It ignores NaN, since the sum of the row becomes NaN in any case."""
     def take(have: Array, new: Array) -> Array:
         return np.where(new > have, new, have)
 
@@ -89,7 +98,7 @@ def powers(x: Array, highest: Array) -> tuple[Array, Array]:
 
 
 def softmax(x: Array, *, inf_as_zero: bool) -> Array:
-    """softmax of rows. A row of -inf alone is NaN, or 0 with `inf_as_zero`."""
+    """softmax of rows. A row of only -inf gives NaN, or 0 with `inf_as_zero`."""
     highest = top(x)
     if inf_as_zero:
         highest = np.where(highest == -np.inf, np.float32(0), highest)
@@ -107,7 +116,10 @@ def log_softmax(x: Array) -> Array:
 
 
 def squares(d: Array) -> Array:
-    """Sum d * d: 8 chains of fused multiply-adds and their halves, then the rest one by one, a first four unfused."""
+    """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
+
+    The remaining elements are added one by one, but a first group of four of them without fused multiply-adds.
+    """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)
     rest = d[..., whole:]
@@ -123,7 +135,7 @@ def _inverse(total: Array, n: int, epsilon: float) -> Array:
 
 
 def layer_norm(x: Array, epsilon: float) -> Array:
-    """layer_norm of rows, without gamma and beta: those follow as one fused multiply-add."""
+    """layer_norm of rows without gamma and beta, which the kernel applies afterwards as one fused multiply-add."""
     n = x.shape[-1]
     total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
     d = x - (total / n).astype(np.float32)[..., None]
@@ -131,7 +143,7 @@ def layer_norm(x: Array, epsilon: float) -> Array:
 
 
 def rms_norm(x: Array, epsilon: float) -> Array:
-    """rms_norm of rows, without gamma, which follows."""
+    """rms_norm of rows without gamma, which the kernel applies afterwards."""
     return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
 
 

@@ -1,17 +1,16 @@
-"""Products of dequantized integers as a graph has them written: f32 sums, in a stated order.
+"""Sums of products of dequantized integers as the graph is written: f32, in a stated order.
 
 Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
-product. ONNX and oneDNN leave the order of such sums open. The orders here are those of ONNX Runtime's CPU kernels on
-x86-64 without optimisations of the graph, found by experiment, for one thread. In the layers of six models that were
-compared all sums are these, bit for bit, but a few of the last columns % 4 of octets, or rows where there is one
-column:
+product. ONNX and oneDNN leave the order of the sums open. The orders here are those of ONNX Runtime's CPU kernels on
+x86-64 without optimisations of the graph, found by experiment, for one thread. In six models that were compared, all
+sums are equal bit for bit, except for a few octets in the last columns % 4, or in rows if there is one column:
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
     octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same of the others, plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 
-k counts channels, and within a channel taps. x = f32(q - zx) * sx, w likewise.
+k counts channels, and within a channel taps. x = f32(q - zx) * sx, and w is dequantized in the same way.
 """
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ Order = Literal["chains", "quads", "octets", "taps"]
 
 
 class DequantizedSum(NamedTuple):
-    """An f32 sum of products of dequantized integers: its order, and the numbers that make f32 factors of integers.
+    """An f32 sum of products of dequantized integers: its order, and the scales and zero points that dequantize them.
 
-    A sum begins with `start`: one f32, or one a column. `taps` are those of a window, 1 for matmuls.
+    A sum begins with `start`: one f32, or one for each column. `taps` is the number of taps of a window, 1 for matmuls.
     """
 
     order: Order
@@ -42,13 +41,16 @@ class DequantizedSum(NamedTuple):
     taps: int = 1
 
     def factors(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The f32 factors of integers x and w [p, k], w of these columns."""
+        """The dequantized f32 factors of integers x and w [p, k], where w belongs to these columns."""
         scale, zp = _of(self.w_scale, columns), _of(self.w_zp, columns)
         left = (x.astype(np.int32) - self.x_zp).astype(np.float32) * self.x_scale
         return left, (w.astype(np.int32) - zp).astype(np.float32) * scale
 
     def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """The sums [p] of integers x and w [p, k], in order of k (of taps first for "taps")."""
+        """The sums [p] of products of integers x and w [p, k].
+
+        They are added in the order of k; for "taps" in the order of taps first.
+        """
         x, w = self.factors(x, w, columns)
         total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)
         with np.errstate(all="ignore"):
@@ -94,9 +96,9 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
 
 
 def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
-    """The order and block of an m x k by k x n matmul's sums; `transposed`: the right operand is stored as n x k.
+    """The order and block of the sums of an m x k by k x n matmul; `transposed`: the right operand is stored as n x k.
 
-    Columns of few outputs have longer blocks, as a panel of the right operand of 128 k x 128 columns is reshaped.
+    With few columns blocks are longer, since the panel of the right operand, of 128 k x 128 columns, is reshaped.
     """
     if m == 1:
         return ("octets" if transposed else "quads"), 1
@@ -106,7 +108,10 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 
 
 def chain_block(n: int, k: int) -> int:
-    """The k of a chain: 128, doubled while as many columns as are left of 128 are twice those there are."""
+    """The number of products in a chain.
+
+    128, doubled for each halving of the panel's 128 columns that still holds all n.
+    """
     block, width = 128, 128
     while n < k and width > 16 and width // 2 >= n:
         block, width = 2 * block, width // 2

@@ -1,1 +1,4 @@
-"""How kernels find their operands: rows, columns and windows of activations, and broadcast spaces."""
+"""How kernels find their operands.
+
+Rows, columns and windows of activations, and iteration domains of broadcast operands.
+"""

@@ -1,7 +1,7 @@
-"""Iteration spaces: any broadcast elementwise computation as (batch, m rows, n columns).
+"""Iteration domains and access maps: any broadcast elementwise computation as (batch, m rows, n columns).
 
-Neighbouring dimensions merge when every operand walks through both with one stride, so that most work becomes long
-rows; what does not merge becomes batch elements, whose operand offsets come from a table.
+Neighbouring dimensions merge if every operand has one stride over both, so that most of the work becomes long rows.
+Dimensions that do not merge become batch elements, whose operand offsets are in a table.
 """
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from graphq.base.sizes import later
 
 
 class Walk(NamedTuple):
-    """How one operand is walked: its byte offset per batch element (None: 0 for all) and per row."""
+    """The access map of one operand: its byte offset for each batch element (None: 0 for all), and for each row."""
 
     table: np.ndarray | None
     row: int
 
 
 class Space(NamedTuple):
-    """`batch` x `m` x `n` outputs and a walk for each operand; rows of the output are contiguous."""
+    """An iteration domain of `batch` x `m` x `n` outputs, and an access map for each operand.
+
+    Rows of the output are contiguous.
+    """
 
     batch: int
     m: int
@@ -42,10 +45,10 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
 
 
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
-    """The space of an output of shape `out` for operands of the given byte strides along it.
+    """The iteration domain of an output of shape `out`, for operands with the given byte strides along it.
 
-    `keep`: this many of the last dimensions (2 at most) stay apart, an anchor's columns and rows, though dimensions
-    before them may still join the rows. Dimensions of size 1 vanish, except kept ones.
+    `keep` of the last dimensions (2 at most) are not merged with each other: an anchor's columns and rows. Dimensions
+    before them may still join the rows. Dimensions of size 1 are dropped, except kept ones.
     """
     none = (0,) * len(strides)
     dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]
@@ -60,7 +63,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 
 
 def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
-    """Take the last dimension, and all before it that merge with it, off `dims`; as one."""
+    """Remove the last dimension from `dims`, with all before it that merge with it; returns them as one dimension."""
     size, step = dims.pop()
     while dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], step, strict=True)):
         size *= dims.pop()[0]
@@ -68,7 +71,7 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
 
 
 def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The `offsets` of dimensions of (size, step) bytes; None when all are 0."""
+    """The `offsets` of dimensions of (size, step) bytes; None if all are 0."""
     return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
 
 

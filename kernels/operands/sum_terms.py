@@ -1,4 +1,4 @@
-"""Where the terms of an output's sum lie: what a plan tells who adds the products of single outputs once more."""
+"""TERMS: where the terms of an output's sum lie in memory, for the code that adds single outputs a second time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 
 TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
                "parts", "pixel", "chunk", "chunk_bytes", "item", "half")
-"""How the graph as written sums, and how a kernel has packed what it sums.
+"""The order of a sum in the graph as written, and how the kernel has packed the weights.
 
-    order, block        of ORDERS, and the terms of a block
-    signed, zero_point, scale    of the activations: whether they are s8; the bits of an f32
-    channels            of the activations that an output reads
-    per                 columns of a group, or 0: one group has all
-    merged, tap_k       how many taps were packed as one, and the packed k of such a tap
-    parts               how many packed weights a weight is the sum of
-    pixel               bytes of a pixel
-    chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
-                        lanes of a half where pairs of taps lie in vpunpcklbw's order, else 0
+order, block        the number in ORDERS, and the terms of a block
+signed, zero_point, scale    of the activations: whether they are s8; the scale as the bits of an f32
+channels            of the activations that an output reads
+per                 columns of a group, or 0: one group has all
+merged, tap_k       how many taps were packed as one, and the packed k of such a tap
+parts               the number of packed weights whose sum is a weight
+pixel               bytes of a pixel
+chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
+                    lanes of a half if pairs of taps lie in vpunpcklbw's order, else 0
 """
 
 
 def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
-    """The TERMS of a layer, s64 words; `layout` has those fields that say how weights are packed, 0 if not given."""
+    """The TERMS of a layer as s64 words; `layout` has the fields that describe the packed weights, 0 if not given."""
     return later(_s64, TERMS.words({
         "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
         "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels, **layout}))

@@ -1,4 +1,4 @@
-"""What a tile function is called with, and how it finds its activations.
+"""The frame that a tile function is called with, and how it finds its activations.
 
 A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows).
 Activations lie in one of three layouts (`matmul.table.ActivationLayout`):
@@ -6,7 +6,7 @@ Activations lie in one of three layouts (`matmul.table.ActivationLayout`):
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
     windows   row i is an output pixel of an image at `a`; `stride` is the address of a WINDOWS record, and the row's
-              two words are the addresses of its entries in the record's tables, which tap by tap say where to read
+              two words are the addresses of its entries in the record's tables: for each tap an offset
 """
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
 LAYOUTS = ("rows", "columns", "windows", "pixels")
-"""The three layouts, and that of kernels without a frame, which find activations tap by tap for each pixel."""
+"""The three layouts, and the layout of kernels without a frame, which find activations tap by tap for each pixel."""
 IN_ROWS, IN_COLUMNS, IN_WINDOWS, OF_PIXELS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
-"""What a tile is to do.
+"""The argument of a tile function: where its activations, weights and results are.
 
-    a, stride        the activations, as their layout says
-    w, sums          the first panel of weights, and its column sums
-    k                bytes of a row of activations, for windows of one tap
-    rows             how many are valid
-    acc              where the sums go: dense rows, 16 of 4 bytes for each panel
-    runs             entries of the tile's first run, for tiles that read runs of RUN pixels of windows
-    args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
-                     the first output, and how many columns are valid
-    ahead, step      the weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
-    entries          for tiles that write outputs, of which some need a second look: the address for the entries of
-                     `store_code.epilogue`; the tile leaves how many there are, or -1: it was not whole, and wrote none
-    copies, fresh    of AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
-    order            of sorted weights: how the groups of the panel are sorted (`matmul.pack.sort`)
+a, stride        the activations (see the layouts above)
+w, sums          the first panel of weights, and its column sums
+k                bytes of a row of activations, for windows of one tap
+rows             how many rows of the tile are valid
+acc              the address for the sums: dense rows, 16 sums of 4 bytes for each panel
+runs             the table entries of the tile's first run, for tiles that read runs of RUN pixels of windows
+args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
+                 the first output, and how many columns are valid
+ahead, step      the weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
+entries          for tiles that write outputs, if some need a second look: the address for the entries of
+                 `store_code.epilogue`; the tile leaves their number there, or -1 if it is partial and wrote none
+copies, fresh    for AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
+order            for sorted weights: the order of the panel's groups (`matmul.pack.sort`)
 """
 view, view_windows = FRAME.view, WINDOWS.view
 ROWS_AT = FRAME.nbytes
@@ -68,7 +68,10 @@ class Frame(NamedTuple):
 
 
 def clamped(f: Frame, count: int) -> list[Value]:
-    """Give `count` row addresses; those past the last row repeat it, so that a tile at the edge reads valid memory."""
+    """The addresses of `count` rows.
+
+    Those past the last valid row repeat it, so that a tile at the edge reads valid memory.
+    """
     last = f.rows - 1
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
 
@@ -76,8 +79,8 @@ def clamped(f: Frame, count: int) -> list[Value]:
 class RowGroups:
     """Reads activations that lie in rows: a group is four bytes of k of each row.
 
-    `addresses` are those of the rows, of the tile or, with `of_tap`, of a tap of windows. `first` is the address of the
-    first row's first group, which a loop over groups moves on; the others lie `apart` from it.
+    `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels of a tap of windows. `first` is
+    the address of the first row's first group, which a loop over groups moves on; the other rows lie `apart` from it.
     """
 
     def __init__(self, f: Frame, addresses: Sequence[Value], itemsize: int, of_tap: bool = False) -> None:
@@ -87,7 +90,10 @@ class RowGroups:
         self.brings_next = itemsize == 1 and not of_tap
 
     def at(self, number: Value, place: Value) -> Iterable[Value]:
-        """Emit the loads of a group of all rows, s32 each; group `number` of the first one is at `place`."""
+        """Emit the loads of a group of all rows, s32 each.
+
+        The first row's group has number `number` and lies at `place`.
+        """
         if self.brings_next:
             self._bring_next(number, place)
         return ((place + row).load(I32) for row in self.apart)
@@ -97,10 +103,10 @@ class RowGroups:
         return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]
 
     def _bring_next(self, number: Value, place: Value) -> None:
-        """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
+        """Prefetch from the next tile's rows, one row with each group: 16 rows take the 16 groups of a cache line.
 
-        Where activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, with a line
-        of each row every 16 k, lose by it: MobileNetV2 3 %, a sentence encoder 5 % (Xeon).
+        If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, which need a
+        line of each row every 16 k, get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon).
         """
         rows = len(self.apart)
         row = (number & ((1 << (rows - 1).bit_length()) - 1)) + rows
@@ -108,7 +114,7 @@ class RowGroups:
 
 
 class ColumnGroups:
-    """Reads groups, as RowGroups does, of `rows` rows (at most 16) of a transposed operand; their number says where."""
+    """Reads groups of `rows` rows (at most 16) of a transposed operand; a group is given by its number along k."""
 
     def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
         self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a
@@ -124,9 +130,9 @@ class ColumnGroups:
 
 
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
-    """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), reading no byte beyond.
+    """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading any byte beyond them.
 
-    Elements past the end are 0, or, of one byte, repeat the last one: their weights are the packed zeros.
+    Elements past the end are 0; if they are single bytes, they repeat the last one, as their packed weights are 0.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)
@@ -141,8 +147,8 @@ def tail_group(address: Value, count: Value, itemsize: int) -> Value:
 def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
     """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
-    A k of all rows is a load of neighbouring bytes; those of a group are interleaved. The first `count` bytes of each
-    row's group exist, the others are 0; bytes past the last valid row are not read.
+    One k of all rows is a load of neighbouring bytes; the loads of a group are interleaved. The first `count` bytes of
+    each row's group exist, the others become 0; bytes past the last valid row are not read.
     """
     lanes = 8 if rows <= 8 else 16
     items, valid = 4 // itemsize, f.rows * itemsize
@@ -159,7 +165,10 @@ Groups: TypeAlias = RowGroups | ColumnGroups
 
 
 class Window:
-    """Reads the addresses of taps: a + outer entry + inner entry, or the pad row where one of them is negative."""
+    """Reads the addresses of taps.
+
+    A + outer entry + inner entry, or the row of padding if one of the entries is negative.
+    """
 
     def __init__(self, b: Builder, f: Frame) -> None:
         self.b, self.f = b, f
@@ -175,7 +184,7 @@ class Window:
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
         """Emit how many inner taps a tile of `rows` rows has to read at an outer tap: all of them, or none.
 
-        None where every row reads only padding there, and all bytes of the padding are `silent`, so that it adds
+        It is none if every row reads only padding there, and all bytes of the padding are `silent`, so that they add
         nothing to sums. 3 x 3 on 14 x 14 pixels takes 4 % less time, on 7 x 7 10 %.
         """
         outside = c64(-1)
@@ -193,9 +202,11 @@ class Window:
 
 @njit
 def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the frame where a tile finds its activations, of `itemsize` bytes each, by the number of its layout.
+    """Fill in the fields of the frame by which a tile finds its activations, of `itemsize` bytes each.
 
-    In the batch element at `a`, from row `i` of `m` on; `rows` of a tile's `step` are valid.
+    `layout` is a number.
+
+    They are in the batch element at `a`, from row `i` of `m` on; `rows` of the tile's `step` are valid.
     """
     f = view(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
@@ -207,7 +218,7 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
 def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 
-    Lines have `m` output pixels, and come after one another in the batch.
+    Lines have `m` output pixels, and follow one another in the batch.
     """
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki

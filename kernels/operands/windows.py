@@ -1,9 +1,11 @@
-"""Windows on channels-last images by tables of byte offsets: no padded copies of images, no im2col.
+"""Windows on channels-last images as im2col descriptors.
+
+Tables of byte offsets, without a padded image or an im2col copy.
 
 For output pixel (outer, inner) and tap (ko, ki) the input pixel lies outer_table[outer, ko] + inner_table[inner, ki]
-bytes from the image's start. inner and ki run along the last spatial axis, outer and ko along all before it, merged.
-A tap in the padding has INVALID in one part or both, so that the sum is negative: its channels are read from a row of
-padding. Strides, dilations, pads that differ at both ends and transposed convolutions are all a matter of the tables.
+bytes from the image's start. inner and ki run along the last spatial axis, outer and ko along all before it, merged. A
+tap in the padding has INVALID in one part or both, so that the sum is negative: its channels are read from a row of
+padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
 """
 from __future__ import annotations
 
@@ -23,17 +25,15 @@ from graphq.kernels.jit.records import Record
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")
-"""What a kernel reads of windows; the tables follow, and the channels of a padding pixel.
+"""The im2col descriptor as kernels read it; the tables follow, and the channels of a padding pixel.
 
-    width, height    outputs along the last axis, and along all before it
-    ko, ki           taps along the same axes
-    outer_table, inner_table, pad_row    bytes from the record to the tables and the padding
-    more             bytes to a table of the kernel's own, as `Windows.runs`, or 0
-    even_pad         whether all bytes of the padding are equal
+width, height    outputs along the last axis, and along all before it ko, ki           taps along the same axes
+outer_table, inner_table, pad_row    bytes from the record to the tables and the padding more             bytes to a
+table of the kernel's own, such as `Windows.runs`, or 0 even_pad         whether all bytes of the padding are equal
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""Windows of more taps have no depthwise kernel and no second look."""
+"""The most taps of a window for which there are depthwise kernels and second looks."""
 
 _LINE = 64
 _COPIES = 4
@@ -41,11 +41,17 @@ _COPIES = 4
 
 
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
-"""Columns that neighbouring output pixels of a line read, in order: where, and the (pixel, tap) that do."""
+"""Columns that neighbouring output pixels of a line read, in order.
+
+The column, and the (pixel, tap) pairs that read it.
+"""
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
-    """The columns that `pixels` pixels of a line read with `taps` along it; a pixel meets its taps in their order."""
+    """The columns that `pixels` neighbouring output pixels of a line read with `taps` taps.
+
+    Each pixel reads its taps in order.
+    """
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
         for k in range(taps):
@@ -55,9 +61,11 @@ def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> Shared
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Tables of byte offsets, int64: `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
+    """An im2col descriptor, as int64 tables of byte offsets.
 
-    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` what one image takes.
+    `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
+
+    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` is the size of one image.
     """
 
     outputs: tuple[int, ...]
@@ -93,9 +101,9 @@ class Windows:
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
-        """What gives the pixels [n, outputs, channels] that windows of `images` have at one of their taps.
+        """A function of a tap's number that returns the pixels [n, outputs, channels] which all windows read.
 
-        Pixels of `images` [n, spatial..., channels] are dense; `pad` is a number, or one a channel.
+        Pixels of `images` [n, spatial..., channels] are dense; `pad` is a number, or one for each channel.
         """
         n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
         at = offsets // self.pixel_bytes if self.pixel_bytes else np.minimum(offsets, 0)
@@ -110,7 +118,7 @@ class Windows:
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
     def subset(self, origin: Sequence[int], step: Sequence[int], taps: Sequence[np.ndarray]) -> Windows:
-        """The windows of the outputs at origin + i * step along each spatial axis, on taps of some coordinates."""
+        """The windows of the outputs at origin + i * step along each spatial axis, with a subset of the taps."""
         sizes = tuple(-((o - n) // s) for o, n, s in zip(origin, self.outputs, step, strict=True))
         outer = later(_picked, self.outer, self.outputs[:-1], self.kernel[:-1], tuple(origin[:-1]), tuple(step[:-1]),
                       tuple(taps[:-1]))
@@ -124,26 +132,26 @@ class Windows:
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The bytes between the pixels that neighbouring outputs read by windows of one tap.
+        """The distance in bytes of the pixels that neighbouring outputs read with windows of one tap.
 
-        -1 where they are not the same everywhere, or a pixel is padding.
+        -1 if the distance is not the same everywhere, or if a pixel is padding.
         """
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
         """For kernels that read runs of `length` pixels of a line at once: a step, then [runs, taps], as int64 words.
 
-        A line are `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
-        when all its pixels lie `step` bytes apart, else INVALID.
+        A line is `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
+        if all its pixels lie `step` bytes apart, else INVALID.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
                 f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
         return later(_runs, self.outer, self.inner, self.pixel_bytes, length, line)
 
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
-        """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` are the padding's channels.
+        """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        After the pad row 64 bytes more can be read. Raises KernelError for a pad row that is shorter than a pixel.
+        64 bytes more can be read after the row of padding. Raises KernelError for a row that is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
@@ -180,7 +188,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
     pixels = len(outer) * len(inner)
 
     def taps_of(some: np.ndarray) -> np.ndarray:
-        """The rows of `_offsets` of some output pixels, which may be few of many."""
+        """The rows of `_offsets` of the output pixels `some`, without computing all rows."""
         down, across = np.divmod(some, len(inner))
         return (outer[down][:, :, None] + inner[across][:, None, :]).reshape(len(some), outer.shape[1] * inner.shape[1])
 
@@ -197,7 +205,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
 
 
 def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
-    """The bytes that most often lie between the pixels that neighbouring outputs read at a tap."""
+    """The most frequent distance in bytes of the pixels that neighbouring outputs read at a tap."""
     inside = inner >= 0
     along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # in every line
     before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
@@ -226,12 +234,12 @@ def _block(outer: np.ndarray, inner: np.ndarray, pad_row: np.ndarray, more: np.n
 def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
             pads: Sequence[tuple[int, int]], outputs: Sequence[int], pixel_bytes: int, *,
             transposed: bool = False) -> Windows:
-    """The windows of images of `sizes`, one entry a spatial axis in every list.
+    """The im2col descriptor for images of `sizes`; every list has an entry for each spatial axis.
 
-    `pads` are resolved (auto_pad), what they cut off for a `transposed` convolution; those at the end do not matter, as
-    `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
+    `pads` are resolved (auto_pad); for a `transposed` convolution they are what is cut off. Pads at the end do not
+    matter, as `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
 
-    Raises KernelError when the lists differ in length or are empty.
+    Raises KernelError if the lists differ in length or are empty.
     """
     lists = (sizes, kernel, strides, dilations, pads, outputs)
     if not sizes or len({len(x) for x in lists}) != 1:
@@ -246,7 +254,7 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
 
 
 def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
-    """Count the tables of `windows`; raises CompileError, before they are made, when they are too large."""
+    """Reserve the memory of the tables of `windows`; raises CompileError if they would be too large."""
     entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
     reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
 
@@ -275,9 +283,9 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
 
 @njit
 def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
-    """Store the addresses of `count` taps from `first` on of output pixel (outer, inner) of the image at `image`.
+    """Store the addresses of `count` taps, from tap `first` on, of output pixel (outer, inner) of the image at `image`.
 
-    The last one is stored twice.
+    The last address is stored twice.
     """
     w = view(windows)
     inner_taps = w.ki

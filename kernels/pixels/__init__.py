@@ -1,1 +1,1 @@
-"""Kernels over the output pixels of channels-last images, which pools, interpolation and depthwise kernels share."""
+"""Kernels over the output pixels of channels-last images, shared by pools, interpolation and depthwise convolutions."""

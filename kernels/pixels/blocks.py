@@ -1,8 +1,8 @@
 """Kernels over the output pixels of channels-last images: their block function, and loops of their tiles.
 
 A tile function computes accumulators of 4 bytes for some output pixels, on the stack; then a function of the Store
-(`outputs`) writes the outputs from there. The block function calls both. Where an output is the accumulator as it is,
-tiles may write it to its place themselves.
+(`outputs`) writes the outputs from there. The block function calls both. If the output is the accumulator itself, tiles
+may write it to its final place.
 
 Output row (batch, i) is pixel batch * m + i of all images.
 """
@@ -26,22 +26,23 @@ PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m
                 "tile", "weights", "offsets")
 """The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `terms` and offsets.
 
-    image_bytes, pixels      of an image
-    each, width, step        rows of a block, channels of a block, rows of a tile
-    offsets                  where in a chunk's weights those of each tap are, for a second look
+image_bytes, pixels      of an image each, width, step        rows of a block, channels of a block, rows of a tile
+offsets                  the offset of each tap's weights in a chunk, for a second look
 """
 view, view_slot = PIXELS.view, SLOT.view
 FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
                "weights")
-"""What a tile function is called with: `rows` pixels from (outer, inner) of the image on, `channels` from the first on.
-Row after row goes to the target, `stride` bytes apart."""
+"""The argument of a tile function: `rows` pixels from (outer, inner) of the image on, `channels` from `first` on.
+
+Row after row is written to the target, `stride` bytes apart.
+"""
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
 """The most bytes of accumulators that are written at a time."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
-"""Bytes after the accumulators that a tile may write, too."""
+"""Bytes after the accumulators that a tile may overwrite."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
 """The most rows that are written at a time."""
@@ -55,9 +56,9 @@ ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 
 
 def tap_locator(ko: int, ki: int) -> Intrinsic:
-    """Make the function that stores tap addresses, as `tap_addresses`; that of a ko x ki window has no loops left.
+    """Make the function that stores tap addresses, as `tap_addresses` does; for a ko x ki window it has no loops.
 
-    It stores all taps whatever is asked for. ko and ki are 0 for any window.
+    It stores all taps, whatever the caller asks for. ko and ki are 0 for any window.
     """
     if not ko:
         return tap_addresses
@@ -82,9 +83,9 @@ def tap_locator(ko: int, ki: int) -> Intrinsic:
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
-    """Emit `emit(width, c)` for vectors of `width` channels from c on, that cover all channels and none beyond.
+    """Emit `emit(width, c)` for vectors of `width` channels from c on that cover all channels, and none beyond.
 
-    Those of `widest` registers come first; what they leave narrower ones take.
+    Vectors of `widest` registers come first; narrower ones take the remaining channels.
     """
     done: Any = c64(0)
     for width in (1,) if lanes == 1 else dict.fromkeys((widest * lanes, lanes, lanes // 4, 1)):
@@ -95,12 +96,15 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """Give the window for which code is made: (0, 0), any, where unrolling is too much."""
+    """The window for which code is specialised: (ko, ki), or (0, 0) for any window, if unrolling would be too long."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the module of the block function. Where `direct` is not 0, tiles write outputs of `direct` bytes."""
+    """Make the module of the block function.
+
+    If `direct` is not 0, tiles write the outputs themselves, of `direct` bytes each.
+    """
     writes = direct == 0
 
     def block(args: int, index: int) -> None:
@@ -145,9 +149,9 @@ def block_functions(direct: int) -> Functions:
 def tile_functions(room: int, fill: Intrinsic) -> Functions:
     """Make the module of a tile function.
 
-    `fill(frame, windows, image, outer, inner, left, addresses, target)` computes the accumulators at `target` of some
-    pixels of a line, from (outer, inner) on, of which `left` are wanted at most, and gives their number. It may use the
-    `room` bytes at `addresses`.
+    `fill(frame, windows, image, outer, inner, left, addresses, target)` computes the accumulators of some pixels of a
+    line, from (outer, inner) on, at most `left` of them, at `target`, and returns their number. It may use the `room`
+    bytes at `addresses`.
     """
 
     def tile(frame: int, index: int) -> None:

@@ -1,4 +1,4 @@
-"""How a kernel over the output pixels of channels-last images is planned."""
+"""Planning of kernels over the output pixels of channels-last images."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -38,9 +38,9 @@ class Pixels(NamedTuple):
 class PixelKernel(NamedTuple):
     """A module with the tile function that the block function of `block_functions` calls.
 
-    `cycles` estimates the work of a pixel. Where `direct` is not 0, tiles write the outputs themselves, with `direct`
-    bytes for an element. `whole`: a block has all channels, at most CHANNELS. `macs` are all multiply-accumulates of
-    the step.
+    `cycles` estimates the work of a pixel. If `direct` is not 0, tiles write the outputs themselves, with `direct`
+    bytes for an element. With `whole` a block has all channels, at most CHANNELS. `macs` are all multiply-accumulates
+    of the step.
     """
 
     name: str
@@ -52,7 +52,7 @@ class PixelKernel(NamedTuple):
 
 
 def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
-    """Choose the rows and channels of a block, all of these where it is `whole`, and the rows of a tile."""
+    """Choose the rows and channels of a block (with `whole` all channels), and the rows of a tile."""
     parts = 4 * threads if threads > 1 else 1
     each = max(1, -(-m // -(-parts // max(1, batch))))
     share = -(-channels // (max(1, parts // max(1, batch * m)) * 64)) * 64
@@ -61,7 +61,7 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 
 
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes.
+    """Plan a kernel over all pixels and channels, whose accumulators `store` takes.
 
     The caller fills in the addresses of PIXELS.
     """

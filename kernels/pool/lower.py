@@ -1,14 +1,14 @@
-"""From a pool's body to what its kernel computes, and to the NumPy formula of the same numbers.
+"""Lowering of a pool's body, and the NumPy formula of the same numbers.
 
-With q the quantized source, x one of floats, over the taps t of a window of which `count` are averaged:
+With q a quantized source, x a source of floats, t the taps of a window, of which `count` are averaged:
 
     max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
                 y = max_t x[t]
     avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
-                y = (sum_t x[t]) / count                 likewise
+                y = (sum_t x[t]) / count                 in the same order
 
-A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after it divides
-by its scale as the reference does: see `means` on ties.
+A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after a mean
+divides by its scale as the reference does, since means are often ties (see `means`).
 """
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "
 
 
 class Pool(NamedTuple):
-    """The source of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
+    """The source and windows of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
 
-    `pad` are the channels of a padding pixel, `out` is the shape of the accumulators. Means of integers have `scales`,
-    all have an `order` of their sums and `counts`, f32 [pixels].
+    `pad` is a padding pixel, `out` the shape of the accumulators. Means of integers have `scales`; all means have an
+    `order` of their sums and `counts`, f32 [pixels].
     """
 
     how: How
@@ -54,7 +54,7 @@ class Pool(NamedTuple):
     counts: np.ndarray | None = None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Maxima, s32 of u8 and s8 and f32 of floats, or means in f32, tap by tap."""
+        """Maxima, as s32 for u8 and s8 and as f32 for floats, or means in f32, tap by tap."""
         tap = self.windows.tap_of(inputs[self.source].reshape(self.shape), self.pad)
         shape = (self.shape[0], self.windows.pixels, self.shape[-1])
         total: Any
@@ -75,9 +75,9 @@ class Pool(NamedTuple):
 
 
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """Check a body: an optional dequantize, a pool, an epilogue. Gives the pool's node, the dequantize and the Pool.
+    """Check a body: an optional dequantize, a pool, an epilogue. Returns the pool's node, the dequantize and the Pool.
 
-    Raises Unsupported for what kernels of pools cannot compute.
+    Raises Unsupported for bodies that kernels of pools cannot compute.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
@@ -108,7 +108,7 @@ def dequantize_of(node: Node) -> Node | None:
 
 
 def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
-    """The input of the body that a kernel over pixels reads for `node`; raises Unsupported when it cannot."""
+    """The input of the body that a kernel over pixels reads for `node`; raises Unsupported if there is none."""
     value = next((dequantize or node).operands)
     if value.node is not None:
         raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}",
@@ -126,7 +126,7 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
 
 
 def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
-    """The scales and zero points with which the channels are dequantized; None without a dequantize."""
+    """The scales and zero points by which the channels are dequantized; None without a dequantize."""
     if dequantize is None:
         return None
     a = dequantize.attrs
@@ -151,7 +151,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """The number in a padding pixel: the least one for maxima, which never wins, or the zero of means."""
+    """The number in a padding pixel: for maxima the least one, which never wins; for means the zero point."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
@@ -159,7 +159,7 @@ def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
 
 def _windows(node: Node, shape: tuple[int, ...],
              itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
-    """The source as [images, spatial..., channels], its windows, what means divide by [pixels], and their order."""
+    """The source as [images, spatial..., channels], its windows, the divisors of means [pixels], the order of sums."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
@@ -195,7 +195,7 @@ def _filled(pixels: int, count: int) -> np.ndarray:
 
 
 def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: bool) -> np.ndarray:
-    """What the mean of every window divides by, f32 [pixels], by (size, taps, stride, pads, outputs) of each axis."""
+    """The divisor of every window's mean, f32 [pixels], from (size, taps, stride, pads, outputs) of each axis."""
     counts = np.ones((), np.float32)
     for n, k, stride, pad, out in axes:
         counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=inside))

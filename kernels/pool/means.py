@@ -1,4 +1,4 @@
-"""What means of taps share: the taps as the op-by-op reference has them, and the tables that kernels read.
+"""Means of taps: taps dequantized as in the op-by-op reference, and the tables that kernels read for it.
 
     d(x) = (x - zp[c]) * s[c]  of u8 and s8, in f32, rounded once        d(x) = x  of floats
 
@@ -20,7 +20,7 @@ from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 
 TABLES = Record("table_bytes")
-"""What kernels read of means: the bytes of one of the f32 tables; zero points, scales and f64 numbers follow."""
+"""The tables of means: `table_bytes` is the size of one f32 table; zero points, scales and numbers of f64 follow."""
 view, TABLES_BYTES = TABLES.view, TABLES.nbytes
 
 
@@ -32,7 +32,7 @@ class Scales(NamedTuple):
 
 
 def _tap(dtype: str) -> Expr:
-    """d of operand 0, with operand 1 the zero points and 2 the scales."""
+    """The expression d of a tap, operand 0; operand 1 is the zero points, operand 2 the scales."""
     x = load(0, dtype, "vector")
     if COMPUTE[dtype] == "f32":
         return x
@@ -40,7 +40,7 @@ def _tap(dtype: str) -> Expr:
 
 
 def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
-    """d of [..., channels] in f32; floats have no scales."""
+    """d of an array [..., channels], in f32; floats have no scales."""
     operands = [x] if scales is None else [x, scales.zps, scales.scales]
     return evaluate(_tap(dtype), None, operands)
 
@@ -59,12 +59,12 @@ def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
 
 @njit
 def numbers_of(block: int) -> int:
-    """The address of the numbers in `tables` at `block`."""
+    """The address of the f64 numbers in the `tables` at `block`."""
     return block + TABLES_BYTES + 2 * view(block).table_bytes
 
 
 class Taps:
-    """Emits d of `width` channels of `dtype` from channel `c` on in f32, by the `tables` at `block`."""
+    """Emits d of `width` channels of `dtype`, from channel `c` on, in f32, with the `tables` at `block`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width

@@ -4,8 +4,8 @@
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
-A maximum that keeps scale and zero point writes bytes directly, in half the time. Small windows have code of their own,
-which reads a list of addresses; one tile for all others walks the tables of offsets.
+A maximum that keeps scale and zero point writes bytes directly, in half the time. Each small window size has its own
+code, which reads a list of addresses; one tile for all other sizes goes through the tables of offsets.
 """
 from __future__ import annotations
 
@@ -41,33 +41,37 @@ from graphq.plan.step import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
-"""A function of the values reduced so far and the address of one more tap."""
+"""A function that adds one more tap, at an address, to the values that are reduced so far."""
 
 SUMS = 16
-"""Registers that hold sums. With half as many the addresses of taps take longer than the sums of lanes."""
+"""The number of registers that hold sums.
+
+With half as many, computing the addresses of taps takes longer than the sums.
+"""
 ADDRESSES = 8 * (UNROLLED + 1)
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
-    """The greater of two f32, NaN where one is; the second of equal ones."""
+    """The greater of two f32, NaN if one of them is NaN, and the second of equal ones."""
     return select(op("or", x > y, op("ne", x, x)), x, y)
 
 
 GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
-"""How a maximum of f32 (operand 0) takes the next tap (operand 1)."""
+"""The new maximum of f32, from the one before (operand 0) and the next tap (operand 1)."""
 
 
 def least(dtype: str) -> float:
-    """The start of a maximum, which any tap replaces."""
+    """The number from which a maximum starts: every tap is at least as great."""
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the accumulators of one pixel.
 
-    `taps` is a list of the addresses of ko * ki pixels, or where ko is 0 a block of windows, of which those of (outer,
-    inner) on the image at `image` are taken. Of their `channels` elements from `left` on maxima go to `target`, f32 or
-    s32, or `dtype` when `direct`, or means in f32, by the `means.tables` there and the count in f64 at `count`.
+    `taps` is a list of the addresses of ko * ki pixels or, if ko is 0, a block of windows, from which the taps of
+    (outer, inner) on the image at `image` are taken. The function reduces the `channels` elements from `left` on.
+    Maxima are stored at `target` as f32 or s32, or if `direct` as `dtype`; means as f32, computed with the
+    `means.tables` there and the f64 count at `count`.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -94,14 +98,14 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 
 
 class _WindowSums:
-    """Sums of what `load` gives at addresses, in an order."""
+    """Sums, in a stated order, of the elements that `load` returns for addresses."""
 
     def __init__(self, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.order, self.load = order, load
         self.zero = constant(vector(F32, width), start_of(order))
 
     def take(self, have: Value, address: Value) -> Value:
-        """Take in one more element of the window."""
+        """Add one more element of the window."""
         return have + self.load(address)
 
 
@@ -109,14 +113,14 @@ class _Window(Protocol):
     """The taps of an output pixel."""
 
     def reduce(self, have: Value, take: Take) -> Value:
-        """`take` all taps, in row-major order."""
+        """Apply `take` to all taps, in row-major order."""
 
     def total(self, sums: _WindowSums) -> Value:
-        """The sum of all taps in its order."""
+        """The sum of all taps, in the order of `sums`."""
 
 
 class _Listed:
-    """A window of ko x ki taps, whose addresses are in a list; without loops."""
+    """A window of ko x ki taps, whose addresses are in a list; its code has no loops."""
 
     def __init__(self, b: Builder, places: Value, ko: int, ki: int) -> None:
         self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
@@ -133,7 +137,7 @@ class _Listed:
 
 
 class _Walked:
-    """Any window of a block of windows."""
+    """A window of any size, whose taps are found by a block of windows."""
 
     def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
         field = functools.partial(WINDOWS.load, windows)
@@ -151,7 +155,10 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Each turn all of `have` take a tap, from (row, column) `place` on; also gives the place after them."""
+        """Apply `take` to each of the values `have` and the next tap, `turns` times, from the place (row, column) on.
+
+        Returns the values, and the place after the taps.
+        """
         b = self.b
         with Loop(b, turns, [*have, *place]) as loop:
             *sums, row, column = loop.values
@@ -195,7 +202,7 @@ class _Walked:
 
 
 def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, skip: Value) -> Value:
-    """Maxima; those of bytes are bytes until the end."""
+    """Emit the maxima of a window; maxima of bytes stay bytes until the end."""
     floats = COMPUTE[dtype] == "f32"
 
     def take(have: Value, address: Value) -> Value:
@@ -210,13 +217,16 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, 
 
 
 def is_direct(store: Store, how: How, dtype: str) -> bool:
-    """Whether the output is the accumulator, in the type in which the tile leaves it."""
+    """Whether the output is the accumulator itself, in the type in which the tile leaves it."""
     left = "f32" if how == "mean" else dtype
     return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
 
 
 def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel of a ko x ki window (`unrolled`); the other parameters as `reduction`."""
+    """Make the module of tiles of one pixel of a ko x ki window (`unrolled`).
+
+    The other parameters are those of `reduction`.
+    """
     listed, mean = ko > 0, how == "mean"
     reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
     locate = tap_locator(ko, ki)
@@ -238,9 +248,9 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 
 
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
-    """Plan a pool; see `blocks.PIXELS` for the words to fill in.
+    """Plan a pool; the caller fills in the words of `blocks.PIXELS`.
 
-    Means are summed in `order`; their weights are `means.tables` of the counts of an image's pixels.
+    Means are summed in `order`; their weights are the `means.tables` of the counts of an image's pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

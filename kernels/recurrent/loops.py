@@ -1,10 +1,10 @@
-"""Recurrent layers in machine code: the numbers of `numbers.recurrent`, 16 units of the state at a time.
+"""Kernels of recurrent layers: the formulas of `numbers.recurrent`, 16 units of the state at a time.
 
 The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
-in registers. Four rows of the batch share what is loaded of the weights.
+in registers. Four rows of the batch share each load of weights.
 
-A step reads the state before it where it was stored, among the states of all steps. With lengths, rows that have ended
-have zeros there; then the last state of each row is kept in a place of its own and read from there.
+A time step reads the previous state from the array of all states. If sequences have lengths, rows that have ended have
+zeros there; so the last state of each row is kept, and read, elsewhere.
 """
 from __future__ import annotations
 
@@ -57,9 +57,11 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, whole: bool) -> list[Vectors]:
-    """For each of `rows` rows of states, n f32 apart, the sums of a panel's gates; `whole` numbers are summed exactly.
+    """The sums of a panel's gates for each of `rows` rows of states, n f32 apart.
 
-    A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks add up in s32.
+    With `whole` they are sums of integers.
+
+    A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks are added in s32.
     """
     kind = vector(I32 if whole else F32, UNITS)
     start = [constant(kind, 0)] * (rows * gates)
@@ -81,21 +83,21 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, w
 
 
 def _lstm(b: Builder, x: Vectors, s: Vectors, c: Value) -> tuple[Value, Value]:
-    """(h', c') of one row; x and s are of i, o, f, c."""
+    """(h', c') of one row; x and s are lists, for the gates i, o, f, c."""
     new = computed(b, CELL, UNITS, x[2], s[2], x[0], s[0], x[3], s[3], c)
     return computed(b, OUTPUT, UNITS, x[1], s[1], new), new
 
 
 def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
-    """h' of one row; x and s are of z, r, h."""
+    """h' of one row; x and s are lists, for the gates z, r, h."""
     z, r = (computed(b, UPDATE, UNITS, x[k], s[k]) for k in (0, 1))
     return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
 
 
 def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
-    """Make the function that computes 16 units of `rows` rows, from `x`, the step's gates, and h, the state.
+    """Make the function that computes 16 units of `rows` rows from `x`, the time step's gates, and the state h.
 
-    `factors` is the state that products take, and y where the new state goes.
+    `factors` is the state that the products take, and y the address of the new state.
     """
 
     @emits
@@ -130,7 +132,7 @@ def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Store `count` f32 as u8 of that scale and zero point, less the zero point, in f32."""
+    """Quantize `count` f32 to u8 with this scale and zero point, and store them less the zero point, in f32."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -143,7 +145,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def recurring(gates: int, whole: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1), `whole`: of a quantized one."""
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `whole` is for quantized layers."""
     copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
 
     def block(args: int, index: int) -> None:
@@ -210,7 +212,7 @@ class Layer(NamedTuple):
 
 
 def plan_recurrence(x: Layer, target: Target) -> Step:
-    """Plan all steps of a layer; of a quantized one, whose rows are quantized together, in one block."""
+    """Plan all time steps of a layer. A quantized layer is one block, since all its rows are quantized together."""
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # Zen 4, 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
     return plan_rows(recurring, LAYER, words, target._replace(threads=1) if x.quantized else target,

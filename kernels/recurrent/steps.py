@@ -25,7 +25,10 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step; a state that is reset before its products, or weights that vary, are left to the reference."""
+    """Add one step.
+
+    Weights that are not constants, and a GRU without `linear_before_reset`, are left to the reference.
+    """
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:

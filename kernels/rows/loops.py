@@ -1,9 +1,9 @@
-"""The machine code of operations along rows (`numbers.rows`): loops over a row of f32.
+"""Kernels of operations along rows (formulas in `numbers.rows`): loops over a row of f32.
 
 Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the address
-`row`, fills the row at `room` where the operation needs one (softmax's powers), and stores the numbers of the row, as a
-mean, from `stats` on, `step` bytes apart; `epsilon` is an address. Vectors have as many lanes as the order of the sums
-says, whatever the ISA level: LLVM cuts them to the machine's.
+`row`, fills the row at `room` if the operation needs one (softmax's powers), and stores the numbers of the row, such as
+a mean, from `stats` on, `step` bytes apart; `epsilon` is an address. The order of the sums fixes the lanes of vectors
+at every ISA level: LLVM splits them into the machine's vectors.
 """
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
 
 
 def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None) -> Value:
-    """The sum of exp(x - highest), which go to `room`."""
+    """The sum of exp(x - highest); the powers are stored at `room`."""
     tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -165,7 +165,7 @@ def _mean(b: Builder, row: RowEmitter) -> Value:
 
 
 def _total(b: Builder, row: RowEmitter, term: Expr) -> Value:
-    """The sum of a term of each element, in the order of `mean_sums.row_totals`."""
+    """The sum of `term` over all elements, in the order of `mean_sums.row_totals`."""
     def add(x: Value, have: Value) -> Value:
         return have + computed(b, term, 1 if x.type == F32 else x.type.count, x)
 
@@ -225,7 +225,7 @@ def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[
 
 
 def _reduction(how: str) -> Callable[..., list[Value]]:
-    """The reduced number."""
+    """Make the function that emits the reduced number of a row."""
     def numbers(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
         if how in EXTREMES:
             return [_extreme(b, row, how)]
@@ -244,7 +244,7 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 
 
 def numbers_of(how: str) -> Intrinsic:
-    """Make the function for one of LOOPS."""
+    """Make the function (see the module's text) that computes the numbers of a row, for an operation of LOOPS."""
 
     @emits
     def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:

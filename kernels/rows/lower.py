@@ -1,11 +1,11 @@
-"""From a body with softmax, a norm or a reduction along the last axis to what its kernel computes.
+"""Lowering of a body with softmax, a norm or a reduction along the last axis.
 
-    x = f(operands)         lane-wise, in f32: the prologue; nothing but the source itself where it is f32
+    x = f(operands)         lane-wise, in f32: the prologue; for an f32 source it may be just the source
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-A kernel leaves x (softmax: its powers) and one or two numbers of each row, as a mean; the epilogue's expression begins
-with those.
+A kernel leaves x (for softmax its powers) and one or two numbers of each row, such as a mean; the epilogue's expression
+begins with these numbers.
 """
 from __future__ import annotations
 

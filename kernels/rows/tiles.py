@@ -1,8 +1,8 @@
 """The kernel of an operation along rows: a prologue fills a row of f32, a loop computes its numbers, then the epilogue.
 
 One kernel serves all ISA levels: the prologue and the epilogue have vectors of the level's lanes, loops those of the
-sums' order (`rows.loops`); what a level does otherwise is for `plan_row` to choose. After the ROWS record the argument
-block has the slots of the prologue's operands, then the epilogue's and the output.
+sums' order (`rows.loops`); `plan_row` chooses all that differs between levels. After the ROWS record the argument block
+has the slots of the prologue's operands, then the epilogue's and the output.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What threads share words of 8 bytes with: atomic memory access, and the C library's semaphores, cores and clocks."""
+"""Words of 8 bytes that threads share: atomic memory access, and the C library's semaphores, cores and clocks."""
 from __future__ import annotations
 
 import platform
@@ -14,27 +14,27 @@ MACHINE = platform.machine()
 
 @emits
 def acquired(b: Builder, address: Value) -> Value:
-    """Load a word: what its storer did before is seen after."""
+    """Load a word with acquire order: stores made before its `release` are visible afterwards."""
     word: Value = b.load_atomic(address.pointer(I64), "acquire", 8)
     return word
 
 
 @emits
 def release(b: Builder, address: Value, value: Value) -> None:
-    """Store a word: who acquires it sees what was done before."""
+    """Store a word with release order: a thread that acquires it sees all stores made before."""
     b.store_atomic(value, address.pointer(I64), "release", 8)
 
 
 @emits
 def added(b: Builder, address: Value, value: Value) -> Value:
-    """Add to a word, in one order for all threads; gives what it was before."""
+    """Add to a word, in one order for all threads; returns the value before."""
     before: Value = b.atomic_rmw("add", address.pointer(I64), value, "seq_cst")
     return before
 
 
 @emits
 def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
-    """Make a word `new` if it is `old`; whether it was."""
+    """Compare and exchange: set a word to `new` if it is `old`. Returns whether it was."""
     word_and_done = b.cmpxchg(address.pointer(I64), old, new, "seq_cst", "seq_cst")
     done: Value = b.extract_value(word_and_done, 1)
     return done.zext(I64)
@@ -49,18 +49,18 @@ def pause(b: Builder) -> None:
 
 @emits
 def fence(b: Builder) -> None:
-    """Order what this thread stored before with what it loads after, for all threads."""
+    """Order this thread's earlier stores before its later loads, for all threads."""
     b.fence("seq_cst")
 
 
 def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> Value:
-    """Call a function of the C library, of words, that gives a `kind`."""
+    """Call a function of the C library that takes words and returns a `kind`."""
     function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(kind, [I64] * len(args)), name)
     return b.call(function, args)
 
 
 def _library(name: str, arity: int) -> Intrinsic:
-    """Make the function that calls one of the C library: of `arity` words, with an int as the result."""
+    """Make the function that calls a function of the C library with `arity` words; its result is an int."""
 
     def call(b: Builder, *values: Value) -> Value:
         return _library_call(b, name, I32, values).sext(I64)
@@ -69,7 +69,10 @@ def _library(name: str, arity: int) -> Intrinsic:
 
 
 semaphore_wait = _library("sem_wait", 1)
-"""Wait until the count of the POSIX semaphore at an address is not 0, and take 1 off; 0, or -1 after a signal."""
+"""Wait until the POSIX semaphore at an address is not 0, and subtract 1.
+
+Returns 0, or -1 if a signal interrupted it.
+"""
 semaphore_post = _library("sem_post", 1)
 """Add 1 to a semaphore."""
 give_way = _library("sched_yield", 0)

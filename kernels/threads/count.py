@@ -1,8 +1,8 @@
 """How many threads a plan may use: the process's share of the machine's cores.
 
-The share is the least of what the machine and an engine say: the cores that the process may use (affinity), the CPU
-quotas of its control groups (containers, Kubernetes), and OMP_NUM_THREADS, which Ray sets to a task's or an actor's
-`num_cpus`, Dask's nannies to 1, for workers whose threads are tasks, and joblib to the share of a worker process.
+The share is the minimum of these limits: the cores that the process may use (affinity), the CPU quotas of its control
+groups (containers, Kubernetes), and OMP_NUM_THREADS, which Ray sets to a task's or an actor's `num_cpus`, Dask's
+nannies to 1, for workers whose threads are tasks, and joblib to the share of a worker process.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _most_asked = 0
 
 
 def process_cores() -> set[int]:
-    """The cores that this process may use: its main thread, as others may have chosen theirs."""
+    """The cores that this process may use. They are the main thread's, as other threads may have chosen their own."""
     return os.sched_getaffinity(os.getpid())
 
 
@@ -34,7 +34,7 @@ def share() -> int:
 
 
 def team_threads() -> int:
-    """The threads that the process needs in all: those that it is allowed, or as many as a plan was asked to use."""
+    """The threads that the process needs in all: as many as it is allowed, or more if a plan was asked to use more."""
     return max(_allowed(), _most_asked)
 
 
@@ -54,7 +54,7 @@ def resolve_threads(threads: int | None) -> int:
 
 
 def _allowed() -> int:
-    """The threads that variables and quotas allow."""
+    """The threads that environment variables and quotas allow."""
     return max(1, min(most_threads(), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
 
 
@@ -65,7 +65,10 @@ def _variable(name: str) -> int | None:
 
 
 def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
-    """Cores that the quotas of the process's control groups allow, rounded up; a large number without any."""
+    """The number of cores that the quotas of the process's control groups allow, rounded up.
+
+    Without quotas it is a large number.
+    """
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)
 

@@ -1,9 +1,9 @@
-"""The native code of a team: what callers and helpers do with a plan's steps (`team` starts them, and has the terms).
+"""The native code of a team: how callers and helpers share a plan's steps. `team` starts them, and explains the terms.
 
 A team is an array of words; threads of many callers may have tables on offer in its slots:
 
-    stop       whether helpers are to return     sleepers   how many sleep    helpers   of how many
-    wanted     how many callers have use for     records    how many helpers there are room for
+    stop       whether helpers are to return     sleepers   helpers that sleep    helpers   their number
+    wanted     helpers that callers can use      records    the most helpers that there can be
     cores      bytes of a mask of the cores that the process may use, the mask follows; 0: helpers stay where they are
     record     of a helper: asleep   a semaphore   (HELPER) its pthread_t and the core that it is kept off   a mask
                without that core
@@ -14,9 +14,10 @@ A team is an array of words; threads of many callers may have tables on offer in
                       the core of the caller
            finished   whether the table is done
 
-A caller takes the first piece that is left and helpers the last, so that what one step has left in a core's cache is
-read there by the next (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds another ticket, or takes
-what that offers: it reads no other word of the slot before it has.
+A caller takes the first piece that is left and helpers the last, so that the next step finds in a core's cache the data
+that the step before has left there (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds a changed
+ticket, and takes a piece of the step that this one offers: it reads no other word of the slot before it has taken a
+piece.
 """
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ from graphq.kernels.threads.atomics import (
 )
 
 LINE = 128
-"""Bytes between words of different writers: two lines of the cache, which are brought in together."""
+"""Bytes between words of different writers: two cache lines, which the CPU fetches together."""
 STOP, SLEEPERS, HELPERS, WANTED, RECORDS = (k * LINE for k in range(5))
 CORES, MASK = 5 * LINE, 6 * LINE
 SLOTS = 7 * LINE
 BUSY, TICKET, ENDED, WORK_AT, FINISHED = (k * LINE for k in range(5))
 SLOT = 5 * LINE
 STEP = Record("function", "args", "blocks", "pieces")
-"""A row of a table: a block function, its argument block, the numbers of blocks and pieces (0: run serially)."""
+"""A row of a table: a block function, its argument block, the numbers of blocks and of pieces (0: run serially)."""
 WORK = Record("step", "next", "end", "team", "core")
 HELPER = Record("thread", "kept_off")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
@@ -63,7 +64,7 @@ RECORD = 3 * LINE
 SPIN = 20_000
 """Pauses for which a helper looks for work before it sleeps, 0.5 to 1 ms: longer than most models' serial steps."""
 PATIENCE = 2_000
-"""Pauses for which a caller waits for pieces that helpers have taken before it lets others have its core, too."""
+"""Pauses for which a caller waits for pieces that helpers have taken, before it yields its core to other threads."""
 
 
 @njit
@@ -76,14 +77,14 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 
 @njit
 def run_piece(step: int, piece: int) -> None:
-    """Run a piece of the step of this row."""
+    """Run a piece of a step; `step` is its row."""
     blocks, pieces = view_step(step).blocks, view_step(step).pieces
     _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
 
 
 @njit
 def _keep_off(team: int, record: int, core: int) -> None:
-    """Let a helper run on all cores of the process but one."""
+    """Let a helper run on all cores of the process except `core`."""
     size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
     if size and core >= 0 and core != helper.kept_off:
         for k in range(0, size, 8):
@@ -108,7 +109,7 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps up to the next parallel one and offer that one's pieces, or end the table."""
+    """Run serial steps up to the next parallel one and offer its pieces, or end the table."""
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -131,7 +132,10 @@ def _go_on(team: int, slot: int) -> None:
 
 @njit
 def _help(team: int, slot: int, helper: int) -> int:
-    """Take a piece that is on offer, as a `helper` (1) or the caller (0), and run it; whether there was one."""
+    """Take a piece that is on offer, as a `helper` (1) or as the caller (0), and run it.
+
+    Returns whether there was one.
+    """
     ticket = acquired(slot + TICKET)
     first, last, pieces = ticket & MOST_PIECES, ticket >> 12 & MOST_PIECES, ticket >> 24
     if first + last >= pieces:
@@ -159,7 +163,7 @@ def _work(team: int, slot: int, helper: int) -> None:
 
 @njit
 def _offer(table: int, end: int, team: int, slot: int) -> None:
-    """Offer a table in a slot that the caller has."""
+    """Offer a table in a slot that the caller has reserved."""
     work = view_work(slot + WORK_AT)
     work.next = table
     work.end = end
@@ -171,7 +175,7 @@ def _offer(table: int, end: int, team: int, slot: int) -> None:
 
 @njit
 def _open(table: int, end: int, team: int, helpers: int) -> int:
-    """Offer a table in a slot that is free: the slot, or 0."""
+    """Offer a table in a free slot; returns the slot, or 0 if none is free."""
     for k in range(MOST_TABLES):
         slot = team + SLOTS + k * SLOT
         if load_s64(slot + BUSY) == 0 and exchanged(slot + BUSY, 0, 1):
@@ -206,7 +210,7 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
 
 
 def open_table(table: int, end: int, team: int, opened: int) -> None:
-    """Offer a table in the first slot, if that is free, and store its address at the address `opened`."""
+    """Offer a table in the first slot, if it is free, and store the slot's address at the address `opened`."""
     slot = team + SLOTS
     if exchanged(slot + BUSY, 0, 1):
         store_s64(opened, slot)
@@ -214,19 +218,19 @@ def open_table(table: int, end: int, team: int, opened: int) -> None:
 
 
 def take_part(slot: int, k: int) -> None:
-    """Take pieces of an offered table until it is done: thread `k` of a region, 0 as the caller."""
+    """Take pieces of an offered table until it is done, as thread `k` of a region; thread 0 acts as the caller."""
     _work(view_work(slot + WORK_AT).team, slot, min(k, 1))
 
 
 def close_table(slot: int) -> None:
-    """Run what is left of a table, whose memory may go then, and free its slot."""
+    """Run the rest of a table, whose memory may be freed afterwards, and free its slot."""
     _work(view_work(slot + WORK_AT).team, slot, 0)
     release(slot + BUSY, 0)
 
 
 @njit
 def _look(team: int) -> int:
-    """Run whatever callers offer; whether there was something."""
+    """Run whatever callers offer; returns whether there was anything."""
     found = 0
     for k in range(MOST_TABLES):
         while _help(team, team + SLOTS + k * SLOT, 1):
@@ -236,7 +240,10 @@ def _look(team: int) -> int:
 
 @njit
 def _sleep(team: int, record: int) -> None:
-    """Sleep until somebody wakes this helper; not if something was offered before it could be seen asleep."""
+    """Sleep until somebody wakes this helper.
+
+    It does not sleep if work was offered before others could see it asleep.
+    """
     added(team + SLEEPERS, 1)
     release(record + ASLEEP, 1)
     fence()
@@ -278,11 +285,11 @@ def nothing(argument: int, k: int) -> None:
 
 
 def serial_module() -> Functions:
-    """Give the module of one thread that runs a table alone."""
+    """The module that runs a table on one thread."""
     return Functions(run_serial=run_serial)
 
 
 def team_module() -> Functions:
-    """Give the module of a team's callers and helpers."""
+    """The module of a team's callers and helpers."""
     return Functions(run_shared=run_shared, help_others=help_others, open_table=open_table, take_part=take_part,
                      close_table=close_table, dismiss=dismiss, nothing=nothing)

@@ -1,16 +1,16 @@
 """The team: a plan's native steps run in a single call, without Python or the GIL, on the threads of Numba's prange.
 
-A step is a block function's address, an argument block's address and a number of blocks. Those of a parallel step are
-cut into pieces of neighbours, as many as the step says (`plan.step.pieces`). Whoever is free takes the next piece, the
-caller and helpers alike: so no piece waits for a thread that has not begun it, because it sleeps or because another
-process has its core. Who ends a step's last piece goes on with the serial steps after it, and offers the pieces of the
-next parallel one.
+A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
+are cut into pieces of neighbouring blocks, as many as the step says (`plan.step.pieces`). Any free thread takes the
+next piece, the caller and helpers alike: so no piece waits for a thread that has not begun it, because it sleeps or
+because another process has its core. The thread that ends a step's last piece runs the serial steps after it, and
+offers the pieces of the next parallel one.
 
 The helpers are iterations of one prange (`region`). With Numba's layer "omp" a thread of this process enters the region
-once, in the background, and stays: until then, some 0.5 s after the first run, callers run alone. The threads
-of "tbb" and "workqueue" serve all parallel code of the process, which would wait for them: there each run enters a
-region of its own, one at a time (workqueue ends the process otherwise). A child of a process whose threads
-Numba had started has no helpers: libgomp's threads do not survive a fork, and cannot be started again.
+once, in the background, and stays: until then, some 0.5 s after the first run, callers run alone. The threads of "tbb"
+and "workqueue" serve all parallel code of the process, which would wait for them: there each run enters a region of its
+own, one at a time (workqueue ends the process otherwise). A child of a process whose threads Numba had started has no
+helpers: libgomp's threads do not survive a fork, and cannot be started again.
 
 Helpers that have found nothing to do for a while sleep, each at a semaphore. To wake one costs some 50 us, so short
 runs wake none, unless they follow one another closely. Linux often wakes a thread on the core of the one that wakes it,
@@ -54,17 +54,20 @@ from graphq.kernels.threads.steps import (
 log = logging.getLogger("graphq")
 
 SHORT_SECONDS = 2e-4
-"""Runs that take less on one thread wake nobody."""
+"""Runs that take less time on one thread wake no helpers, unless CLOSE_SECONDS says otherwise."""
 CLOSE_SECONDS = 5e-4
-"""But those that follow one another so closely do: their helpers will not sleep again before the next."""
+"""Short runs that follow one another at most this closely do wake helpers: they stay awake for the next run."""
 
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
-"""A step, as STEP: its block function, the address of its argument block, its blocks, and their pieces."""
+"""A step as a row of STEP.
+
+It has the block function, the address of its argument block, and the numbers of blocks and of pieces.
+"""
 
 
 class StepTable:
-    """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must be of live memory."""
+    """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory."""
 
     def __init__(self, rows: Sequence[Row], cache: bool = True) -> None:
         code = modules.load("steps", serial_module, cache=cache)
@@ -88,7 +91,7 @@ class StepTable:
 
 
 def modules_of_team() -> tuple[modules.Module, ...]:
-    """The modules that run tables, whatever the plans."""
+    """The modules that run tables; they are the same for all plans."""
     return modules.load("steps", serial_module), modules.load("team", team_module)
 
 
@@ -97,12 +100,14 @@ def _native(function: modules.Function, arity: int) -> Callable[..., None]:
 
 
 PATIENCE = 0.25
-"""Seconds that the helpers' thread waits before it imports Numba, which takes 0.5 s: of a process that ends after its
-first results nobody waits for that."""
+"""Seconds that the helpers' thread waits before it imports Numba, which takes 0.5 s.
+
+A process that ends after its first results does not have to wait for the import.
+"""
 
 
 class Team:
-    """The helpers of a process. Runs are the caller's alone until they have begun, and where there are none."""
+    """The helpers of a process. Until they have begun, and if there are none, callers run alone."""
 
     def __init__(self, cache: bool = True) -> None:
         self._cache = cache
@@ -117,10 +122,10 @@ class Team:
         self.thread = threading.Thread(target=self._begin, name="graphq-team", daemon=True)
 
     def run(self, table: StepTable, helpers: int) -> None:
-        """Run a table; wake `helpers` helpers, or enter a region with as many.
+        """Run a table; wake `helpers` helpers, or enter a region with as many threads.
 
-        Numba's layer is known when a region was entered. A caller does that, for it cannot be in one of the user's
-        then: workqueue ends the process where two threads are in regions at a time.
+        Numba's layer is known once a region was entered. A caller enters the first one, since at that time no other
+        region of the user's can be active: workqueue ends the process if two threads are in regions at a time.
         """
         if self.run_shared is not None:
             return self.run_shared(*table.span, self.address, helpers)
@@ -146,7 +151,7 @@ class Team:
         return found
 
     def start(self) -> None:
-        """Begin, in the background; a child that is forked later has to do without."""
+        """Begin, in the background. A child that is forked later has no helpers."""
         if _numba_has_threads_of_another_process or self.most == 0:
             return
         try:
@@ -156,9 +161,9 @@ class Team:
         atexit.register(self.end)
 
     def _begin(self) -> None:
-        """Import Numba, and be the helpers once a caller has found that its layer is "omp".
+        """Import Numba, and become the helpers once a caller has found that its layer is "omp".
 
-        Numba's number of threads is that of the cores which the thread that imports it may use.
+        Numba takes its number of threads from the cores that the importing thread may use.
         """
         with suppress(Empty):
             self.layers.get(timeout=PATIENCE)
@@ -179,7 +184,7 @@ class Team:
             self._stay()
 
     def _stay(self) -> None:
-        """Enter the region of the helpers, for good."""
+        """Enter the region of the helpers, and stay in it."""
         # Python's handlers of signals are for Python's threads; faults are each thread's own.
         faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
@@ -187,7 +192,7 @@ class Team:
         self.region.enter(self.code.help_others.address, self.address, self.most)
 
     def _prepare(self) -> None:
-        """Write what helpers read: their semaphores, and the cores of the process."""
+        """Write the words that helpers read: their semaphores, and the cores of the process."""
         cores = process_cores()
         size = max(cores) // 64 * 8 + 8
         if size <= LINE:
@@ -201,12 +206,12 @@ class Team:
             library.sem_init(ctypes.c_void_p(record + SEMAPHORE), 0, 0)
 
     def _word(self, offset: int) -> np.ndarray:
-        """The words from one on."""
+        """The team's words from a byte offset on."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
     @property
     def settled(self) -> bool:
-        """Whether helpers take part in runs, or none ever will."""
+        """Whether helpers take part in runs, or never will."""
         if self.thread.ident is None:
             return True
         if self.layer == "omp" and self.thread.is_alive():
@@ -214,7 +219,7 @@ class Team:
         return self.layer is not None or self.region is None and not self.thread.is_alive()
 
     def end(self) -> None:
-        """Let the helpers return before Python ends: the thread is in Numba's code while it starts, then in ours."""
+        """Let the helpers return before Python ends. Their thread is either still in Numba's code, or in ours."""
         self._word(STOP)[0] = 1  # for helpers that have not begun
         self.layers.put(None)
         if self.run_shared is not None:
@@ -228,7 +233,7 @@ _numba_has_threads_of_another_process = False
 
 
 def the_team(cache: bool = True) -> Team:
-    """The team of this process, which begins when it is asked for first."""
+    """The team of this process; the first call starts it."""
     global _team
     if _team is None:
         made = Team(cache)
@@ -240,7 +245,7 @@ def the_team(cache: bool = True) -> Team:
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
-    """Call `run` once, then for at most `seconds` until helpers take part if it uses any, before it is measured."""
+    """Call `run` once, then until helpers take part if it uses any, for at most `seconds`; then it can be measured."""
     end = perf_counter() + seconds
     run()
     while _team is not None and not _team.settled and perf_counter() < end:

@@ -1,7 +1,7 @@
-"""Steps that also write down when and on which thread their pieces ran, for profiles.
+"""Traced steps: they record when and on which thread their pieces ran, for profiles.
 
-The block function of a traced step runs a whole piece of the step that it stands for, between two looks at the clock.
-So the team runs traced steps as it runs any others, and the steps of ordinary runs stay as they are.
+The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. So
+the team runs traced steps as it runs any others, and the steps of ordinary runs stay as they are.
 """
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from graphq.kernels.threads.steps import run_piece
 from graphq.kernels.threads.team import Row
 
 TRACED = Record("step", "log")
-"""The row of the step that is traced, and an ENTRY for each of its pieces."""
+"""The argument block: the row of the step that is traced, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
-"""A piece: its pthread_t, and seconds and nanoseconds of the clock (C's struct timespec) when it began and ended."""
+"""A record of a piece.
+
+Its pthread_t, and the time at its begin and end, as seconds and nanoseconds (C's struct timespec).
+"""
 view_traced = TRACED.view
 ENTRY_BYTES = ENTRY.nbytes
 BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
@@ -29,7 +32,7 @@ CLOCK = time.CLOCK_MONOTONIC
 
 
 def traced_module() -> Functions:
-    """Give the module that runs pieces and looks at the clock."""
+    """The module that runs pieces and reads the clock."""
 
     def block(args: int, piece: int) -> None:
         a = view_traced(args)
@@ -43,7 +46,10 @@ def traced_module() -> Functions:
 
 
 class TracedStep:
-    """A step that runs the one of a row and logs its pieces; a StepTable takes its `row` in place of that one."""
+    """A step that runs another one and logs its pieces.
+
+    `row` takes the place of the other step's row in a StepTable.
+    """
 
     def __init__(self, row: Row, cache: bool = True) -> None:
         *step, pieces = row
@@ -55,6 +61,6 @@ class TracedStep:
         self.row: Row = block, self._args.ctypes.data, count, pieces
 
     def times(self) -> np.ndarray:
-        """Of the latest run, for each piece: the thread's `threading.get_ident`, begin and end in ns. [pieces, 3]."""
+        """The pieces of the latest run, [pieces, 3]: the thread's `threading.get_ident`, begin and end in ns."""
         thread, begin, begin_ns, end, end_ns = self._log.T
         return np.stack([thread, 10**9 * begin + begin_ns, 10**9 * end + end_ns], axis=1)

@@ -1,4 +1,4 @@
-"""How outputs near a rounding tie are computed as the graph has them written.
+"""Rounding ties: outputs near a tie are computed a second time, in the order of the graph as written.
 
 A graph of quantized operators says: dequantize the operands, multiply and add them in f32, quantize the result. Kernels
 add the integers instead: that is exact, faster, and the same in any order. The f32 sum as written has rounding errors,
@@ -8,28 +8,29 @@ integers, lies between them:
         k                    tie                   k + 1
         |---------------------|---------------------|
                              x w                            x  the exact sum, w  the sum as written
-                          [---+---]                         the band: what is this close to the tie is near it
+                          [---+---]                         the band: an x within it is near the tie
 
-The kernel knows x alone, but how far w may lie from it is bounded: by the weights, by the order of the sum, and by
-what operations between the sum and the quantize do to a difference. An output whose x lies within this bound of a tie,
-one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as written. Such an output
-is *settled*, and so is its quantize. Without that one of 10**5 to 10**6 outputs would be another integer, and a network
-carries such a step on to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98.
+The kernel knows x alone, but how far w may lie from it is bounded: by the weights, by the order of the sum, and by the
+effect on a difference of the operations between the sum and the quantize. An output whose x lies within this bound of a
+tie, one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as written. Such an
+output is *settled*, and so is its quantize. Without it one of 10**5 to 10**6 outputs would be another integer, and a
+network carries such a difference on to its end: with a few of them in MobileNetV2 the cosine of the last outputs is
+0.98.
 
-A kernel finds them in three stages. Its tiles quantize by few operations, which also show the least distance from a tie
-in each group of outputs: one comparison a group, and an entry for each group that is near. Of an entry's outputs the
-expression is computed as stated, operation by operation, from the exact sum: that says which ones lie in the band. The
-products of these few are added as written.
+A kernel finds these outputs in three stages. Its tiles quantize by a fast form, which also gives the least distance to
+a tie in each group of outputs: one comparison a group, and an entry for each group that is near. For the outputs of an
+entry the expression is then evaluated as stated, operation by operation, from the exact sum: this shows which outputs
+lie in the band. The products of these few are added as written.
 
-As written means in the orders of `kernels/numbers/sum_orders.py`, those of ONNX Runtime: `gq.reference` adds in f64, so
-it is no judge of ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is
+As written means in the orders of `kernels/numbers/sum_orders.py`, which are ONNX Runtime's. `gq.reference` adds in f64,
+so it does not decide ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is
 exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per output.
 
     attach                 the door: reads a lowered body, and adds the second look to it
     error_bounds           bounds the difference behind each operation of an epilogue: a new operation needs a rule here
     sum_errors             bounds the difference of the sum itself
-    fast_requantize        quantizes in fewer operations, which are right but near a tie, and show what is near
-    exhaustive_requantize  their constants for a sum of two bytes, by trying all cases
-    tie_kernels            the second look, which other rooms' kernels call without knowing of it (`lanes.second_look`)
+    fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows what is near
+    exhaustive_requantize  constants of the fast form for a sum of two bytes, found by trying all cases
+    tie_kernels            the second look, which kernels call without importing it (`lanes.second_look`)
     factors, ordered_sums  its parts: the f32 factors of a sum, and their sum in the order as written
 """

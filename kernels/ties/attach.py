@@ -1,4 +1,4 @@
-"""The door of this room: `attach` adds to a lowered body how outputs near a rounding tie are found and computed."""
+"""`attach`, the only entry to this folder: it adds to a lowered body how outputs near rounding ties are recomputed."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,10 +22,10 @@ register_second_look(tie_kernels)
 
 
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
-    """`lowered` with a second look (`lanes.stores.SecondLook`) in its Store, and a word for each quantize in `ties`.
+    """Add a second look (`lanes.stores.SecondLook`) to the Store of `lowered`, and to its `ties` a word per quantize.
 
     The word is "proved" or "estimated", after the band by which outputs near a tie are found, or the reason why they
-    are not; `explain()` counts and prints them. `constants` are the arrays of the inputs of `body`, from which
+    are not found; `explain()` counts and prints them. `constants` are the arrays of the inputs of `body`, from which
     `lowered` came, None for inputs that are not constant. A body without a quantize of an integer sum stays as it is.
     """
     if not lowered.values:
@@ -66,7 +66,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
-    """Whether a node of the body, whose expression is q, quantizes a sum: not of already quantized values alone."""
+    """Whether a node of the body, whose expression is q, quantizes a sum, not only already quantized values."""
     return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
         and not of_bytes(q.args[0])
 
@@ -84,7 +84,10 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """The quantize q of a sum. `as_written` gets q's partner of the sum as written: that divides, as the graph does."""
+    """The quantize q of a sum.
+
+    In `as_written`, q is replaced by its partner for the sum as written, which divides as the graph does.
+    """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
     quotient = substitute(y, as_written) / e.parameter(a["scales"], "f32", axis)
@@ -101,7 +104,7 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
 
 
 def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """The quantize q of quantized values, in a list, if `fast_requantize` may know a form of few operations for it."""
+    """The quantize q of quantized values, in a list; an empty list if `fast_requantize` has no fast form for it."""
     if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
             or e.axis(node) not in (None, len(e.out) - 1):
         return []

@@ -1,10 +1,11 @@
-"""How far values of a partition's body may lie from those of the graph as written, and which outputs that concerns.
+"""Error bounds: how far values of a partition's body may be from their values in the graph as written.
 
 An integer anchor's exact sum differs from the f32 sum of the graph as written by no more than `sum_errors` says.
-Operations carry the difference on, and add roundings of their own; a quantize ends it, but for values so near to a tie
-that the difference decides: those outputs are computed again. docs/numbers.md has the derivation.
+Operations carry the difference on, and add roundings of their own. A quantize ends it, except for values so near to a
+tie that the difference decides the integer: these outputs are computed again. docs/numbers.md has the derivation.
 
-How an operation does so is its `bound`: a `Curve` for a function of one operand, or the name of a case of two operands.
+The `bound` of an operation says how it carries a difference on: a `Curve` for a function of one operand, or the name of
+a case of two operands.
 """
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ MOST_NEAR = 2.0**-6
 CHEAP = 2.0**-12
 """A proved bound of at most this many steps is used as it is, since few outputs are so near a tie."""
 ROUNDINGS = 6
-"""How often an anchor's result is rounded after its sum: the sum to f32, the product of scales, the product of these,
-both sums with a bias; and one to spare, for products of two differences, which all rules leave out."""
+"""The number of roundings of an anchor's result after its sum.
+
+These are the sum to f32, the product of scales, the product of both, and both sums with a bias. One more covers
+products of two differences, which all rules neglect.
+"""
 HUGE = 2.0**60
 """Sizes of values from here on count as infinite."""
 
@@ -40,7 +44,7 @@ class ErrorBounds(NamedTuple):
 
     |v' - v| is at most `proved` + `relative` * |v|, and `estimated` + `relative` * |v| by an estimate (`sum_errors`).
     The bounds are f64, one number for all or one a column (along the last dimension of the anchor's result). The proof
-    asks that all roundings are as in IEEE 754 and that nothing overflows or underflows.
+    assumes that all roundings are as in IEEE 754 and that nothing overflows or underflows.
     """
 
     proved: np.ndarray
@@ -65,10 +69,10 @@ EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 
 
 class Band(NamedTuple):
-    """Which quotients of a quantize are near a tie: those at most `half` + `relative` * |quotient| steps from one.
+    """A band around ties: quotients of a quantize at most `half` + `relative` * |quotient| steps from a tie.
 
-    `proved`: all quotients outside of the band are proved to round as in the graph as written; else that is estimated.
-    Of open sums it says so of those of the example.
+    `proved`: all quotients outside of the band are proved to round as in the graph as written; otherwise this is
+    estimated. If sizes are open, it holds for the example's sums.
     """
 
     half: np.ndarray
@@ -78,11 +82,13 @@ class Band(NamedTuple):
 
 @dataclass
 class BodyBounds:
-    """Follows a body's operations and keeps, for each value, how far it may be from that of the graph as written.
+    """Error bounds of a body's values.
+
+    Follows the operations, and bounds how far each value may be from the graph as written.
 
     `columns` is the number of the result's columns, `constants` the arrays of the body's constant inputs that are
-    floats. A value has its ErrorBounds in `errors`, or in `unbounded` the name of the operation without a rule for it.
-    No value is greater in size than its number in `largest`.
+    floats. A value has its ErrorBounds in `errors`, or in `unbounded` the name of the operation that has no rule for
+    it. No value is greater in size than its number in `largest`.
     """
 
     columns: int
@@ -105,13 +111,13 @@ class BodyBounds:
         return bounds
 
     def errors_of(self, value: Value | None) -> ErrorBounds | None:
-        """The bounds of an operand, EXACT for a body's input; None where it is not bounded."""
+        """The bounds of an operand, EXACT for a body's input; None if it is not bounded."""
         if value is None or value.node is None:
             return EXACT
         return self.errors.get(value)
 
     def follow(self, node: Node) -> None:
-        """Enter the bounds of a node's result and its largest size, from those of its operands."""
+        """Store the bounds of a node's result, and its largest size, computed from its operands."""
         self.largest[node.output] = self._largest_size(node)
         operands = [x for v in node.inputs if (x := self.errors_of(v)) is not None]
         if len(operands) < len(node.inputs):
@@ -129,13 +135,13 @@ class BodyBounds:
         return EXACT if node.attrs["dtype"].bits == 8 or x.exact else None
 
     def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
-        """The bounds of a result, from those of its operands; None for operations without a rule.
+        """The bounds of a result, computed from the bounds of its operands; None for operations without a rule.
 
         The result as the kernel computes it and the result as written are both rounded, by UNIT of their size each.
 
-        divide, by a constant b of which no element is 0: a' / b - a / b = (a' - a) / b, and |a' - a| is at most
-        d + r |a|. So the quotients differ by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two
-        roundings. Another divisor may be arbitrarily near 0, which leaves no bound.
+        divide, by a constant b of which no element is 0: a' / b - a / b = (a' - a) / b, and |a' - a| is at most d + r
+        |a|. So the quotients differ by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings.
+        Another divisor may be arbitrarily near 0, which leaves no bound.
         """
         bound, first = node.op.bound, operands[0]
         if (curve := self._curve(node)) is not None:
@@ -166,11 +172,11 @@ class BodyBounds:
         return None
 
     def finite(self, node: Node) -> bool:
-        """Whether what quantize `node` divides is finite, and scales are such that quotients are."""
+        """Whether the operand of quantize `node` is finite, and its quotients by the scales are, too."""
         return self.largest_size(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
 
     def largest_size(self, value: Value | None) -> float:
-        """The largest absolute value that an operand can have; infinite when it has no bound, or may be NaN."""
+        """The largest absolute value that an operand can have; infinite if it has no bound, or may be NaN."""
         if value in self.constants:
             size = np.abs(self.constants[value]).max(initial=0)
             return float(size) if np.isfinite(size) else np.inf
@@ -179,7 +185,8 @@ class BodyBounds:
     def band(self, node: Node) -> Band | None:
         """The band around ties of quantize `node`, whose scales may vary by column; None if its operand is unbounded.
 
-        Roundings of the quotients (of graphq's the inverse's, too) and of what compares them with ties come to it.
+        The band includes the roundings of the quotients (in graphq also of the inverse) and of their comparison with
+        ties.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:
@@ -192,14 +199,14 @@ class BodyBounds:
         return Band(half, errors.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
 
     def _curve(self, node: Node) -> Curve | None:
-        """The curve of the first operand; None where there is none, or another operand has no bound."""
+        """The curve of the first operand; None if there is none, or if another operand has no bound."""
         bound, sizes = node.op.bound, [self.largest_size(v) for v in node.inputs[1:]]
         if not callable(bound):
             return bound if isinstance(bound, Curve) else None
         return bound(*sizes, **{x: node.attrs[x] for x in keywords(bound)}) if np.isfinite(sizes).all() else None
 
     def _largest_size(self, node: Node) -> float:
-        """The largest size of a node's result: below HUGE the roundings of f32 exceed it a little only."""
+        """The largest size of a node's result. Below HUGE the roundings of f32 exceed it only by a little."""
         name, sizes = node.op.name, [self.largest_size(v) for v in node.inputs]
         if name == "quantize":
             return 2.0**(node.attrs["dtype"].bits + 1)
@@ -222,14 +229,17 @@ class BodyBounds:
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand, one a column where it is a constant row of columns."""
+        """The largest absolute value of an operand.
+
+        With `by_column` one for each column, if the operand is a constant row.
+        """
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.largest_size(value) if data is None else 0.0)
         return self._maxima(np.abs(data.astype(np.float64)), by_column)
 
     def inverse_sizes(self, divisor: Value | None, *, by_column: bool) -> np.ndarray:
-        """The largest |1 / divisor|, as `sizes` has it; infinite where the divisor is not constant, or has a 0."""
+        """The largest |1 / divisor|, in the form of `sizes`; infinite if the divisor is not constant, or has a 0."""
         data = self.constants.get(divisor) if divisor is not None else None
         if data is None or data.size == 0:
             return np.asarray(np.inf)
@@ -237,6 +247,6 @@ class BodyBounds:
             return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
 
     def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
-        """The largest of an array's sizes, one a column where it is a row of columns and `by_column` allows it."""
+        """The maximum of an array of sizes; with `by_column` one for each column, if the array is a row of columns."""
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())

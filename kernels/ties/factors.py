@@ -1,6 +1,6 @@
-"""The f32 factors of sums as written: activations and packed weights, dequantized into the order of the sum.
+"""The f32 factors of sums as written: activations and packed weights, dequantized and put into the order of the sum.
 
-Such a sum adds products x * w of dequantized numbers; these functions read the bytes where they lie, dequantize them,
+The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize them,
 and store x and w next to each other for `ordered_sums`.
 
 Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).
@@ -21,14 +21,14 @@ from graphq.kernels.ties.ordered_sums import f32_of
 
 view_terms = TERMS.view
 PIECE = 4 * MOST_TAPS
-"""Products of a piece at the most, four channels at the least."""
+"""The most products of a piece, enough for at least four channels."""
 PIECE_BYTES = 4 * (PIECE + 16)
-"""Bytes of a piece's f32 activations, with slack for whole vectors; those of its weights follow."""
+"""Bytes of a piece's f32 activations, with slack for whole vectors; its weights follow."""
 FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    """Emit a load of four times four bytes, `apart` bytes apart."""
+    """Emit a load of four groups of four bytes, `apart` bytes apart."""
     return joined([(address + apart * n).load(I32) for n in range(4)])
 
 
@@ -40,7 +40,10 @@ def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
 
 @emits
 def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
-    """Store the factors of 16 channels of a tap, of which each four lie `apart` bytes from the next."""
+    """Store the factors of 16 channels of a tap.
+
+    Each group of four channels lies `apart` bytes after the one before.
+    """
     q = _fours(address, apart).as_type(vector(I8, 16))
     q = q ^ flip.trunc(I8).splat(16)
     for n in range(0, 16, 8):
@@ -51,9 +54,9 @@ def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, sc
 @emits
 def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: Value, scale: F32Value, target: Value,
           taps: Value) -> None:
-    """Store the factors of 16 channels of 8 taps, as `_channels`; `table` has the taps' addresses less `offset`.
+    """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses less `offset`.
 
-    In the order of sums, which has all of a channel's `taps` before those of the next.
+    They are stored in the order of sums, in which all `taps` of a channel come before the next channel.
     """
     rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
     flips = (flip.trunc(I32) * 0x01010101).splat(8)
@@ -65,7 +68,7 @@ def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: 
 
 @emits
 def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value, scale: F32Value) -> None:
-    """Make factors of `count` s32, in their place, and of up to seven after them."""
+    """Replace `count` s32 at `numbers` by their factors; up to seven numbers after them are overwritten."""
     with counted(b, c64(0), count, 8, unroll=False) as k:
         place = numbers + (k << 2)
         q = place.load(vector(I32, 8)) ^ flip.trunc(I32).splat(8)
@@ -75,10 +78,11 @@ def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value,
 @njit
 def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, factors: int, first: int, channels: int,
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
-    """Store the factors of channels from `first` on, of `taps`, with tables of their addresses and places of weights.
+    """Store the factors of channels from `first` on, for `taps` taps, whose activations and weights the tables locate.
 
-    Vectors take 16 channels where there are `lines`, the addresses of the taps' weights; the last 16 may overlap those
-    before. Of taps the last ones come first: what a vector stores beyond them is overwritten by the next channel's.
+    `addresses` are the addresses of the taps, `places` the places of their weights. Vectors take 16 channels if there
+    are `lines`, the addresses of the taps' weights; the last 16 channels may overlap those before. Of the taps the last
+    ones come first, since a vector stores more than its own taps, which the next channel's vector overwrites.
     """
     x = view_terms(terms)
     parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)

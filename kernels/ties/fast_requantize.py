@@ -1,6 +1,6 @@
-"""Quantizes after an anchor in few operations, which also say whether an output is near a rounding tie.
+"""Fast requantization: quantizes after an anchor in few operations, which also show whether an output is near a tie.
 
-    exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
+    exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as in `formula`
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
@@ -13,11 +13,11 @@ Fewer operations: where y is a sum of integers times constants, u is a chain of 
 scales and zero points too. The integers of a quantize in the middle of the chain are floor(u) of that quantize; as
 floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which has 15 bits of fraction.
 
-What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and for
-NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where the
-least integer stands for all values below it, as after a ReLU, u is kept at least a quarter above it, so that those do
-not. For functions of two bytes (`exhaustive_requantize`) constants are sought with which u decides all ties as y does:
-then none is near.
+The stored integer is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and
+for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where many
+values saturate to the least integer, as after a ReLU, u is kept at least a quarter above it, so that these do not. For
+functions of two bytes (`exhaustive_requantize`) constants are sought with which u decides all ties as y does: then no
+output counts as near.
 """
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _WIDEST = 0.125
 """The widest band in which saturated values do not count as near a tie; beyond it all outputs do."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
-"""Loads and what they load, one number or one a column."""
+"""The numbers that loads give: one number, or one for each column."""
 
 
 class Rounding(NamedTuple):
-    """A quantize's result q of y, and its parameters: one number or one a column.
+    """A quantize: its result q, its operand y, and its parameters, which are one number or one for each column.
 
-    Of a sum y * `inverse` is rounded, and outputs of which `near` holds, those at most `width` of a step from a tie,
-    are computed again. Of bytes the quotient is rounded, exactly.
+    If y is a sum, y * `inverse` is rounded, and outputs for which `near` holds, at most `width` of a step from a tie,
+    are computed again. If y consists of quantized bytes, the quotient is rounded exactly.
     """
 
     q: Expr
@@ -76,7 +76,7 @@ class Affine(NamedTuple):
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
-        """The form multiplied by a factor, in f64 and so without a rounding to f32."""
+        """The form multiplied by a factor; the product is f64, not rounded to f32."""
         return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
 
     def plus(self, other: Affine) -> Affine:
@@ -88,12 +88,15 @@ class Affine(NamedTuple):
 
 
 def is_byte(x: Expr) -> bool:
-    """Whether an s32 is one of 8 bits: what is loaded so, or a quantize's result."""
+    """Whether an s32 holds an 8-bit integer: a loaded byte or the result of a quantize."""
     return byte_type(x) is not None
 
 
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
-    """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic; None where it is none."""
+    """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic.
+
+    None if y has another form.
+    """
     forms: dict[Expr, Affine | None] = {}
 
     def of(node: Expr) -> Affine | None:
@@ -105,7 +108,10 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 
 
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
-    """The affine form of one node (`affine`); `of` gives those of its operands, which most nodes do not ask for."""
+    """The affine form of one node (see `affine`).
+
+    `of` returns the forms of its operands, which most nodes do not need.
+    """
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
@@ -129,7 +135,7 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByEx
 
 
 class Spread(NamedTuple):
-    """The interval that a value lies in, and the error of computing it; in f64, one number or one a column."""
+    """An interval that contains a value, and the error of computing it; f64, one number or one for each column."""
 
     least: np.ndarray
     most: np.ndarray
@@ -179,9 +185,11 @@ def _range(x: Expr) -> tuple[float, float]:
 
 
 def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
-    """The spreads of the integers of u, where |u| <= `most`: so the accumulator's term is at most that and the others.
+    """The spreads of the integers of u, if |u| <= `most`.
 
-    None where there are two accumulators, which nothing bounds.
+    This bounds the accumulator's term, since the others are bytes.
+
+    None if there are two accumulators, since nothing bounds either of them.
     """
     bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
     rest = [x for x in u.factors if x not in bytes_]
@@ -198,7 +206,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 
 def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
-    """The interval and error of y where its expression is computed as stated, operation by operation."""
+    """The interval and the error of y if its expression is computed as stated, operation by operation."""
     spreads = dict(integers)
 
     def of(node: Expr) -> Spread:
@@ -226,9 +234,9 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
+    """The largest difference, in steps, of two ways to compute u: by the operations of y, and by multiply-adds.
 
-    Only between lo and lo + 255, where ties matter.
+    It holds between lo and lo + 255, where ties matter.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps) + 1
@@ -247,7 +255,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
 def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
     """The error of u plus `shift` as multiply-adds compute it, for results of at most `most` in size.
 
-    Quantized bytes are taken as 256 to 511, and the constant makes up for it. Factors and the constant are rounded.
+    Quantized bytes are taken as 256 to 511, which the constant compensates. Factors and the constant are rounded.
     """
     constant, terms = u.constant + shift, []
     for x, f in u.factors.items():
@@ -269,12 +277,12 @@ def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The limit of fractions near a tie: those below it, in units of the lower 16 bits of an s32."""
+    """The limit, in units of the lower 16 bits of an s32, below which a fraction is near a tie."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 
 def without_relu(y: Expr) -> tuple[Expr, bool]:
-    """The operand of a ReLU, or y itself, and whether there is one."""
+    """The operand of a ReLU and True, or y itself and False."""
     is_relu = y.op == "max" and y.args[0] is const(0)
     return (y.args[1], True) if is_relu else (y, False)
 
@@ -282,8 +290,8 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
 class FastForm(NamedTuple):
     """A quantize that is computed in the fast form.
 
-    Its operand y is `plain`, or the ReLU of that. `u` is the affine form of y / s where there is one, `error` its
-    `error_bound`, and `tie_free` what `FastRequantize.tie_free` gives.
+    Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, if there is one; `error` is its
+    `error_bound`, and `tie_free` the result of `FastRequantize.tie_free`.
     """
 
     rounding: Rounding
@@ -295,10 +303,11 @@ class FastForm(NamedTuple):
 
 
 class FastRequantize:
-    """The quantizes of an epilogue in their fast forms, one after another.
+    """Rewrites the quantizes of an epilogue into their fast forms, one after another.
 
-    `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
-    `floors` has, for each quantize in the middle of an epilogue, its integers as f32 less a number, and that number.
+    `numbers` are the numbers that operands load. `parameter` makes an operand of f32 numbers, one or one for each
+    column, in a role. `floors` has for each quantize in the middle of an epilogue its integers as f32 less a number,
+    and this number.
     """
 
     def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:
@@ -333,7 +342,7 @@ class FastRequantize:
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
                  stored: Expr) -> Affine | None:
-        """u as multiply-adds that decide all ties of two bytes, times ONE; None where there are none."""
+        """ONE * u as multiply-adds that decide all ties of a sum of two bytes correctly; None if there are none."""
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
                 or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None
@@ -348,7 +357,7 @@ class FastRequantize:
         return Affine({x: np.full(1, f) for x, f in zip(u.factors, solution[0], strict=True)}, np.full(1, solution[1]))
 
     def quantizes(self, forms: Sequence[FastForm], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """What `build` gives, of quantizes in these forms, with bands of one width."""
+        """The result of `build` for quantizes in these forms, with bands of one width."""
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _, tie_free) in enumerate(forms):
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
@@ -378,7 +387,7 @@ class FastRequantize:
         return distance, fraction_limit(half), tuple(pairs)
 
     def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, scale: float = 1.0) -> Expr:
-        """y / s and an offset, of quantize k, times `scale`."""
+        """The operand u of quantize k: y / s plus an offset, times `scale`."""
         if sum_ is None:
             assert r.inverse is not None
             inverse = r.inverse if scale == 1 else r.inverse * scale
@@ -388,11 +397,11 @@ class FastRequantize:
         return self.sum(k, {x: scale * f for x, f in sum_.factors.items()}, scale * (shift + sum_.constant))
 
     def value(self, x: Expr) -> tuple[Expr, int]:
-        """An integer, less a number, of f32."""
+        """An integer as an f32 less a number, and this number."""
         return self.floors.get(x, (op("to_f32", x), 0))
 
     def sum(self, k: int, factors: Mapping[Expr, np.ndarray], constant: np.ndarray) -> Expr:
-        """Multiply-adds of the values of integers, of quantize k."""
+        """The multiply-adds over the values of integers, for quantize k."""
         total = self.parameter(constant, f"offset {k}")
         for n, (x, factor) in enumerate(factors.items()):
             total = op("fma", self.value(x)[0], self.parameter(factor, f"factor {k} {n}"), total)

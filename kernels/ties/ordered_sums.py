@@ -1,6 +1,6 @@
-"""Sums of f32 products in the orders of `sum_orders`, taken piece by piece: functions that kernels call.
+"""Sums of f32 products in the orders of `sum_orders`, computed piece by piece by functions that kernels call.
 
-An order is known by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
+An order is given by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
 one of `end`. Between these calls its state is three numbers: the total, the chain of products under way, and how many
 products that chain still takes (or has had). A sum in octets keeps eight sums side by side in memory, `lanes`.
 
@@ -22,7 +22,10 @@ from graphq.kernels.numbers.sum_orders import ORDERS
 
 CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
 State: TypeAlias = tuple[np.float32, np.float32, int]
-"""A sum under way: the total, the chain, and what is left of it or the number of the next product."""
+"""A sum in progress.
+
+The total, the current chain, and how many products the chain still takes, or the number of the next product.
+"""
 
 
 @emits
@@ -51,15 +54,19 @@ def load_f32(b: Builder, address: Value) -> F32Value:
 
 @emits
 def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
-    """Take `count` products, a multiple of four, of each of eight chains into their sums in `lanes`.
+    """Add `count` products, a multiple of four, to each of eight chains, whose sums are in `lanes`.
 
-    As many as there are `chains`, 8 at the most, begin `apart` products one after another; the others repeat the last.
+    There are `chains` of them, at most 8, which begin `apart` products one after another; the others repeat the last
+    one.
     """
     starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
     kind = vector(F32, 8)
 
     def factors(address: Value) -> list[Value]:
-        """The next four factors of each chain. LLVM would keep 16 addresses, most of them in memory: 4 % slower."""
+        """The next four factors of each chain.
+
+        Without `opaque` LLVM would keep 16 addresses, most of them in memory: 4 % slower.
+        """
         address = address.opaque()
         return columns_of([(address + start).load(vector(F32, 4)) for start in starts])
 
@@ -74,7 +81,10 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
 @njit
 def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
             left: int) -> State:
-    """Take a piece into chains of `block` products; the total, the last chain, and what is left of it."""
+    """Add a piece to chains of `block` products.
+
+    Returns the total, the last chain, and how many products it still takes.
+    """
     k = 0
     while k < count:
         if left == block and k + block <= count:
@@ -102,7 +112,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
 
 @njit
 def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, number: int) -> State:
-    """Take a piece into sums of four; the total, the last sum, and the number of the next product."""
+    """Add a piece to sums of four; returns the total, the last sum, and the number of the next product."""
     for k in range(count):
         x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
         chain = x if number & 3 == 0 else chain + x
@@ -114,7 +124,7 @@ def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, n
 
 @njit
 def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
-    """Take a piece into eight sums, every eighth product each; the number of the next product."""
+    """Add a piece to eight sums, each of which takes every eighth product; returns the number of the next product."""
     for k in range(count):
         lane = lanes + 4 * (number & 7)
         store_s32(lane, bits_of(load_f32(lane) + load_f32(xs + 4 * k) * load_f32(ws + 4 * k)))
@@ -125,7 +135,7 @@ def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
 @njit
 def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
          left: int) -> State:
-    """Take the products of a piece of factors, in the order of products, into what is summed so far."""
+    """Add the products of a piece of factors, in order, to a sum in progress."""
     if order == QUADS:
         return _quads(count, xs, ws, total, chain, left)
     if order == OCTETS:
@@ -135,7 +145,10 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 
 @njit
 def begin(order: int, block: int, total: np.float32) -> State:
-    """The state of a sum before its first product: what it begins with (a tap's sum with 0), and the chain."""
+    """The state of a sum before its first product.
+
+    The number that it starts from (0 for the sum of a tap), and the chain.
+    """
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
 
@@ -143,7 +156,10 @@ def begin(order: int, block: int, total: np.float32) -> State:
 @njit
 def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float32, chain: np.float32,
         left: int) -> np.float32:
-    """The total after the last product; in the order of taps the sum taken was that of one tap, and joins the total."""
+    """The total after the last product.
+
+    In the order of taps, the sum so far is that of one tap and is added to the total.
+    """
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
 

@@ -1,8 +1,10 @@
-"""Error bounds: how far an anchor's f32 sum, in the order of `sum_orders`, may lie from the exact sum of integers.
+"""Error bounds of sums.
+
+How far an anchor's f32 sum, in the order of `sum_orders`, may be from the exact sum of integers.
 
 docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
-independent of each other, and the activations of a sum as independent numbers whose mean may be any that their type can
-hold. Both know the weights, where those are constant.
+independent of each other, and the activations of a sum as independent numbers, whose mean may be any number that their
+type can hold. Both bounds use the weights if these are constant.
 """
 from __future__ import annotations
 
@@ -16,26 +18,29 @@ from graphq.base.sizes import later
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 
 UNIT = 2.0**-24
-"""The most that rounding to f32 changes a number, relative to the number."""
+"""The largest relative error of rounding to f32."""
 ROUNDING = 0.41 * UNIT
-"""The root mean square of that change, for numbers whose last bits and whose logarithms are uniform."""
+"""The root mean square of that relative error, for numbers whose last bits and whose logarithms are uniform."""
 SIGMAS = 3
-"""How many standard deviations of the difference `estimated` is."""
+"""The `estimated` bound is this many standard deviations of the difference."""
 PIECE = 16
-"""Partial sums of a chain are bounded after every PIECE products, and in between by the bound of the next end."""
+"""Partial sums of a chain are bounded after every PIECE products.
+
+In between, the bound after the next piece is used.
+"""
 PART = 2**17
-"""Weights that are taken at a time, so that they stay in the cache."""
+"""The number of weights that are processed at a time, so that they stay in the cache."""
 
 
 class SumError(NamedTuple):
-    """Two bounds of the difference, one number a column, in the output's unit."""
+    """The two bounds of the difference, one number for each column, in the output's unit."""
 
     proved: np.ndarray
     estimated: np.ndarray
 
 
 class Sums(NamedTuple):
-    """Sums of |w|, w and w**2 over pieces of chains, [columns, chains, pieces]; and by how much rounding moves factors.
+    """Sums of |w|, w and w**2 over pieces of chains, [columns, chains, pieces], and the rounding error of all factors.
 
     `moved` [columns] is the sum of f32(w * scale) - w * scale over all k.
     """
@@ -46,17 +51,17 @@ class Sums(NamedTuple):
     moved: np.ndarray
 
     def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Sums:
-        """The sums changed by f."""
+        """Apply f to each of the sums."""
         return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
 def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
               batch: int = 1) -> SumError:
-    """The bounds for activations from `low` to `high` (zero points subtracted, from both operands).
+    """The bounds for activations from `low` to `high`; zero points are subtracted from both operands.
 
-    `weights` are integers [columns, k], in the order of the sums, of `batch` matrices one after another, for all of
-    which a column's bound holds. When they are not constant: k, and the most that one can be in size; the result then
-    has one number for each of `sum_orders`'s scales.
+    `weights` are integers [columns, k], in the order of the sums, of `batch` matrices one after another; the bound of a
+    column holds for all of these. If weights are not constant, they are given as k and the largest absolute value that
+    one can have; the result then has one number for each scale of the weights in `sum_`.
     """
     activations = min(low, 0), max(high, 0)  # padding is 0
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
@@ -77,9 +82,9 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
 
 
 class _Chains(NamedTuple):
-    """How a sum of products is cut into chains, by its order, block and taps.
+    """How a sum of products is cut into chains: its order, block and taps.
 
-    A chain are products that are summed one after another before their sum goes to the total.
+    A chain is a run of products that are summed one after another before their sum is added to the total.
     """
 
     order: str
@@ -102,12 +107,12 @@ class _Chains(NamedTuple):
         return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
 
     def lengths(self, k: int) -> np.ndarray:
-        """How many products each piece has, [1, chains, pieces]."""
+        """The number of products in each piece, [1, chains, pieces]."""
         return np.asarray(self.of(np.ones((1, k))).sum(axis=-1))
 
 
 def _filled(w: np.ndarray, size: int) -> np.ndarray:
-    """An array with zeros after those of the last dimension, up to `size`."""
+    """An array padded with zeros at the end of the last dimension, up to `size`."""
     if w.shape[-1] == size:
         return w
     out = np.zeros((*w.shape[:-1], size), w.dtype)
@@ -116,7 +121,7 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
 
 
 def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
-    """The sums of constant weights: of integers in f32, exact as sums of pieces are below 2**24."""
+    """The sums of constant weights, computed on integers in f32: they are exact, as sums of pieces are below 2**24."""
     parts = chains.of(w)
     ones = np.ones(parts.shape[-1], np.float32)
     signed = parts @ ones
@@ -126,7 +131,10 @@ def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums
 
 
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
-    """The sums of weights that may be any from -most to most; for the estimate they are independent and uniform."""
+    """The sums of weights that may be any number from -most to most.
+
+    The estimate assumes independent and uniform ones.
+    """
     count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
@@ -134,10 +142,10 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 
 
 class _Reach(NamedTuple):
-    """How far the partial sums of a column reach, added up over all roundings; in units of both scales.
+    """The sizes of a column's partial sums, added over all roundings, in units of the product of both scales.
 
-    `most` is of their sizes, `squares` of their mean squares; `totals` counts additions to the total, in which the
-    number that the sum starts from is rounded, too, and `roundings` all of an output.
+    `most` adds the largest sizes, `squares` the mean squares. `totals` counts additions to the total, each of which
+    also rounds the number that the sum starts from; `roundings` counts all roundings of an output.
     """
 
     most: np.ndarray
@@ -147,7 +155,7 @@ class _Reach(NamedTuple):
 
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
-    """The reach for weights that are not constant: a function of k, which may be open, and of no scale."""
+    """The reach for weights that are not constant: a function of k, which may be open, and not of scales."""
     return _reach(chains, activations, k, _sums_of_any(chains, k, most))
 
 
@@ -161,7 +169,10 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
     after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
 
     def largest(s: Sums) -> np.ndarray:
-        """The most that partial sums reach: activations at one end where weights are positive, else at the other."""
+        """The largest partial sums.
+
+        Activations are at one end of their range if weights are positive, else at the other.
+        """
         return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
 
     def mean_square(s: Sums) -> np.ndarray:
@@ -182,7 +193,7 @@ def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.nd
             moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both bounds in the output's unit, for the scale of the activations and their largest size.
 
-    `scales` are those of the weights, `starts` the sizes that sums start from.
+    `scales` are the scales of the weights, `starts` the sizes of the numbers that sums start from.
     """
     scale, size = float(scale_and_size[0]), scale_and_size[1]
     unit = scale * scales.astype(np.float64)

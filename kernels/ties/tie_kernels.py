@@ -1,10 +1,12 @@
-"""The second look of kernels: outputs near a tie are found, summed as the graph has them written, and stored again.
+"""The second look of kernels.
 
-A block function takes a tile's entries (`lanes.second_look`). Of each it computes the outputs in their exact form,
-which says which are near a tie, and for these the sum in the order as written; then the Store's form of such a sum.
-The LAYOUTS in which kernels read activations differ in where the taps of an output lie.
-Weights are read where they lie packed, 64 bytes apart. The f32 factors of a piece of the channels and taps are stored
-first (`factors`), in the order of sums, then `ordered_sums` takes them: so there is one loop for each order.
+Outputs near a tie are found, summed in the order of the graph as written, and stored again.
+
+A block function takes a tile's entries (`lanes.second_look`). For each entry it computes the outputs in their exact
+form, which shows the ones near a tie. For these it computes the sum as written, and evaluates the Store's form for such
+a sum. The LAYOUTS in which kernels read activations differ in the places of an output's taps. Weights are read as they
+are packed, 64 bytes apart. The f32 factors of a piece of the channels and taps are stored first (`factors`), in the
+order of the sum, then `ordered_sums` takes them; so each order needs only one loop.
 """
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
 view_look, view_terms, view_pixels = LOOK.view, TERMS.view, PIXELS.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
-"""Entries of a group of rows of a vector of columns, and one more."""
+"""Bytes for the entries of a group of rows of one vector of columns, and one more entry."""
 
 
 @emits
 def first_bit(b: Builder, bits: Value) -> Value:
-    """The number of the lowest bit that is set, of bits that are not 0."""
+    """The number of the lowest set bit of `bits`, which is not 0."""
     return b.call_named("llvm.cttz.i64", I64, bits, constant(I1, 1))
 
 
@@ -45,9 +47,9 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 
 @njit
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
-    """Enter the address and the first k of a row of activations into the tables of taps: a row is one tap.
+    """Write the address and the first k of a row of activations into the tables of taps: a row is one tap.
 
-    Gives the bytes from one k to the next: 1, or a row of the `transposed` operand.
+    Returns the bytes from one k to the next: 1, or the size of a row of the `transposed` operand.
     """
     f = view_frame(frame)
     step = f.stride if transposed else 1
@@ -58,7 +60,10 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Enter the taps of a window, each by itself though packed weights may hold them merged; how many there are."""
+    """Write the taps of a window into the tables, each by itself even if packed weights are merged.
+
+    Returns their number.
+    """
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
@@ -78,7 +83,7 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
 
 @njit
 def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) -> int:
-    """Sum over the taps of row r of a tile, whose packed weights of column c may be sums of several parts."""
+    """Sum over the taps of row r of a tile; a weight of column c may be the sum of several packed parts."""
     f, head = view_frame(frame), view_head(args)
     terms, layout = head.terms, head.layout
     x = view_terms(terms)
@@ -120,7 +125,7 @@ def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) 
 
 @njit
 def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
-    """Sum over the taps of the one channel that an output channel reads."""
+    """Sum over the taps of the single input channel that an output channel reads."""
     a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
     windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
     w, pixel = view_windows(windows), batch * a.m + row
@@ -154,7 +159,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
 
 
 def look_again(look: int, uncertain: int) -> None:
-    """Look at the `uncertain` entries of a tile (LOOK): a block function."""
+    """Compute the `uncertain` entries of a tile (LOOK) a second time: a block function."""
     x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
     args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
     sums, stride, entries = x.sums, x.stride, x.entries

@@ -1,1 +1,1 @@
-"""How operations become ONNX nodes: one file for each family of operations, over the table in writer.py."""
+"""Exporters write operations as ONNX nodes: one file for each family of operations, over the table in writer.py."""

@@ -125,7 +125,7 @@ def convolution(w: Writer, node: Node) -> None:
 
 
 def _axes(form: str, lead: str, r: int) -> list[int]:
-    """Where the axes of `lead`, then the spatial ones, are in weights of that format."""
+    """The axes of weights of that format: first those named in `lead`, then the spatial ones."""
     spatial = form.index("X")
     axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
     return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
@@ -133,7 +133,10 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 
 @exports("max_pool", "avg_pool")
 def pool(w: Writer, node: Node) -> None:
-    """Rounding down; ONNX rounds up otherwise than oneDNN. Sums of means but those of all pixels run in order then."""
+    """Write a pool that rounds its output size down, since ONNX rounds up differently from oneDNN.
+
+    A pool that is loaded from the file sums means in order, except for means over all pixels.
+    """
     a = node.attrs
     if a["rounding_type"] == "ceil":
         raise GraphError("ONNX rounds sizes up otherwise")
@@ -172,7 +175,7 @@ def lrn(w: Writer, node: Node) -> None:
 
 @exports("layer_norm")
 def layer_norm(w: Writer, node: Node) -> None:
-    """Write LayerNormalization, which needs a scale; its statistics are not graphq's."""
+    """Write LayerNormalization, which needs a scale; its statistics differ from graphq's and cannot be written."""
     if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
         raise GraphError("LayerNormalization has other statistics and needs a scale")
     w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
@@ -207,5 +210,5 @@ def interpolate(w: Writer, node: Node) -> None:
 
 @exports("dynamic_range")
 def dynamic_range(w: Writer, node: Node) -> None:
-    """Write DynamicQuantizeLinear, of which only the second and third result, scale and zero point, are used."""
+    """Write DynamicQuantizeLinear; only its second and third result, scale and zero point, are used."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])

@@ -8,12 +8,15 @@ from graphq.onnx.exporters.writer import OPSET, Writer, exports
 from graphq.onnx.protos.types import value_info
 
 DOMAIN = "graphq.partition"
-"""The domain of the functions, which are called after the partition's anchor and numbered."""
+"""The domain of the functions, whose names are the partition's anchor and a number."""
 
 
 @exports("partition")
 def partition(w: Writer, node: Node) -> None:
-    """A call of a function of its own; constants are operands, so they stay the model's initializers."""
+    """Write a function for the partition and a call of it.
+
+    Constants are operands, so that they remain the model's initializers.
+    """
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
     inner = Writer(w.functions)

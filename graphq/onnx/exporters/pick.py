@@ -36,7 +36,7 @@ def trilu(w: Writer, node: Node) -> None:
 
 @exports("arithmetic")
 def arithmetic(w: Writer, node: Node) -> None:
-    """Write the ONNX operator of the function, which is that of the float operation, or Mod."""
+    """Write the ONNX operator of the function, which is that of the float operation of this name, or Mod."""
     function = node.attrs["function"]
     if function in OPS:
         w.node(node, str(OPS[function].onnx))

@@ -55,7 +55,7 @@ def dynamic(w: Writer, node: Node) -> None:
 
 @exports("quantize_linear", "dequantize_linear")
 def linear(w: Writer, node: Node) -> None:
-    """ONNX's attributes have the names of graphq's, as far as version 21 has them."""
+    """Write the operator with the same attributes, as far as ONNX's version 21 has them."""
     a = node.attrs
     src, scale, *rest = node.inputs
     assert src is not None and scale is not None

@@ -12,7 +12,7 @@ from graphq.onnx.exporters.writer import Writer, exports
 
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
-    """LSTM, GRU or RNN of one direction; products with the identity are exact."""
+    """Write an LSTM, GRU or RNN of one direction; products with the identity are exact."""
     op = node.op.name
     given, weights, *optional = (*node.inputs, *(None,) * 5)
     c = scales = peepholes = bias = lengths = None

@@ -17,7 +17,7 @@ from graphq.ir.op import lookup
 from graphq.onnx.protos.fallback import since_version
 
 OPSET, IR_VERSION = 21, 10
-"""The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""
+"""The versions of the operators and of the format that are written: the first with 4-bit types and blocks."""
 
 Exporter: TypeAlias = "Callable[[Writer, Node], None]"
 
@@ -38,7 +38,10 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 class Writer:
-    """Nodes and initializers in order; `name` gives every value one name. `functions` are those of the whole model."""
+    """Collects nodes and initializers in order; `name` gives every value one name.
+
+    `functions` belong to the whole model.
+    """
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
         self.functions = [] if functions is None else functions
@@ -68,21 +71,21 @@ class Writer:
         return self.names[value]
 
     def constant(self, array: np.ndarray | np.generic) -> str:
-        """Add an initializer with this array; its name."""
+        """Add an initializer with this array; returns its name."""
         name = self.claim("constant")
         self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def integers(self, *values: int) -> str:
-        """Add an initializer with these s64; its name."""
+        """Add an initializer with these s64; returns its name."""
         return self.constant(np.asarray(values, np.int64))
 
     def typed(self, dtype: DType, value: float) -> str:
-        """Add an initializer with this scalar of the dtype; its name."""
+        """Add an initializer with this scalar of the dtype; returns its name."""
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
-        """Add a node; its first output, for which a name is made when none is given."""
+        """Add a node; returns its first output, whose name is made up if none is given."""
         outputs = [self.claim(op_type.lower())] if outputs is None else outputs
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
@@ -91,11 +94,11 @@ class Writer:
         return outputs[0]
 
     def node(self, node: Node, op_type: str, *more: str, **attrs: Any) -> None:
-        """Write the operation as one ONNX node of its operands, then `more`."""
+        """Write the operation as one ONNX node whose operands are its own, then `more`."""
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def write(self, node: Node) -> None:
-        """Write an operation; raises GraphError, naming it, when ONNX cannot say it."""
+        """Write an operation; raises GraphError, naming it, if ONNX cannot express it."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             self.name(node.output)
             return
@@ -109,7 +112,10 @@ class Writer:
 
 
 def declared(w: Writer, node: Node) -> None:
-    """Write the operator that the operation is declared as. Where graphq wants equal shapes, ONNX broadcasts too."""
+    """Write the ONNX operator of the operation's declaration.
+
+    It may broadcast operands that graphq requires to have equal shapes.
+    """
     op = node.op
     assert op.onnx is not None
     since_version(op.onnx, "", OPSET, "ONNX")
@@ -123,7 +129,7 @@ def declared(w: Writer, node: Node) -> None:
 
 
 def rank(value: Value) -> int:
-    """The number of dimensions; raises GraphError when it is not known."""
+    """The number of dimensions; raises GraphError if it is not known."""
     if value.shape is None:
         raise GraphError(f"the rank of {value.type} is not known")
     return len(value.shape)

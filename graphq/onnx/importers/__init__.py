@@ -1,4 +1,7 @@
-"""How ONNX operators become operations: one file for each family of operators, over the table in importer.py."""
+"""Importers turn ONNX operators into operations.
+
+There is one file for each family of operators, over the table in importer.py.
+"""
 from importlib import import_module
 
 for _family in ("by_reference", "com_microsoft.attention", "com_microsoft.fused", "com_microsoft.group_query",

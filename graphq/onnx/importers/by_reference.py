@@ -1,7 +1,7 @@
-"""Importers of operators that ONNX's reference runs, but for forms in which it differs from the specification.
+"""Importers of operators that ONNX's reference runs, except for forms in which it differs from the specification.
 
-Such a form is written as one that the reference has right, or refused by name. tests/onnx/test_every_operator.py
-compares all forms with another implementation.
+Such a form is written as another one that the reference computes correctly, or refused by name.
+tests/onnx/test_every_operator.py compares all forms with another implementation.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
-    """Compute f16 and bf16 in f32 and round once: the reference has no f16 determinants, and rounds partial sums."""
+    """Compute f16 and bf16 in f32 and round once: the reference has no determinants of f16, and rounds partial sums."""
     x, g = c.input(0), c.graph
     if x.dtype not in (bf16, f16):
         return None
@@ -25,7 +25,10 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """RoiAlign. Version 10 did not shift coordinates by half a pixel; the reference has only the newer versions."""
+    """Import RoiAlign.
+
+    Version 10 does not shift coordinates by half a pixel; the reference has only the newer versions.
+    """
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
@@ -39,7 +42,7 @@ def max_roi_pool(c: Call) -> Outputs:
 
 @imports("OneHot")
 def one_hot(c: Call) -> Outputs:
-    """OneHot. The depth may be a tensor of one element; the reference accepts only a scalar."""
+    """Import OneHot. The depth may be a tensor of one element; the reference accepts only a scalar."""
     depth = c.input(1)
     if depth.shape != (1,):
         return None
@@ -49,7 +52,7 @@ def one_hot(c: Call) -> Outputs:
 
 @imports("Unique")
 def unique(c: Call) -> Outputs:
-    """Unique. With `sorted` 0 the reference keeps the order of elements only along the first axis."""
+    """Import Unique. If `sorted` is 0, the reference keeps the order of elements only along the first axis."""
     x = c.input(0)
     if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
         c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
@@ -61,12 +64,15 @@ def unique(c: Call) -> Outputs:
 
 ML = "ai.onnx.ml"
 TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
-"""The transformations of results that are an operator of ONNX."""
+"""The transformations of results that are operators of ONNX, by the names of the attribute."""
 
 
 @imports("LinearRegressor", domain=ML)
 def linear_regressor(c: Call) -> Outputs:
-    """`x @ coefficients.T + intercepts`, transformed; a row of coefficients a target."""
+    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed.
+
+    There is one row of coefficients for each target.
+    """
     x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
     if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
         c.refuse(f"post_transform {transform} of {x.type} is not supported")
@@ -88,7 +94,10 @@ def linear_classifier(c: Call) -> Outputs:
 
 @imports("Normalizer", domain=ML)
 def normalizer(c: Call) -> Outputs:
-    """Normalizer. MAX divides by a row's greatest element; the reference divides by the one of greatest magnitude."""
+    """Import Normalizer.
+
+    MAX divides by a row's greatest element; the reference divides by the one of greatest magnitude.
+    """
     x, g = c.input(0), c.graph
     if c.attr("norm", "MAX") != "MAX":
         return None

@@ -1,4 +1,4 @@
-"""Helpers of importers: an operator as another one of ONNX with other operands, or as a function in ONNX's text."""
+"""Helpers of importers: they express an operator by another operator of ONNX, or by a function in ONNX's text form."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
 from graphq.onnx.protos.bodies import name_within
 
 OPSET = 21
-"""The operator set of what is written here, which `save_onnx` writes, too."""
+"""The operator set of operators that importers write; `save_onnx` writes the same one."""
 
 NEWER = 23
 """The first operator set of ONNX that has Attention and RotaryEmbedding."""
@@ -33,7 +33,7 @@ def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int
 
 
 def written(c: Call, text: str, **values: Value | np.ndarray) -> list[Value]:
-    """The outputs of a function `(operands) => (results) { nodes }` of these values."""
+    """Apply a function `(operands) => (results) { nodes }` in ONNX's text form to these values; returns its outputs."""
     body = FunctionProto()
     body.CopyFrom(_parsed(text))
     inputs = [v if isinstance(v, Value) else c.graph.add_constant(v) for v in (values[name] for name in body.input)]

@@ -17,7 +17,7 @@ from graphq.ops.control import common_type
 
 @imports("If")
 def if_(c: Call) -> Outputs:
-    """One branch where the condition is a constant."""
+    """Import If; if the condition is a constant, only that branch."""
     branches = [c.attr("then_branch"), c.attr("else_branch")]
     cond = c.data(0)
     if cond is not None:
@@ -31,7 +31,7 @@ def if_(c: Call) -> Outputs:
 
 @imports("Loop")
 def loop(c: Call) -> Outputs:
-    """The states' shapes are known where the body keeps them."""
+    """Import Loop. The shapes of states are known if the body keeps them."""
     body = c.attr("body")
     captured = list(dict.fromkeys(_captured(c, body)))
     trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
@@ -49,7 +49,7 @@ def loop(c: Call) -> Outputs:
 
 @imports("Scan")
 def scan(c: Call) -> Outputs:
-    """Scan since version 9; older versions, with batches, are not imported."""
+    """Import Scan since version 9; older versions, which have batches, are not imported."""
     if c.version < 9:
         c.refuse("a Scan of batches, as it was before version 9, is not supported")
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")
@@ -82,7 +82,7 @@ def _without(t: TensorType, axis: int) -> TensorType:
 
 
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
-    """The body for the states' types, or for what those and the body's own results have in common."""
+    """Build the body for the states' types or, if its results have others, for the shapes that both have in common."""
     types = [v.type for v in states]
     body, results = build(types)
     for _ in range(2):
@@ -95,7 +95,7 @@ def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorTyp
 
 
 def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
-    """The names that a graph takes from around it, constants aside."""
+    """The names that a graph takes from the graph around it, without constants."""
     own = {v.name for v in (*proto.input, *proto.initializer)}
     for node in proto.node:
         for name in used_names(node):
@@ -108,7 +108,7 @@ def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
 
 
 def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
-    """A graph of `proto` that takes its own inputs, of `types`, and the captured values."""
+    """The graph of `proto`, which takes its own inputs, of `types`, and the captured values."""
     if len(types) != len(proto.input):
         c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
     graph = Graph(proto.name or "body")

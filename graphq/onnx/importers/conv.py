@@ -14,7 +14,10 @@ AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lo
 
 
 def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
-    """strides, dilations, pads, auto_pad and data_format of a convolution or pool over `count` spatial axes."""
+    """The attributes strides, dilations, pads, auto_pad and data_format of a convolution or pool.
+
+    `count` is the number of spatial axes.
+    """
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:
         c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
@@ -36,7 +39,7 @@ def spatial(x: Value) -> int:
 
 
 def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any]) -> None:
-    """Refuse a window larger than its padded source, along the axes whose sizes are known; channels come first."""
+    """Refuse a window that is larger than its padded source along an axis of known size; channels come first."""
     spans = [span(k, d) for k, d in zip(kernel, attrs["dilations"], strict=True)]
     try:
         output_sizes((x.shape or ())[2:], spans, attrs["strides"], attrs["pads_begin"], attrs["pads_end"],
@@ -46,7 +49,7 @@ def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any
 
 
 def expect_kernel(c: Call, w: Value) -> None:
-    """Refuse a `kernel_shape` that is not that of the weights, whose channels come first."""
+    """Refuse a `kernel_shape` that differs from the shape of the weights, whose channels come first."""
     given = c.attr("kernel_shape")
     if given is None or w.shape is None:
         return
@@ -57,7 +60,7 @@ def expect_kernel(c: Call, w: Value) -> None:
 
 @imports("Conv")
 def conv(c: Call) -> Outputs:
-    """Conv, whose weights are OIX."""
+    """Import Conv, whose weights are OIX."""
     x, w = c.input(0), c.input(1)
     attrs = windows(c, spatial(x))
     expect_kernel(c, w)
@@ -68,7 +71,10 @@ def conv(c: Call) -> Outputs:
 
 @imports("ConvTranspose")
 def conv_transpose(c: Call) -> Outputs:
-    """ConvTranspose, whose weights are IOX. `output_shape` and `auto_pad` become pads by ONNX's rule, not oneDNN's."""
+    """Import ConvTranspose, whose weights are IOX.
+
+    `output_shape` and `auto_pad` become pads by ONNX's rule, which differs from oneDNN's.
+    """
     x, w = c.input(0), c.input(1)
     count = spatial(x)
     attrs = windows(c, count)

@@ -13,7 +13,7 @@ from graphq.onnx.importers.shape import dims_of
 
 
 class Term(NamedTuple):
-    """A value and the name of each of its axes."""
+    """A value and the name of each of its axes, a letter of the equation."""
 
     value: Value
     names: tuple[str, ...]
@@ -26,7 +26,10 @@ class Term(NamedTuple):
 
 @imports("Einsum")
 def einsum(c: Call) -> Outputs:
-    """Of floats: two operands at a time, from the first on, by matmul where they share axes that are summed."""
+    """Import Einsum of floats.
+
+    Two operands at a time, from the first on, by matmul if they share axes that are summed.
+    """
     if not c.floats():
         return None
     terms, out = _terms(c)
@@ -39,7 +42,7 @@ def einsum(c: Call) -> Outputs:
 
 
 def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
-    """The operands, and the axes of the result; those of an ellipsis are named by their place from its end."""
+    """The operands, and the axes of the result; axes of an ellipsis are named by their position from its end."""
     left, arrow, right = c.attr("equation").replace(" ", "").partition("->")
     values = [c.input(k) for k in range(len(c.inputs))]
     texts = left.split(",")
@@ -55,7 +58,7 @@ def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
 
 
 def _named(c: Call, text: str, rank: int) -> tuple[str, ...]:
-    """The names of the axes that `text` stands for. Diagonals, of names that repeat, are not supported."""
+    """The names of the axes in `text`. Repeated names, which stand for diagonals, are not supported."""
     before, dots, after = text.partition("...")
     more = rank - len(before) - len(after)
     if more < 0 or more and not dots:
@@ -67,7 +70,7 @@ def _named(c: Call, text: str, rank: int) -> tuple[str, ...]:
 
 
 def _contracted(g: Graph, a: Term, b: Term, later: Collection[str]) -> Term:
-    """The product of two terms, summed along the axes that no later term and not the result has."""
+    """The product of two terms, summed along the axes that neither a later term nor the result has."""
     a, b = (_summed(g, x, {*later, *y.names}) for x, y in ((a, b), (b, a)))
     both = [n for n in a.names if n in b.names]
     batch, inner = [n for n in both if n in later], [n for n in both if n not in later]
@@ -90,12 +93,12 @@ def _summed(g: Graph, t: Term, keep: Collection[str]) -> Term:
 
 
 def _ordered(g: Graph, t: Term, names: Sequence[str]) -> Value:
-    """The value with its axes in this order, of which it may lack some."""
+    """The value with its axes in the order of `names`, some of which it may lack."""
     return g.static_transpose(t.value, order=[t.names.index(n) for n in names if n in t.names])
 
 
 def _spread(g: Graph, t: Term, names: Sequence[str]) -> Value:
-    """The value with an axis for each name, of size 1 where it has none."""
+    """The value with an axis for each name, of size 1 if it has no such axis."""
     return g.static_reshape(_ordered(g, t, names), shape=[t.sizes.get(n, 1) for n in names])
 
 

@@ -20,19 +20,19 @@ from graphq.ops.infer import FLOATS
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
-"""By source dtype, the target dtypes for which Cast is oneDNN's TypeCast."""
+"""For each source dtype the target dtypes for which Cast is oneDNN's TypeCast."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
 def binary(c: Call) -> Outputs:
-    """Add, Sub, Mul, Div."""
+    """Import Add, Sub, Mul, Div."""
     op = operation_of(c.node.op_type)
     assert op is not None
     return _binary(c, op.name, *aligned(c))
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
-    """The operation of that name, or arithmetic of dtypes that it does not take."""
+    """The operation of that name, or `arithmetic` for dtypes that it does not take."""
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
         return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]
@@ -40,21 +40,21 @@ def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
 
 @imports(*VARIADIC)
 def variadic(c: Call) -> Outputs:
-    """Max, Min, Sum of any number of tensors, from the first to the last."""
+    """Import Max, Min, Sum of any number of tensors, combined from the first to the last."""
     function = VARIADIC[c.node.op_type]
     return reduce(lambda a, b: _binary(c, function, a, b), [c.input(k) for k in range(len(c.inputs))])
 
 
 @imports("Neg")
 def neg(c: Call) -> Outputs:
-    """`x * -1`, which is `-x`, signs of zeros included."""
+    """Import Neg as `x * -1`, which equals `-x`, signs of zeros included."""
     x = c.input(0)
     return _binary(c, "multiply", x, c.graph.add_constant(one(x, -1)))
 
 
 @imports("Abs")
 def abs_(c: Call) -> Outputs:
-    """Abs; for integers the greater one of x and -x."""
+    """Import Abs; for integers it is the greater of x and -x."""
     x = c.input(0)
     if x.dtype in FLOATS:
         return c.graph.abs(x)
@@ -66,13 +66,13 @@ def abs_(c: Call) -> Outputs:
 
 @imports("Mod")
 def mod(c: Call) -> Outputs:
-    """Mod, with the sign of the divisor, or with `fmod` that of the dividend."""
+    """Import Mod: the result has the sign of the divisor or, with `fmod`, of the dividend."""
     return c.graph.arithmetic(c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo")
 
 
 @imports("Pow")
 def pow_(c: Call) -> Outputs:
-    """`x**y` for a constant scalar y of any dtype; y = 2 is a product."""
+    """Import Pow: `x**y` for a constant scalar y of any dtype; y = 2 is a product."""
     if "axis" in c.attrs:
         return standard(c, "Pow", [*aligned(c)])
     y = c.data(1)
@@ -84,7 +84,7 @@ def pow_(c: Call) -> Outputs:
 
 @imports("Clip")
 def clip(c: Call) -> Outputs:
-    """Clip, whose limits are attributes before version 11, then constants."""
+    """Import Clip, whose limits are attributes before version 11, then constants."""
     if c.input(0).dtype in NUMBERS:
         return _clip_numbers(c)
     limits = []
@@ -97,7 +97,7 @@ def clip(c: Call) -> Outputs:
 
 
 def _clip_numbers(c: Call) -> Value:
-    """Clip of integers and f64, whose limits are inputs."""
+    """Import Clip of integers and f64, whose limits are inputs."""
     x = c.input(0)
     for k, function in ((1, "maximum"), (2, "minimum")):
         limit = c.optional(k)
@@ -108,7 +108,7 @@ def _clip_numbers(c: Call) -> Value:
 
 @imports("Mean")
 def mean(c: Call) -> Outputs:
-    """Mean: the operands are summed from the first to the last, and divided by their number."""
+    """Import Mean: the operands are summed from the first to the last, and divided by their number."""
     if not c.floats():
         return None
     total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
@@ -117,7 +117,10 @@ def mean(c: Call) -> Outputs:
 
 @imports("Selu")
 def selu(c: Call) -> Outputs:
-    """`gamma * elu(x)`, like the next ones of f32: narrower floats would be rounded between the operations."""
+    """Import Selu: `gamma * elu(x)`.
+
+    This and the next importers take only f32: narrower floats would be rounded between the operations.
+    """
     if c.input(0).dtype != f32:
         return None
     x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
@@ -126,7 +129,7 @@ def selu(c: Call) -> Outputs:
 
 @imports("Celu")
 def celu(c: Call) -> Outputs:
-    """`max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)`"""
+    """Import Celu: `max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)`."""
     if c.input(0).dtype != f32:
         return None
     x, alpha = c.input(0), one(c.input(0), c.attr("alpha", 1.0))
@@ -136,7 +139,7 @@ def celu(c: Call) -> Outputs:
 
 @imports("Softsign")
 def softsign(c: Call) -> Outputs:
-    """`x / (1 + |x|)`"""
+    """Import Softsign: `x / (1 + |x|)`."""
     if c.input(0).dtype != f32:
         return None
     return c.graph.divide(c.input(0), c.graph.add(c.graph.abs(c.input(0)), one(c.input(0), 1)))
@@ -144,14 +147,14 @@ def softsign(c: Call) -> Outputs:
 
 @imports("ThresholdedRelu")
 def thresholded_relu(c: Call) -> Outputs:
-    """`x` where it is above alpha, else 0"""
+    """Import ThresholdedRelu: `x` if it is above alpha, else 0."""
     x = c.input(0)
     return c.graph.select(c.graph.greater(x, one(x, c.attr("alpha", 1.0))), x, one(x, 0))
 
 
 @imports("Swish")
 def swish(c: Call) -> Outputs:
-    """`x * sigmoid(alpha * x)`"""
+    """Import Swish: `x * sigmoid(alpha * x)`."""
     if c.input(0).dtype != f32:
         return None
     x = c.input(0)
@@ -160,28 +163,28 @@ def swish(c: Call) -> Outputs:
 
 @imports("PRelu")
 def prelu(c: Call) -> Outputs:
-    """The slope broadcasts to x as in NumPy; before version 7 a row of slopes was one a channel."""
+    """Import PRelu: the slope broadcasts to x as in NumPy; before version 7 a 1-D slope has one element per channel."""
     channels = c.version < 7 and len(dims_of(c.input(1))) == 1 and dims_of(c.input(1)) != (1,)
     return c.graph.prelu(c.input(0), c.input(1), per_channel_broadcast=channels, data_format="NCX")
 
 
 @imports("Gelu")
 def gelu(c: Call) -> Outputs:
-    """Gelu: by erf for `approximate` none, by tanh for tanh."""
+    """Import Gelu: by erf for `approximate` none, by tanh for tanh."""
     modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
 
 @imports("Where")
 def where(c: Call) -> Outputs:
-    """Where: select for floats, choose for other dtypes."""
+    """Import Where: select for floats, choose for other dtypes."""
     build = c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose
     return build(c.input(0), c.input(1), c.input(2))
 
 
 @imports("Identity", "Dropout")
 def identity(c: Call) -> Outputs:
-    """Identity, and Dropout that does not train, without its mask."""
+    """Import Identity, and Dropout that does not train, without its mask."""
     training = c.data(2)
     if c.outputs > 1 or c.has(2) and (training is None or training.any()):
         return None
@@ -190,13 +193,16 @@ def identity(c: Call) -> Outputs:
 
 @imports("Cast")
 def cast(c: Call) -> Outputs:
-    """To `to`; `saturate` and `round_mode` concern dtypes of 8 bits and fewer, which are left to ONNX."""
+    """Import Cast to the dtype `to`.
+
+    Dtypes of 8 bits and fewer, to which `saturate` and `round_mode` apply, are left to ONNX.
+    """
     return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
 
 
 @imports("CastLike")
 def cast_like(c: Call) -> Outputs:
-    """Cast to the dtype of the second input."""
+    """Import CastLike: a cast to the dtype of the second input."""
     return cast_to(c, c.input(0), c.input(1).dtype)
 
 

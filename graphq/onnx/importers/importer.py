@@ -1,7 +1,7 @@
-"""The table of importers, and how one ONNX node becomes operations.
+"""The table of importers, and the conversion of ONNX nodes to operations.
 
 An importer is a function that takes a `Call`, a node with its operands and attributes, and returns the values of the
-node's outputs. It returns None, or raises GraphError, where graphq has no operation for these operands. The node then
+node's outputs. It returns None, or raises GraphError, if graphq has no operation for these operands. The node then
 becomes an onnx_node, and the importer is asked again when more types or constants are known. An importer raises
 `Refused` for a node that breaks a rule of its operator.
 """
@@ -34,7 +34,7 @@ Importer: TypeAlias = "Callable[[Call], Outputs]"
 
 MICROSOFT = "com.microsoft"
 DOMAINS = {"ai.onnx": ""}
-"""Domain names that are aliases of others."""
+"""Domain names that are aliases, with the names that they stand for."""
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
@@ -44,7 +44,7 @@ RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
 
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What an importer runs into when operands have ranks, or attributes lengths, that the operator does not allow."""
+"""The errors of an importer if operands have ranks, or attributes lengths, that the operator does not allow."""
 
 
 class Refused(GraphError):
@@ -70,7 +70,7 @@ def operation_of(op_type: str) -> Op | None:
 
 
 def importer_of(domain: str, op_type: str) -> Importer | None:
-    """The importer of an operator: its own, or that of operators which an operation is declared as."""
+    """The importer of an operator: its own, or the common one of operators that an operation is declared as."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
 
@@ -110,11 +110,11 @@ class Call:
 
     @property
     def outputs(self) -> int:
-        """How many outputs the node names, up to the last one that it does."""
+        """The number of the node's outputs, up to the last one that has a name."""
         return max((k + 1 for k, name in enumerate(self.node.output) if name), default=0)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, or its default."""
+        """The attribute `name`, or `default` if the node does not have it."""
         return self.attrs.get(name, default)
 
     def has(self, k: int) -> bool:
@@ -134,14 +134,14 @@ class Call:
         return self.inputs[k] if k < len(self.inputs) else None
 
     def data(self, k: int) -> np.ndarray | None:
-        """The array of input `k` when it is a constant."""
+        """The array of input `k` if it is a constant, else None."""
         value = self.optional(k)
         return None if value is None else value.data
 
     def ints(self, name: str, k: int) -> tuple[int, ...] | None:
         """Integers that are attribute `name` in older versions and input `k`, here a constant, in newer ones.
 
-        None when there are none. Raises GraphError for an input that is not known.
+        None if the node has neither. Raises GraphError for an input whose value is not known.
         """
         if name in self.attrs:
             return tuple(self.attrs[name])
@@ -168,12 +168,12 @@ class Call:
 
 
 def label(node: NodeProto) -> str:
-    """`Conv 'name'`, the name that of its first output where it has none."""
+    """The node in messages: `Conv 'name'`; a node without a name gets that of its first output."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 
 def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
-    """Add the nodes of `proto`; the values of its outputs. Its inputs and initializers are in the scope."""
+    """Add the nodes of `proto`, whose inputs and initializers are in the scope; returns the values of its outputs."""
     for node in proto.node:
         import_node(graph, node, scope)
     return [scope.values[v.name] for v in proto.output]
@@ -200,7 +200,7 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
-    """The outputs by an onnx_node, computed if constants allow; `why` it is one goes into its meta."""
+    """The outputs as an onnx_node, computed if constants allow it; `why` graphq has no operation goes into its meta."""
     operands, attrs = single(node, scope.opsets, scope.values)
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
@@ -209,7 +209,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Operations for the node of an onnx_node, or an onnx_node of fewer operands; None when nothing new is known."""
+    """Operations for the node of an onnx_node, or an onnx_node of fewer operands; None if nothing new is known."""
     proto = parsed(model)
     node = proto.graph.node[0]
     scope = Scope({i.domain: i.version for i in proto.opset_import})
@@ -227,9 +227,11 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
-    """What graphq's operations give for an onnx_node whose operands' numbers are known; None where there are none.
+    """The results of graphq's operations for an onnx_node whose operands are now known.
 
-    So a node of which only numbers were not known before it runs has the meaning that it has with constants.
+    None if it has no operations for it.
+
+    So a node whose operands are known only at run time has the same results as with constants.
     """
     proto = parsed(model)
     node = proto.graph.node[0]
@@ -250,7 +252,7 @@ def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.n
 
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
-    """The outputs by the operator's importer, or None and the reason."""
+    """The outputs from the operator's importer, or None and the reason why it has none."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
@@ -288,7 +290,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
 
 
 def by_declaration(c: Call) -> Outputs:
-    """The operation that is declared as the operator; attributes that the node leaves out have ONNX's defaults."""
+    """Import an operator that an operation is declared as; attributes that the node leaves out have ONNX's defaults."""
     op = operation_of(c.node.op_type)
     assert op is not None
     operands = aligned(c) if len(op.operands) == 2 and "axis" not in op.attributes else \
@@ -301,14 +303,14 @@ def by_declaration(c: Call) -> Outputs:
 
 
 def attribute_default(proto: AttributeProto) -> Any:
-    """The default in a schema; of a number of f32 the shortest that is rounded to it."""
+    """The default in a schema; an f32 is written as the shortest decimal that rounds to it."""
     value = helper.get_attribute_value(proto)
     return value.decode() if isinstance(value, bytes) else float(str(np.float32(value))) if isinstance(value, float) \
         else value
 
 
 def aligned(c: Call) -> tuple[Value, Value]:
-    """Two operands that broadcast as NumPy has it; before version 7 the second one lay at `axis` of the first."""
+    """Two operands that broadcast as in NumPy; before version 7 the second one is aligned to `axis` of the first."""
     a, b, axis = c.input(0), c.input(1), c.attr("axis")
     if c.version >= 7 or axis is None:
         return a, b
@@ -317,7 +319,7 @@ def aligned(c: Call) -> tuple[Value, Value]:
 
 
 def by_body(c: Call) -> Outputs:
-    """The operator's body, where ONNX has one; raises GraphError where it has none."""
+    """Import the operator as the function that ONNX defines it by; raises GraphError if there is none."""
     domain = DOMAINS.get(c.node.domain, c.node.domain)
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
     body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
@@ -327,7 +329,7 @@ def by_body(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """The first outputs of a function's body; inputs that are left out, or None, are left out in its nodes, too."""
+    """The first outputs of a function's body. Inputs that are left out, or None, are left out in its nodes, too."""
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
@@ -339,7 +341,7 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Compute the nodes from number `first` on whose operands are constants; `outs`, those replaced."""
+    """Fold the nodes from number `first` on whose operands are constants; returns `outs` with replaced values."""
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])

@@ -10,20 +10,20 @@ from graphq.ops.infer import FLOATS
 
 @imports("MatMul")
 def matmul(c: Call) -> Outputs:
-    """MatMul, which has the meaning of numpy.matmul."""
+    """Import MatMul, which equals numpy.matmul."""
     return c.graph.matmul(c.input(0), c.input(1))
 
 
 @imports("Gemm")
 def gemm(c: Call) -> Outputs:
-    """`alpha * A' @ B' + beta * C`; ONNX's reference, which runs other dtypes, has no older versions."""
+    """Import Gemm: `alpha * A' @ B' + beta * C`. ONNX's reference, which runs other dtypes, has no older versions."""
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
     return product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
 
 
 def product(c: Call, a: Value, b: Value, bias: Value | None = None, *, beta: float = 1.0) -> Value:
-    """`alpha * A' @ B' + beta * bias`, as the node's transA, transB and alpha say; factors of 1 take no operation."""
+    """`alpha * A' @ B' + beta * bias`, with transA, transB and alpha of the node; factors of 1 add no operation."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     y = g.matmul(a, b, transpose_a=bool(c.attr("transA", 0)), transpose_b=bool(c.attr("transB", 0)))
     if alpha != 1:

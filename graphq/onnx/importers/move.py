@@ -12,26 +12,26 @@ from graphq.ops.infer import broadcast, normal_axis
 
 @imports("Transpose")
 def transpose(c: Call) -> Outputs:
-    """Transpose by `perm`; without it the dimensions are reversed."""
+    """Import Transpose by `perm`; without it the dimensions are reversed."""
     rank = len(dims_of(c.input(0))) if c.input(0).shape is None else len(c.input(0).shape or ())
     return c.graph.static_transpose(c.input(0), order=c.attr("perm", list(range(rank))[::-1]))
 
 
 @imports("Concat")
 def concat(c: Call) -> Outputs:
-    """Along `axis`."""
+    """Import Concat along `axis`."""
     return c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1))
 
 
 @imports("Gather")
 def gather(c: Call) -> Outputs:
-    """Along `axis`."""
+    """Import Gather along `axis`."""
     return c.graph.gather(c.input(0), c.input(1), axis=c.attr("axis", 0))
 
 
 @imports("Slice")
 def slice_(c: Call) -> Outputs:
-    """starts, ends, axes, steps are attributes before version 10, then constants."""
+    """Import Slice, whose starts, ends, axes and steps are attributes before version 10, then constants."""
     starts, ends = c.ints("starts", 1), c.ints("ends", 2)
     if starts is None or ends is None:
         c.refuse("starts and ends are required")
@@ -42,7 +42,7 @@ def slice_(c: Call) -> Outputs:
 
 @imports("Split")
 def split(c: Call) -> Outputs:
-    """A slice for each output: sizes given, or equal ones and a smaller last."""
+    """Import Split as a slice for each output, of the given sizes, or of equal sizes and a smaller last one."""
     dims, outputs = dims_of(c.input(0)), len(c.node.output)
     if c.attr("num_outputs", outputs) != outputs:
         c.refuse(f"num_outputs must be the number of outputs, {outputs}, got {c.attr('num_outputs')}")
@@ -60,13 +60,13 @@ def split(c: Call) -> Outputs:
 
 @imports("Expand")
 def expand(c: Call) -> Outputs:
-    """Expand to the broadcast of the operand's shape and `shape`."""
+    """Import Expand to the broadcast of the operand's shape and `shape`."""
     shape = tuple(c.numbers(1))
     return expanded(c, c.input(0), shape)
 
 
 def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
-    """`x` under the broadcast of its shape with `shape`; `x` itself where that is its own."""
+    """`x` expanded to the broadcast of its shape with `shape`; `x` itself if that is its own shape."""
     if min(shape, default=0) < 0:
         c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
     dims = dims_of(x)
@@ -75,7 +75,7 @@ def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
 
 @imports("Pad")
 def pad(c: Call) -> Outputs:
-    """Modes constant, edge, reflect, wrap; pads of all axes or of `axes`."""
+    """Import Pad in modes constant, edge, reflect, wrap; pads are for all axes or for `axes`."""
     pads, axes = c.ints("pads" if c.version > 1 else "paddings", 1), c.ints("axes", 3)
     rank = len(dims_of(c.input(0)))
     if pads is None:
@@ -92,7 +92,7 @@ def pad(c: Call) -> Outputs:
 
 @imports("Tile")
 def tile(c: Call) -> Outputs:
-    """By a reshape with dimensions of 1, an expand over them and a reshape."""
+    """Import Tile as a reshape that adds dimensions of 1, an expand over them, and a reshape."""
     dims, repeats = dims_of(c.input(0)), c.numbers(1)
     if c.version < 6:  # how often, along the axis of input 2
         axis = c.numbers(2)[0] % len(dims)
@@ -107,7 +107,7 @@ def tile(c: Call) -> Outputs:
 
 @imports("DepthToSpace")
 def depth_to_space(c: Call) -> Outputs:
-    """Modes DCR and CRD: a reshape, a transpose, a reshape."""
+    """Import DepthToSpace, in modes DCR and CRD, as a reshape, a transpose and a reshape."""
     n, channels, h, w = dims_of(c.input(0))
     b = c.attr("blocksize")
     depth = channels // (b * b)
@@ -120,7 +120,7 @@ def depth_to_space(c: Call) -> Outputs:
 
 @imports("SpaceToDepth")
 def space_to_depth(c: Call) -> Outputs:
-    """A reshape, a transpose, a reshape."""
+    """Import SpaceToDepth as a reshape, a transpose and a reshape."""
     n, channels, h, w = dims_of(c.input(0))
     b = c.attr("blocksize")
     if c.attr("mode", "DCR") != "DCR":

@@ -20,9 +20,10 @@ from graphq.ops.infer import FLOATS, normal_axis
 
 @imports("Softmax", "LogSoftmax")
 def softmax(c: Call) -> Outputs:
-    """Softmax along `axis` since version 13; before, over all dimensions from `axis` on.
+    """Import Softmax and LogSoftmax: along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    f16 takes the steps of ONNX's function, each rounded; for bf16 ONNX's reference rounds the sum after each element.
+    For f16 the steps of ONNX's function are used, each rounded. bf16 is left out: ONNX's reference rounds the sum after
+    each element.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
@@ -36,7 +37,10 @@ def softmax(c: Call) -> Outputs:
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
-    """`build` of input 0 as a matrix, whose columns are the dimensions from `axis` on: operators before version 13."""
+    """Apply `build` to input 0 as a matrix whose columns are the dimensions from `axis` on.
+
+    This is the meaning of operators before version 13.
+    """
     x, dims = c.input(0), dims_of(c.input(0))
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
@@ -45,13 +49,13 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
 
 @imports("Hardmax")
 def hardmax(c: Call) -> Outputs:
-    """Hardmax along `axis` since version 13, by ONNX's reference."""
+    """Import Hardmax along `axis` since version 13, by ONNX's reference."""
     return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
 
 
 @imports("LpNormalization")
 def lp_normalization(c: Call) -> Outputs:
-    """`x` divided by its norm along `axis`; 0 where the norm is 0."""
+    """Import LpNormalization: `x` divided by its norm along `axis`; 0 if the norm is 0."""
     x, p = c.input(0), c.attr("p", 2)
     axis = c.graph.add_constant(np.asarray([c.attr("axis", -1)], np.int64))
     (norm,), zero = standard(c, f"ReduceL{p}", [x, axis]), c.graph.add_constant(one(x, 0))
@@ -60,9 +64,11 @@ def lp_normalization(c: Call) -> Outputs:
 
 @imports("BatchNormalization")
 def batch_normalization(c: Call) -> Outputs:
-    """In inference. `spatial` 0, of old versions, has parameters for each element of an image.
+    """Import BatchNormalization for inference.
 
-    Of ONNX's reference only the newest version has the channels' axis right.
+    With `spatial` 0, in old versions, each element of an image has parameters.
+
+    ONNX's reference takes the right axis of channels only in the newest version.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):
@@ -83,7 +89,10 @@ def batch_normalization(c: Call) -> Outputs:
 
 @imports("MeanVarianceNormalization")
 def mean_variance_normalization(c: Call) -> Outputs:
-    """`(x - mean) / (sqrt(mean(x**2) - mean**2) + 1e-9)` over `axes`, as ONNX's function has it."""
+    """Import MeanVarianceNormalization.
+
+    `(x - mean) / (sqrt(mean(x**2) - mean**2) + 1e-9)` over `axes`, as ONNX's function.
+    """
     g, x = c.graph, c.input(0)
     axes = {"axes": c.attr("axes", [0, 2, 3]), "keep_dims": True}
     mean = g.reduce_mean(x, **axes)
@@ -102,7 +111,7 @@ def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
 @imports("LayerNormalization")
 @imports("LayerNormalization", domain=MICROSOFT)
 def layer_normalization(c: Call) -> Outputs:
-    """Layer normalisation over the dimensions from `axis` on, with statistics in f32."""
+    """Import LayerNormalization over the dimensions from `axis` on, with statistics in f32."""
     if c.attr("stash_type", 1) != 1:
         return None
     if c.outputs > 1:  # the statistics are f32
@@ -128,7 +137,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may broadcast into the dimensions of x from `axis` on, some of which may be open."""
+    """Whether a scale or bias may broadcast to the dimensions of x from `axis` on, some of which may be open."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]
@@ -139,14 +148,17 @@ def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
 
 
 def _same_shape(y: Value, x: Value) -> Value:
-    """y; raises GraphError where a scale or bias has made it larger than x."""
+    """y; raises GraphError if a scale or bias has made it larger than x."""
     if x.type.known and y.shape != x.shape:
         raise GraphError(f"scale and bias must broadcast into {x.type}, together they are {y.type}")
     return y
 
 
 def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
-    """`build` of the operands, those of f16 and bf16 in f32 and the result rounded once, as ONNX Runtime does."""
+    """Apply `build` to the operands.
+
+    f16 and bf16 are computed in f32 and the result is rounded once, as in ONNX Runtime.
+    """
     g, x = c.graph, c.input(0)
     if x.dtype not in (bf16, f16):
         return build(*c.inputs)
@@ -155,14 +167,14 @@ def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
 
 @imports("InstanceNormalization")
 def instance_normalization(c: Call) -> Outputs:
-    """A group normalisation of one channel a group."""
+    """Import InstanceNormalization: a group normalisation with one channel in each group."""
     return _in_f32(c, lambda *operands: c.graph.group_norm(
         *operands, groups=dims_of(c.input(0))[1], keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
 
 
 @imports("GroupNormalization")
 def group_normalization(c: Call) -> Outputs:
-    """Group normalisation since version 21, in which there is one scale for each channel."""
+    """Import GroupNormalization since version 21, in which there is one scale for each channel."""
     if c.version < 21 or c.attr("stash_type", 1) != 1:
         return None
     return _in_f32(c, lambda *operands: c.graph.group_norm(
@@ -171,7 +183,7 @@ def group_normalization(c: Call) -> Outputs:
 
 @imports("LRN")
 def lrn(c: Call) -> Outputs:
-    """Local response normalisation across the channels, which come first."""
+    """Import LRN: local response normalisation across the channels, which come first."""
     if c.input(0).dtype not in FLOATS:
         c.refuse(f"{c.input(0).type} is not of f32, bf16 or f16, and ONNX's reference adds up over the batch")
     attrs = {name: c.attr(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
@@ -180,7 +192,7 @@ def lrn(c: Call) -> Outputs:
 
 @imports("RMSNormalization")
 def rms_normalization(c: Call) -> Outputs:
-    """RMS normalisation over the dimensions from `axis` on."""
+    """Import RMSNormalization over the dimensions from `axis` on."""
     if c.attr("stash_type", 1) != 1:
         return None
     x, gamma = c.input(0), c.input(1)
@@ -192,7 +204,10 @@ def rms_normalization(c: Call) -> Outputs:
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(c: Call) -> Outputs:
-    """RMSNormalization by its older name, and the inverse root mean square, of f32."""
+    """Import SimplifiedLayerNormalization.
+
+    RMSNormalization by its older name, and of f32 the inverse root mean square, too.
+    """
     if c.attr("stash_type", 1) != 1:
         c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
     y = rms_normalization(c)

@@ -29,7 +29,7 @@ def pool(c: Call) -> dict[str, Any]:
     """The attributes of a pool.
 
     With `ceil_mode`, ONNX leaves out a last window that would start beyond the source, which oneDNN's rounding does
-    not: then pads_end becomes what makes rounding down give ONNX's windows. With auto_pad it changes nothing, as
+    not: then pads_end is changed so that rounding down gives ONNX's windows. With auto_pad it changes nothing, as
     ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError while the spatial dimensions are not known.
     """
     x = c.input(0)
@@ -60,10 +60,10 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
 
 
 def with_pads(c: Call) -> Outputs:
-    """The operator with pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None where it has neither.
+    """The operator with pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None if it has neither.
 
-    ONNX's shape inference has the window beyond the source before version 22. The reference refuses `auto_pad` where
-    it rounds up, and has other shapes where windows are dilated.
+    Before version 22 ONNX's shape inference counts the window beyond the source. The reference refuses `auto_pad` if it
+    rounds up, and gives other shapes if windows are dilated.
     """
     attrs, x = pool(c), c.input(0)
     if not c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
@@ -79,9 +79,10 @@ def with_pads(c: Call) -> Outputs:
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
-    """What `pick` takes of the elements of input 0, or means of them.
+    """Apply `pick`, which picks elements of its operand or takes means of them, to input 0.
 
-    Of 8-bit integers by way of f32, which holds them all; means are rounded to nearest even as ONNX's reference does.
+    8-bit integers are converted to f32, which holds them all, and back; means are rounded to nearest even as in ONNX's
+    reference.
     """
     x = c.input(0)
     if x.dtype not in BYTES:
@@ -90,7 +91,10 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
 
 
 def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
-    """What `build` makes of x, whose channels come after `count` spatial axes (None: before them), in x's order."""
+    """Apply `build` to x with channels first; returns its result in x's order of axes.
+
+    The channels of x come after `count` spatial axes, or before them if it is None.
+    """
     if count is None:
         return build(x)
     y = build(x.graph.static_transpose(x, order=[0, count + 1, *range(1, count + 1)]))
@@ -98,12 +102,12 @@ def channels_first(x: Value, count: int | None, build: Callable[[Value], Value])
 
 
 MOST_PLACES = 1 << 10
-"""Elements of a window in which the place of the maximum is looked for: each takes some nodes of the graph."""
+"""The most elements of a window for which indices of maxima are computed: each takes some nodes of the graph."""
 
 
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
-    """MaxPool, whose second output are the indices of the maxima."""
+    """Import MaxPool, whose second output is the indices of the maxima."""
     x = c.input(0)
     if c.outputs > 1:
         return _with_places(c)
@@ -111,10 +115,10 @@ def max_pool(c: Call) -> Outputs:
 
 
 def _with_places(c: Call) -> list[Value]:
-    """Maxima and their places among all elements: tap by tap, of equal ones the first.
+    """Maxima and their indices among all elements, tap by tap; of equal maxima the first.
 
-    With `storage_order` 1 places are counted as if the first axis of an image varied fastest. ONNX's reference leaves
-    out images and channels where strides are 1.
+    With `storage_order` 1 indices are counted as if the first axis of an image varied fastest. ONNX's reference leaves
+    images and channels out of the indices if strides are 1.
     """
     x, g, attrs = c.input(0), c.graph, pool(c)
     if x.dtype not in (*FLOATS, *BYTES):
@@ -145,20 +149,23 @@ def _with_places(c: Call) -> list[Value]:
 
 
 def _places_of_image(dims: Sequence[int], first_fastest: bool) -> np.ndarray:
-    """The places of a channel's elements, [1, 1, *dims], s64."""
+    """The indices of a channel's elements, [1, 1, *dims], s64."""
     places = np.arange(prod(dims), dtype=np.int64)
     return (places.reshape(dims[::-1]).T if first_fastest else places.reshape(dims))[None, None]
 
 
 def _first_places(dims: Sequence[int]) -> np.ndarray:
-    """The places of the first elements of all channels, [n, c, 1, ...], s64."""
+    """The indices of the first elements of all channels, [n, c, 1, ...], s64."""
     count = dims[0] * dims[1]
     return (np.arange(count, dtype=np.int64) * prod(dims[2:])).reshape(*dims[:2], *[1] * (len(dims) - 2))
 
 
 @imports("LpPool")
 def lp_pool(c: Call) -> Outputs:
-    """`(sum |x|**p)**(1 / p)` as the mean of a window times its elements; padding adds nothing, and so may count."""
+    """Import LpPool: `(sum |x|**p)**(1 / p)`, where the sum is the mean of a window times its number of elements.
+
+    Padding adds 0 to the sum, so it may be counted.
+    """
     attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
     if set(attrs.pop("dilations")) - {1} or x.dtype not in FLOATS:
         return with_pads(c)
@@ -172,7 +179,7 @@ def lp_pool(c: Call) -> Outputs:
 
 @imports("AveragePool")
 def avg_pool(c: Call) -> Outputs:
-    """AveragePool; `count_include_pad` 0 leaves the padding out of the mean.
+    """Import AveragePool; `count_include_pad` 0 leaves the padding out of the mean.
 
     In newer versions, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds the elements in order.
     """
@@ -193,7 +200,7 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """A pool with one window for the whole image; the mean of an image of unknown size is a reduction."""
+    """Import a global pool: one window is the whole image. The mean of an image of unknown size becomes a reduction."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
@@ -208,13 +215,13 @@ def global_pool(c: Call) -> Outputs:
 
 
 def pixels(c: Call) -> Value:
-    """The axes of an image's pixels."""
+    """The numbers of the axes of an image's pixels, as a constant."""
     return c.graph.add_constant(np.arange(2, 2 + spatial(c.input(0))))
 
 
 @imports("GlobalLpPool")
 def global_lp_pool(c: Call) -> Outputs:
-    """`(sum |x|**p)**(1 / p)` of the pixels."""
+    """Import GlobalLpPool: `(sum |x|**p)**(1 / p)` over the pixels."""
     x, p, g = c.input(0), c.attr("p", 2), c.graph
     if p in (1, 2):
         return standard(c, f"ReduceL{int(p)}", [x, pixels(c)])
@@ -225,7 +232,7 @@ def global_lp_pool(c: Call) -> Outputs:
 
 @imports("Upsample")
 def upsample(c: Call) -> Outputs:
-    """Resize of version 10, whose scales are attributes before version 9."""
+    """Import Upsample, and Resize of version 10; before version 9 the scales are attributes."""
     mode = c.attr("mode", "nearest")
     if c.version < 7:
         scales = np.array([1, 1, c.attr("height_scale"), c.attr("width_scale")], np.float32)
@@ -236,14 +243,14 @@ def upsample(c: Call) -> Outputs:
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
-    """Resize before version 11, as the newer one: element o lies at o / scale, and nearest rounds down."""
+    """Import Resize before version 11 as its newer form: element o lies at o / scale, and nearest rounds down."""
     return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")
 
 
 @imports("Resize")
 def resize(c: Call) -> Outputs:
-    """nearest by whole factors; linear to sizes that the scales give exactly."""
+    """Import Resize: nearest by whole factors, and linear to sizes that the scales give exactly."""
     x = c.input(0)
     if x.dtype == boolean:
         c.refuse("booleans are not resized: ONNX's reference has floats and integers alone")
@@ -268,7 +275,7 @@ def resize(c: Call) -> Outputs:
 
 
 WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
-"""Transformations and roundings that take element floor(o / r) for a whole factor r."""
+"""Transformations and roundings with which element o of the result is element floor(o / r), for a whole factor r."""
 
 
 def _nearest(c: Call, new: tuple[int, ...]) -> Value:

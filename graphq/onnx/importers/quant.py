@@ -1,8 +1,8 @@
 """Importers of quantized operators: each becomes a float operation between dequantize and quantize.
 
-One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize, others
-operands of dynamic_quantize and dynamic_dequantize; forms that none of the four has become quantize_linear or
-dequantize_linear.
+One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize, other scales
+operands of dynamic_quantize and dynamic_dequantize. A form that these operations cannot express becomes quantize_linear
+or dequantize_linear.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Parameters(NamedTuple):
 
     @property
     def per_tensor(self) -> bool:
-        """Whether one scale holds for the whole tensor, which has no blocks."""
+        """Whether there is one scale for the whole tensor."""
         return self.scale.shape in ((), (1,))
 
     @property
@@ -48,13 +48,16 @@ class Parameters(NamedTuple):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """The attributes qtype and axis of a quantize or dequantize."""
+        """The attributes `qtype` and `axis` of a quantize or dequantize with these parameters."""
         return {"qtype": "per_tensor", "axis": 1} if self.per_tensor else {"qtype": "per_channel", "axis": self.axis}
 
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Versions 10 to 25. `precision` is by default the scale's dtype, before version 23 that of x."""
+    """Import QuantizeLinear, versions 10 to 25.
+
+    `precision` is by default the scale's dtype, before version 23 that of x.
+    """
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -66,7 +69,7 @@ def quantize_linear(c: Call) -> Outputs:
 
 @imports("DequantizeLinear")
 def dequantize_linear(c: Call) -> Outputs:
-    """Versions 10 to 25. The result has the scale's dtype, or `output_dtype`."""
+    """Import DequantizeLinear, versions 10 to 25. The result has the scale's dtype, or `output_dtype`."""
     p = parameters(c, c.input(0), c.input(1), c.optional(2), c.attr("axis", 1), c.attr("block_size", 0))
     dtype = dtype_of(c.attr("output_dtype"), "attribute 'output_dtype'") if c.attr("output_dtype") else None
     return dequantized(c, c.input(0), p, dtype)
@@ -74,14 +77,14 @@ def dequantize_linear(c: Call) -> Outputs:
 
 @imports("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear_microsoft(c: Call) -> Outputs:
-    """Version 1: without an axis one scale for all."""
+    """Import com.microsoft's QuantizeLinear, version 1: without an axis there is one scale for all."""
     x, zp = c.input(0), c.optional(2)
     return quantized(c, x, _microsoft(c, zp), t.u8 if zp is None else zp.dtype)
 
 
 @imports("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear_microsoft(c: Call) -> Outputs:
-    """Version 1: without an axis one scale for all."""
+    """Import com.microsoft's DequantizeLinear, version 1: without an axis there is one scale for all."""
     return dequantized(c, c.input(0), _microsoft(c, c.optional(2)), None)
 
 
@@ -94,7 +97,7 @@ def _microsoft(c: Call, zp: Value | None) -> Parameters:
 
 @imports("DynamicQuantizeLinear")
 def dynamic_quantize_linear(c: Call) -> Outputs:
-    """DynamicQuantizeLinear, version 11: compute the range, then quantize by it."""
+    """Import DynamicQuantizeLinear, version 11: compute the range, then quantize by it."""
     x = c.input(0)
     scale, zp = c.graph.dynamic_range(x)
     return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp
@@ -102,13 +105,13 @@ def dynamic_quantize_linear(c: Call) -> Outputs:
 
 @imports("MatMulInteger")
 def matmul_integer(c: Call) -> Outputs:
-    """Version 10."""
+    """Import MatMulInteger, version 10."""
     return c.graph.matmul_integer(c.input(0), c.input(1), c.optional(2), c.optional(3))
 
 
 @imports("ConvInteger")
 def conv_integer(c: Call) -> Outputs:
-    """Version 10."""
+    """Import ConvInteger, version 10."""
     attrs = windows(c, spatial(c.input(0)))
     del attrs["data_format"]
     return c.graph.conv_integer(c.input(0), c.input(1), c.optional(2), c.optional(3), groups=c.attr("group", 1),
@@ -117,7 +120,11 @@ def conv_integer(c: Call) -> Outputs:
 
 @imports("QLinearMatMul")
 def qlinear_matmul(c: Call) -> Outputs:
-    """Versions 10 and 21: a by tensor or rows, b by tensor or columns, y by tensor; of every batch alike."""
+    """Import QLinearMatMul, versions 10 and 21.
+
+    a has parameters for the tensor or its rows, b for the tensor or its columns, y for the tensor; all batches share
+    them.
+    """
     a, b = c.input(0), c.input(3)
     if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):
         raise GraphError("scales of batches are left to ONNX")
@@ -131,7 +138,10 @@ def qlinear_matmul(c: Call) -> Outputs:
 @imports("QLinearConv")
 @imports("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(c: Call) -> Outputs:
-    """Version 10. The bias is s32 in steps of x_scale * w_scale. com.microsoft's may have images of channels last."""
+    """Import QLinearConv, version 10. The bias is s32 in steps of x_scale * w_scale.
+
+    The operator of com.microsoft may have images with channels last.
+    """
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0)
@@ -148,9 +158,9 @@ def qlinear_conv(c: Call) -> Outputs:
 
 
 def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
-    """`p.scale * q.scale / y_scale` in f32, as ONNX Runtime and ONNX's reference multiply integer sums by.
+    """The f32 factor `p.scale * q.scale / y_scale` by which ONNX Runtime and ONNX's reference multiply integer sums.
 
-    None unless all scales and zero points are constants of f32, those of p and y for the tensor.
+    None unless all scales and zero points are constants of f32, and p and y have one each for the tensor.
     """
     y = c.data(6)
     known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
@@ -170,7 +180,7 @@ def _units(c: Call, x: Value, p: Parameters) -> Value:
 
 
 def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
-    """Requantize sums: times the factor, rounded, plus the zero point at input 7."""
+    """Requantise sums: multiply by the factor, round, and add the zero point of input 7."""
     zp = c.optional(7)
     p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
     return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)
@@ -184,7 +194,7 @@ def result(c: Call, y: Value, k: int, default: DType) -> Value:
 
 def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
               precision: DType = t.f32) -> Value:
-    """`x` quantized to `dtype` with these parameters, by the plainest operation that can express them."""
+    """`x` quantized to `dtype` with these parameters, by the simplest operation that can express them."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
     if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
         return c.graph.quantize(x, dtype=dtype, scales=_scales(c, p), zps=_zero_points(c, p, dtype), **p.attrs)
@@ -197,7 +207,7 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
 
 
 def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
-    """`x` dequantized to `dtype`, or (None) to the scale's."""
+    """`x` dequantized to `dtype`, or if it is None to the dtype of the scale."""
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
     if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
         return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
@@ -211,7 +221,7 @@ def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -
 
 
 def _group(x: Value, p: Parameters) -> list[int] | None:
-    """The group_shape of a dynamic_dequantize; None where blocks do not divide the axis."""
+    """The group_shape of a dynamic_dequantize; None if blocks do not divide the axis."""
     if not p.block_size:
         return []
     dims = x.type.dims
@@ -220,7 +230,10 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
 
 
 def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
-    """Checked parameters; an axis of the source counted from the front. Raises Refused when they do not fit it."""
+    """Checked parameters, with the source's axis counted from the front.
+
+    Raises Refused if they do not fit the source.
+    """
     rank = None if x.shape is None else len(x.shape)
     if rank == 1 and scale.shape not in ((), (1,)):
         axis = 0
@@ -241,8 +254,8 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
 def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
     """Refuse scales that are NaN, or not positive.
 
-    Quantizers write infinite ones where masks of -inf were calibrated. Those of blocks of weights may be negative,
-    which symmetric quantizers use for a range of -8 to 7, or 0.
+    Infinite scales are allowed: quantizers write them if masks of -inf were calibrated. Scales of blocks of weights may
+    be negative, which symmetric quantizers use for a range of -8 to 7, or 0.
     """
     data = p.scale.data
     if data is None:
@@ -262,7 +275,7 @@ def _scales(c: Call, p: Parameters) -> list[float]:
 
 
 def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
-    """The zero points as an attribute; those of floats and of s32 must be 0 and are left out."""
+    """The zero points as an attribute; zero points of floats and of s32 must be 0 and are left out."""
     if p.zero_point is None:
         return None
     data = p.zero_point.data

@@ -18,11 +18,14 @@ USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid",
          "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 Direction = Callable[[Value, int, bool], Sequence[Value]]
-"""(input, its number, reverse) to all states and the last ones."""
+"""The layer in one direction: from (input, number of the direction, reverse) to all states and the last ones."""
 
 
 def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
-    """`build` of the node, of f16 and bf16 in f32; ONNX's reference of f64 passes over lengths and directions."""
+    """Apply `build`; f16 and bf16 are computed in f32.
+
+    f64 is left to ONNX's reference, which ignores lengths and directions.
+    """
     g, dtype = c.graph, c.input(0).dtype
     if dtype == t.f32:
         return build(c)
@@ -34,7 +37,7 @@ def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
 
 @imports("LSTM")
 def lstm(c: Call) -> Outputs:
-    """LSTM, with weights W and R for each direction; the biases of both are added."""
+    """Import LSTM, with weights W and R for each direction; the biases of both are added."""
     return _in_f32(c, lambda c: _directions(c, partial(_lstm, c)))
 
 
@@ -54,7 +57,7 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
 
 
 def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
-    """The initial state and cell of direction `d`, None where absent."""
+    """The initial state and the initial cell of direction `d`, None if absent."""
     return _state(c, 5, d), _state(c, 6, d)
 
 
@@ -64,7 +67,7 @@ def _peepholes(c: Call, d: int) -> Value | None:
 
 @imports("GRU")
 def gru(c: Call) -> Outputs:
-    """GRU; the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
+    """Import GRU: the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
     return _in_f32(c, lambda c: _directions(c, partial(_gru, c)))
 
 
@@ -83,7 +86,7 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 @imports("RNN")
 def rnn(c: Call) -> Outputs:
-    """RNN with the activation tanh."""
+    """Import RNN with the activation tanh."""
     return _in_f32(c, lambda c: _directions(c, partial(_rnn, c)))
 
 
@@ -94,9 +97,10 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 @imports("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(c: Call) -> Outputs:
-    """W and R are integers, transposed, with scales and zero points of each direction or its columns.
+    """Import DynamicQuantizeLSTM, whose W and R are transposed integers.
 
-    The input is quantized once, the state in each step.
+    They have scales and zero points for each direction, or for its columns. The input is quantized once, the state in
+    each step.
     """
     g = c.graph
     scale, zp = g.dynamic_range(c.input(0))
@@ -122,7 +126,7 @@ def _constant(c: Call, k: int) -> np.ndarray:
 
 
 def _directions(c: Call, direction: Direction) -> list[Value]:
-    """Y, Y_h (and Y_c): the results of the directions side by side."""
+    """The results Y, Y_h (and Y_c), with the directions side by side."""
     way = c.attr("direction", "forward")
     count = 2 if way == "bidirectional" else 1
     check(c, count)
@@ -142,7 +146,7 @@ def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:
 
 
 def check(c: Call, count: int) -> None:
-    """Refuse what graphq does not have and ONNX's reference passes over, which would give other numbers."""
+    """Refuse options that graphq does not have and that ONNX's reference ignores, which would give other numbers."""
     given = [a.decode() if isinstance(a, bytes) else a for a in c.attr("activations", ())]
     usual = USUAL[c.node.op_type]
     if given not in ([], usual * count):
@@ -153,20 +157,20 @@ def check(c: Call, count: int) -> None:
 
 
 def _together(g: Graph, values: Sequence[Value], axis: int) -> Value:
-    """States [T, B, H] or [B, H] along a new axis before B."""
+    """Join states [T, B, H] or [B, H] along a new axis before B."""
     wide = [g.static_reshape(v, shape=[0, 1, -1, _size(v)][1 - axis:], special_zero=True) for v in values]
     return wide[0] if len(wide) == 1 else g.concat(*wide, axis=axis)
 
 
 def _size(x: Value) -> int:
-    """The last dimension; raises GraphError when it is not known yet."""
+    """The size of the last dimension; raises GraphError if it is not known yet."""
     if x.shape is None or x.shape[-1] is None:
         raise GraphError("the size of the state is not known yet")
     return x.shape[-1]
 
 
 def _of(c: Call, k: int, d: int) -> Value:
-    """What input `k` has for direction `d`, without that axis."""
+    """The part of input `k` for direction `d`, without the axis of directions."""
     x, g = c.input(k), c.graph
     if x.data is not None:
         return g.add_constant(x.data[d])
@@ -174,7 +178,7 @@ def _of(c: Call, k: int, d: int) -> Value:
 
 
 def _state(c: Call, k: int, d: int) -> Value | None:
-    """The initial state or cell of direction `d`, if given; its number of rows need not be known."""
+    """The initial state or cell of direction `d`, if given; the number of its rows may be unknown."""
     if not c.has(k):
         return None
     x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))

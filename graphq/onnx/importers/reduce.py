@@ -19,13 +19,13 @@ def reduction(c: Call) -> Outputs:
 
 @imports("ReduceSumSquare")
 def sum_of_squares(c: Call) -> Outputs:
-    """ReduceSumSquare: `sum(x**2)`."""
+    """Import ReduceSumSquare: `sum(x**2)`."""
     return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
 
 
 @imports("ReduceLogSum")
 def log_of_sum(c: Call) -> Outputs:
-    """ReduceLogSum: `log(sum(x))`."""
+    """Import ReduceLogSum: `log(sum(x))`."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     total = _reduced(c, c.input(0), "ReduceSum")
@@ -34,14 +34,17 @@ def log_of_sum(c: Call) -> Outputs:
 
 @imports("ReduceLogSumExp")
 def log_of_sum_of_powers(c: Call) -> Outputs:
-    """ReduceLogSumExp by ONNX's function; versions without a function by ONNX's reference."""
+    """Import ReduceLogSumExp by ONNX's function; versions without a function are left to ONNX's reference."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     return by_body(c)
 
 
 def _reduced(c: Call, x: Value, name: str) -> Value | None:
-    """`axes` are an attribute, or a constant in newer versions; none mean all, or with noop_with_empty_axes none."""
+    """The reduction `name` of x along `axes`, an attribute, or a constant in newer versions.
+
+    Without axes it reduces all of them or, with noop_with_empty_axes, none.
+    """
     axes = c.ints("axes", 1)
     if not axes:
         if c.attr("noop_with_empty_axes", 0):

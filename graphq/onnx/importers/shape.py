@@ -1,4 +1,4 @@
-"""Importers of operators on shapes; where shapes are known, results are constants and operations static."""
+"""Importers of operators on shapes; if shapes are known, results are constants and operations static."""
 from __future__ import annotations
 
 import math
@@ -24,7 +24,7 @@ def dims_of(value: Value) -> tuple[int, ...]:
 
 @imports("Shape")
 def shape(c: Call) -> Outputs:
-    """The operand's dimensions from `start` to before `end`."""
+    """Import Shape: the operand's dimensions from `start` to before `end`."""
     dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
     return add_known(c.graph, _s64(dims))
 
@@ -35,13 +35,13 @@ def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
 
 @imports("Size")
 def size(c: Call) -> Outputs:
-    """The number of elements of the operand, s64."""
+    """Import Size: the number of elements of the operand, s64."""
     return add_known(c.graph, _s64(math.prod(dims_of(c.input(0)))))
 
 
 @imports("Constant")
 def constant(c: Call) -> Outputs:
-    """One of the attributes value, value_float(s), value_int(s), sparse_value."""
+    """Import Constant, which has one of the attributes value, value_float(s), value_int(s), sparse_value."""
     (name, value), = c.attrs.items()
     if name == "sparse_value":
         return c.graph.add_constant(dense(value, "attribute 'sparse_value'"))
@@ -53,7 +53,7 @@ def constant(c: Call) -> Outputs:
 
 @imports("ConstantOfShape")
 def constant_of_shape(c: Call) -> Outputs:
-    """A tensor of the given dimensions filled with one value."""
+    """Import ConstantOfShape: a tensor of the given dimensions filled with one value."""
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
     dims = limited(tuple(c.numbers(0)), value.dtype)
     return add_known(c.graph, later(filled, value, dims))
@@ -61,7 +61,7 @@ def constant_of_shape(c: Call) -> Outputs:
 
 @imports("Range")
 def range_(c: Call) -> Outputs:
-    """start, limit, delta: `start + k * delta`, for max(ceil((limit - start) / delta), 0) elements."""
+    """Import Range: `start + k * delta`, for max(ceil((limit - start) / delta), 0) elements."""
     numbers = [constants.known(c.input(k)) for k in range(3)]
     if any(x is None for x in numbers):
         raise GraphError("start, limit and delta are not known before it runs")
@@ -73,18 +73,18 @@ def range_(c: Call) -> Outputs:
 
 @imports("Reshape")
 def reshape(c: Call) -> Outputs:
-    """A dimension of 0 is the source's, but with `allowzero`; -1 is computed."""
+    """Import Reshape: a dimension of 0 is that of the source unless `allowzero`; -1 is computed."""
     wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
-        # The static form can say this too, but what comes after wants dimensions.
+        # The static form can express this, too, but later importers need dimensions.
         raise GraphError(f"the shape of {x.type} is not known yet")
     return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
 
 
 @imports("Flatten")
 def flatten(c: Call) -> Outputs:
-    """Reshape to two dimensions: the product of those before `axis`, and of those from it on."""
+    """Import Flatten: reshape to two dimensions, one of all dimensions before `axis` and one of the others."""
     dims = dims_of(c.input(0))
     axis = c.attr("axis", 1)
     if not -len(dims) <= axis <= len(dims):
@@ -95,7 +95,7 @@ def flatten(c: Call) -> Outputs:
 
 @imports("Unsqueeze")
 def unsqueeze(c: Call) -> Outputs:
-    """Insert dimensions of 1 at `axes` of the result."""
+    """Import Unsqueeze: insert dimensions of 1 at `axes` of the result."""
     axes, dims = c.ints("axes", 1) or (), list(dims_of(c.input(0)))
     rank = len(dims) + len(axes)
     ones = (1,) * rank
@@ -107,7 +107,7 @@ def unsqueeze(c: Call) -> Outputs:
 
 @imports("Squeeze")
 def squeeze(c: Call) -> Outputs:
-    """Remove the dimensions of 1 at `axes`, or all dimensions of 1."""
+    """Import Squeeze: remove the dimensions of 1 at `axes`, or all dimensions of 1."""
     axes, dims = c.ints("axes", 1), dims_of(c.input(0))
     places = {k for k, d in enumerate(dims) if d == 1} if axes is None else {normal_axis(a, dims, "axes") for a in axes}
     if any(dims[k] != 1 for k in places):
@@ -126,7 +126,7 @@ def known(c: Call, k: int) -> np.ndarray:
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     """The dimensions of a constant that is about to be made.
 
-    Raises Refused for negative ones, CompileError for those that take too much memory (see `graphq.base.budget`).
+    Raises Refused for negative dimensions, CompileError if they take too much memory (see `graphq.base.budget`).
     """
     if any(d < 0 for d in dims):
         raise Refused(f"a constant of shape {list(dims)} is refused")

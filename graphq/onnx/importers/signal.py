@@ -8,14 +8,15 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import known
 
 MOST = 1 << 24
-"""Weights beyond this are left to a fast transform."""
+"""The most weights of the convolution; larger transforms are left to a fast Fourier transform."""
 
 
 @imports("STFT")
 def stft(c: Call) -> Outputs:
-    """Each frame times the window's cosines and sines: a convolution in steps of the frames.
+    """Import STFT: each frame times the window's cosines and sines, as a convolution whose stride is the frame step.
 
-    Of f32, real or complex; sums of products instead of a fast transform, so within the rounding errors of f32.
+    It takes f32, real or complex. It sums products instead of using a fast transform, so results agree within the
+    rounding errors of f32.
     """
     x, g = c.input(0), c.graph
     if x.dtype != f32:

@@ -15,12 +15,12 @@ from graphq.onnx.importers.shape import limited
 
 MODES = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4, "BRANCH_NEQ": 5, "LEAF": 0}
 DEEPEST = 4096
-"""Steps from a root to its farthest leaf; a graph that goes round in circles has more."""
+"""The most steps from a root to a leaf; a graph with a cycle has more."""
 
 
 @dataclass
 class Forest:
-    """Nodes, the leaves among them going on to themselves; the fields are those of the operation `trees`."""
+    """The nodes of all trees, where leaves point to themselves; the fields are operands of the operation `trees`."""
 
     feature: np.ndarray
     split: np.ndarray
@@ -33,13 +33,13 @@ class Forest:
     base: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def value(self, c: Call, x: Value) -> Value:
-        """Add the operation `trees` on `x`; its result."""
+        """Add the operation `trees` on `x`; returns its result."""
         operands = (self.feature, self.split, self.mode, self.missing, self.true, self.false, self.roots, self.weights,
                     self.base)
         return c.graph.trees(x, *(c.graph.add_constant(np.ascontiguousarray(a)) for a in operands), depth=self.depth(c))
 
     def depth(self, c: Call) -> int:
-        """The number of steps from the roots after which every path has reached a leaf."""
+        """The number of steps after which every path from a root has reached a leaf."""
         count, at = len(self.feature), np.unique(self.roots)
         for name in ("true", "false", "roots"):
             ids = getattr(self, name)
@@ -61,7 +61,7 @@ def _source(c: Call) -> Value:
 
 @imports("TreeEnsemble", domain="ai.onnx.ml")
 def tree_ensemble(c: Call) -> Outputs:
-    """TreeEnsemble, whose leaves are summed, without set membership tests and transforms."""
+    """Import TreeEnsemble, whose leaves are summed, without set membership tests and transforms."""
     a = c.attrs
     modes = np.asarray(a["nodes_modes"], np.uint8)
     _expect_plain(c, c.attr("post_transform", 0), c.attr("aggregate_function", 1) > 1)
@@ -87,14 +87,14 @@ def tree_ensemble(c: Call) -> Outputs:
 
 
 def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
-    """Refuse what ONNX's reference has not: transforms, and extremes of targets that no leaf of a row has."""
+    """Refuse forms that ONNX's reference does not have: transforms, and minima or maxima of several targets."""
     if transform not in (0, "NONE") or extreme and c.attr("n_targets") > 1:
         c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
 
 
 @imports("TreeEnsembleRegressor", domain="ai.onnx.ml")
 def tree_ensemble_regressor(c: Call) -> Outputs:
-    """TreeEnsembleRegressor, whose leaves are summed without a transform of the result."""
+    """Import TreeEnsembleRegressor, whose leaves are summed without a transform of the result."""
     aggregate = c.attr("aggregate_function", "SUM")
     _expect_plain(c, c.attr("post_transform", "NONE"), aggregate in ("MIN", "MAX"))
     if aggregate != "SUM":
@@ -104,7 +104,7 @@ def tree_ensemble_regressor(c: Call) -> Outputs:
 
 @imports("TreeEnsembleClassifier", domain="ai.onnx.ml")
 def tree_ensemble_classifier(c: Call) -> Outputs:
-    """TreeEnsembleClassifier of integer classes: the class of the greatest score, and the scores."""
+    """Import TreeEnsembleClassifier of integer classes: the class of the greatest score, and the scores."""
     classes, transform = c.attr("classlabels_int64s"), c.attr("post_transform", "NONE")
     if not classes or transform not in ("NONE", "SOFTMAX", "LOGISTIC"):
         raise GraphError("graphq has trees of classes that are numbers, with the transforms NONE, SOFTMAX, LOGISTIC")
@@ -123,7 +123,7 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
 
 
 def _old(c: Call, what: str, targets: int) -> Forest:
-    """The forest of versions 1 to 3, whose nodes have the number of their tree and one in it."""
+    """The forest of versions 1 to 3, in which a node is identified by its tree and its number there."""
     keys = list(zip(c.attr("nodes_treeids"), c.attr("nodes_nodeids"), strict=True))
     number = {key: k for k, key in enumerate(keys)}
     own = np.arange(len(keys))
@@ -148,7 +148,7 @@ def _old(c: Call, what: str, targets: int) -> Forest:
 
 
 def _numbers(c: Call, name: str, dtype: DType) -> np.ndarray:
-    """An attribute of floats, or of its name with `_as_tensor`."""
+    """The attribute `name` of floats, or the attribute whose name ends with `_as_tensor`."""
     values: Any = c.attr(f"{name}_as_tensor", c.attr(name, ()))
     return np.asarray(values, getattr(values, "dtype", dtype.numpy))
 

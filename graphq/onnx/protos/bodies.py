@@ -13,9 +13,9 @@ from graphq.onnx.protos.types import value_info
 
 
 def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix: str) -> FunctionProto | None:
-    """The body of `node`'s operator in an operator set; None when ONNX has none for these operands.
+    """The body of `node`'s operator in an operator set; None if ONNX has none for these operands.
 
-    Its names begin with `prefix`, and its nodes have the attributes that they refer to.
+    Its names begin with `prefix`, and the attributes that its nodes refer to are filled in.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
@@ -41,7 +41,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
 
 
 def name_within(node: NodeProto, prefix: str) -> None:
-    """Begin all names with the prefix, those of the node's own graphs too."""
+    """Add the prefix to all names, in graphs among the node's attributes, too."""
     for names in (node.input, node.output):
         names[:] = [prefix + name if name else "" for name in names]
     node.name = prefix + node.op_type
@@ -54,7 +54,7 @@ def name_within(node: NodeProto, prefix: str) -> None:
 
 
 def leave_out(node: NodeProto, absent: Collection[str]) -> None:
-    """Leave out the inputs of these names, also in the node's own graphs."""
+    """Leave out the inputs of these names, in graphs among the node's attributes, too."""
     node.input[:] = ["" if name in absent else name for name in node.input]
     for a in node.attribute:
         for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
@@ -63,7 +63,7 @@ def leave_out(node: NodeProto, absent: Collection[str]) -> None:
 
 
 def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
-    """Give the node the attributes of the call that its own refer to; without those that the call leaves out."""
+    """Replace references to attributes of the call by their values; drop those that the call leaves out."""
     own = list(node.attribute)
     del node.attribute[:]
     for a in own:

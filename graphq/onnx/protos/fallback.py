@@ -25,7 +25,10 @@ EMBEDDED = 4096
 
 def single(node: NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
-    """The operands and attributes of an onnx_node for `node`, whose operands and captured names are in `values`."""
+    """The operands and attributes of an onnx_node for `node`.
+
+    `values` has its operands and the values that its graphs capture.
+    """
     graph = GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
@@ -48,7 +51,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
 
 
 def used_names(node: NodeProto) -> Iterator[str]:
-    """The names of the node's operands, and of what the graphs among its attributes take from around them."""
+    """The names of the node's operands, and of the values that graphs among its attributes capture."""
     yield from filter(None, node.input)
     for graph in bodies(node):
         own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
@@ -67,7 +70,7 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
-    """A node and all in graphs among its attributes."""
+    """The node itself, and all nodes of graphs among its attributes."""
     yield node
     for graph in bodies(node):
         for inner in graph.node:
@@ -75,7 +78,7 @@ def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def parsed(model: bytes) -> ModelProto:
-    """The ModelProto of an onnx_node; raises GraphError when it is none of exactly one node."""
+    """The ModelProto of an onnx_node; raises GraphError unless it has exactly one node."""
     proto = ModelProto()
     try:
         proto.ParseFromString(model)
@@ -88,7 +91,7 @@ def parsed(model: bytes) -> ModelProto:
 
 @lru_cache(4096)
 def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-    """The output types of the node for operands of these types; raises GraphError where ONNX refuses them."""
+    """The output types of the node for operands of these types; raises GraphError if ONNX refuses them."""
     proto = parsed(model)
     where = f"ONNX {proto.graph.node[0].op_type}"
     if len(types) != len(proto.graph.input):
@@ -97,20 +100,20 @@ def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]
         slot.CopyFrom(value_info(slot.name, type))
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as e:  # InferenceError, ValidationError and what pybind makes of C++'s
+    except Exception as e:  # InferenceError, ValidationError and pybind's forms of C++ exceptions
         raise GraphError(f"{where}: {str(e).strip()[:300]}") from None
     return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in inferred.graph.output)
 
 
 @lru_cache(1024)
 def _evaluator(model: bytes) -> ReferenceEvaluator:
-    from onnx.reference import ReferenceEvaluator  # 0.2 s, for models with such nodes alone
+    from onnx.reference import ReferenceEvaluator  # takes 0.2 s, and few models need it
 
     return ReferenceEvaluator(parsed(model))
 
 
 def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-    """The node's results; raises GraphError when the reference evaluator has none."""
+    """The node's results; raises GraphError if the reference evaluator fails."""
     proto = parsed(model)
     feeds = {slot.name: x for slot, x in zip(proto.graph.input, srcs, strict=True)}
     types = infer(model, tuple(TensorType(tensor_type(slot.type, slot.name).dtype, np.asarray(x).shape)
@@ -130,7 +133,7 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
 
 
 def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
-    """The version of the operator that the opset has; raises GraphError for an operator that ONNX does not know."""
+    """The operator's version in the opset; raises GraphError for an operator that ONNX does not know."""
     version = _since(op_type, domain, opset)
     if version is None:
         raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'")

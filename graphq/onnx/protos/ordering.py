@@ -10,10 +10,10 @@ from graphq.onnx.protos.fallback import used_names
 
 
 def ordered(model: ModelProto) -> ModelProto:
-    """The model, or a copy of it with its nodes in order where they are not.
+    """The model; if its nodes are not in order, a copy in which they are.
 
-    Converters leave casts at the end, and ONNX Runtime sorts. Nodes that form a cycle stay as they are, for the checker
-    to refuse.
+    Some converters put casts at the end, which ONNX Runtime accepts, as it sorts nodes. Nodes that form a cycle stay as
+    they are, so that the checker refuses them.
     """
     nodes = model.graph.node
     order = _order(nodes)
@@ -27,7 +27,7 @@ def ordered(model: ModelProto) -> ModelProto:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """The numbers of the nodes in order; as they stand where that is an order, and where there is a cycle."""
+    """The numbers of the nodes in order. It is the present order if that is valid, or if there is a cycle."""
     stand = list(range(len(nodes)))
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]

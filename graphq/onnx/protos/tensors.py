@@ -1,4 +1,4 @@
-"""From TensorProtos to arrays; external data is read from files in the model's folder and from nowhere else."""
+"""Conversion of TensorProtos to arrays; external data is read only from files in the model's folder."""
 from __future__ import annotations
 
 import math
@@ -14,7 +14,7 @@ from graphq.ir.tensor_type import check_size
 from graphq.onnx.protos.types import dtype_of
 
 PACKED = {2: 4, 4: 2}
-"""Elements in a byte, by their bits."""
+"""The number of elements in a byte, by the bits of an element."""
 
 
 def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
@@ -66,7 +66,7 @@ def _bytes(size: int, bits: int, itemsize: int) -> int:
 
 
 def _with_data(tensor: TensorProto, nbytes: int, folder: str | None, where: str) -> TensorProto:
-    """The tensor with its data read from the external file; raises an error unless these are `nbytes`."""
+    """The tensor with its data read from the external file; raises an error unless the data has `nbytes`."""
     facts = {e.key: e.value for e in tensor.external_data}
     out = TensorProto(data_type=tensor.data_type, dims=tensor.dims, name=tensor.name)
     out.raw_data = _read(facts.get("location", ""), _number(facts, "offset", where) or 0,
@@ -84,7 +84,7 @@ def _number(facts: dict[str, str], key: str, where: str) -> int | None:
 
 
 def _read(location: str, first: int, length: int | None, wanted: int, folder: str | None, where: str) -> bytes:
-    """The bytes that a tensor wants, of the file `location`, which must lie in the model's folder."""
+    """The bytes of a tensor's data in the file `location`, which must lie in the model's folder."""
     if folder is None:
         raise ParseError(f"{where}: external data needs a model that is loaded from a path")
     root = os.path.realpath(folder)

@@ -25,7 +25,7 @@ _BACK = {dtype: element for element, dtype in ELEMENTS.items()}
 
 
 def dtype_of(element: int, where: str) -> DType:
-    """The DType of a TensorProto.DataType; raises GraphError when graphq has none."""
+    """The DType of a TensorProto.DataType; raises GraphError if graphq has none."""
     if element not in ELEMENTS:
         known = element in TensorProto.DataType.values()
         name = TensorProto.DataType.Name(element).lower() if known else f"number {element}"
@@ -39,7 +39,9 @@ def element_of(dtype: DType) -> int:
 
 
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
-    """The type of a tensor; symbolic dimensions are unknown, and so are those of -1, which PaddlePaddle's files have.
+    """The type of a tensor.
+
+    Symbolic dimensions are unknown, and so are dimensions of -1, which PaddlePaddle's files have.
 
     Raises GraphError for sequences, maps, optionals.
     """
@@ -55,7 +57,7 @@ def tensor_type(proto: TypeProto, where: str) -> TensorType:
 
 
 def value_info(name: str, type: TensorType) -> ValueInfoProto:
-    """A tensor of that name and type; unknown dimensions have no name."""
+    """The description of a tensor of this name and type; unknown dimensions have no name."""
     out = ValueInfoProto(name=name)
     tensor = out.type.tensor_type
     tensor.elem_type = element_of(type.dtype)

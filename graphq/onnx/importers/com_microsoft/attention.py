@@ -10,7 +10,10 @@ from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 
 @imports("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(c: Call) -> Outputs:
-    """query, key, value [batch, length, width], a bias for all three, masks, past keys and values."""
+    """Import MultiHeadAttention.
+
+    Its operands are query, key, value [batch, length, width], one bias for all three, masks, past keys and values.
+    """
     q, k, v = (_wide(c.input(i)) for i in range(3))
     if c.has(8) or c.has(9) or c.outputs > 3:
         raise GraphError("past sequence lengths, cache indirection and the products as an output are not supported")
@@ -32,7 +35,10 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add to each value its slice of the bias. If a width is unknown, all three must be equal: a third of the bias."""
+    """Add to each of query, key and value its slice of the bias.
+
+    If a width is unknown, each takes a third of the bias.
+    """
     out, start = [], 0
     for x in values:
         size = x.shape[-1] if x.shape else None
@@ -45,7 +51,7 @@ def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
 
 @imports("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(c: Call) -> Outputs:
-    """RotaryEmbedding, whose second operand are the positions of all places; a scale is not supported."""
+    """Import RotaryEmbedding, whose second operand has the positions of all tokens; a scale is not supported."""
     positions = c.input(1)
     if positions.shape is None or len(positions.shape) != 2 or c.attr("is_packed_batching", 0) or \
             c.attr("scale", 1.0) != 1:

@@ -1,4 +1,7 @@
-"""Importers of operators that ONNX Runtime fuses: products with an activation, and channels-last convolutions."""
+"""Importers of fused operators that ONNX Runtime writes.
+
+These are products with an activation, and channels-last convolutions.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -16,12 +19,15 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Clip": ("min", "max"), "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "LeakyRelu": ("alpha",),
     "LogSoftmax": ("axis",), "Relu": (), "Selu": ("alpha", "gamma"), "Sigmoid": (), "Softmax": ("axis",),
     "Softplus": (), "Softsign": (), "Tanh": (), "ThresholdedRelu": ("alpha",)}
-"""ONNX's operators that follow a product, and their attributes in the order of `activation_params`."""
+"""ONNX's operators that may follow a product, and their attributes in the order of `activation_params`."""
 
 
 @imports("FusedConv", "NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def fused_conv(c: Call) -> Outputs:
-    """Conv, plus a fourth operand, then an activation; Nhwc: all but the weights, which are OIX, channels last."""
+    """Import FusedConv: Conv, plus an optional fourth operand, then an activation.
+
+    For NhwcFusedConv the channels of all operands are last, except for the weights, which are OIX.
+    """
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
                       **windows(c, spatial(x), last))
@@ -36,26 +42,29 @@ def fused_conv(c: Call) -> Outputs:
 
 @imports("NhwcMaxPool", domain=MICROSOFT)
 def nhwc_max_pool(c: Call) -> Outputs:
-    """MaxPool of channels-last integers."""
+    """Import NhwcMaxPool: MaxPool of channels-last integers."""
     return channels_first(c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0])
 
 
 @imports("FusedGemm", domain=MICROSOFT)
 def fused_gemm(c: Call) -> Outputs:
-    """Gemm, then an activation."""
+    """Import FusedGemm: Gemm, then an activation."""
     y = product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
     return activated(c, y, c.attr("activation", ""), _own(c))
 
 
 @imports("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MICROSOFT)
 def fused_matmul(c: Call) -> Outputs:
-    """`alpha * A' @ B'`, then an activation; transBatchA brings the first dimension of A to the last but one."""
+    """Import FusedMatMul: `alpha * A' @ B'`, then an activation.
+
+    With transBatchA, the batch dimensions of A come after the first dimension, that of the rows.
+    """
     a, b = (_batches_first(c, c.input(k), f"transBatch{'AB'[k]}") for k in range(2))
     return activated(c, product(c, a, b), c.attr("activation", ""), _own(c))
 
 
 def _batches_first(c: Call, x: Value, name: str) -> Value:
-    """`x` with its first dimension moved behind the batches, where the attribute says that it stands before them."""
+    """`x` with its first dimension moved behind the batch dimensions, if the attribute `name` is set."""
     if not c.attr(name, 0):
         return x
     rank = 0 if x.shape is None else len(x.shape)
@@ -65,13 +74,13 @@ def _batches_first(c: Call, x: Value, name: str) -> Value:
 
 
 def _own(c: Call) -> dict[str, Any]:
-    """The attributes of the activation, such as activation_alpha, without their prefix."""
+    """The attributes of the activation, such as activation_alpha, by their names without the prefix."""
     names = ("alpha", "beta", "gamma", "axis")
     return {n: c.attr(f"activation_{n}") for n in names if f"activation_{n}" in c.attrs}
 
 
 def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
-    """`y` after the ONNX operator `name`, one of ACTIVATIONS or none, with the attributes that this operator has."""
+    """Apply the ONNX operator `name`, one of ACTIVATIONS or none, to `y`, with those of the attributes that it has."""
     if not name:
         return y
     if name not in ACTIVATIONS:

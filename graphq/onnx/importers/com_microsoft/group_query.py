@@ -30,9 +30,11 @@ PLACES = """(query, lengths, total) => (count, last, before, places) {
     all = Cast<to = 7>(total)
     count = Reshape(all, ones)
 }"""
-"""How many keys at most; the last one's place of each batch [b, 1], the new ones' first one, and all of these [b, s].
+"""An ONNX function: positions of the new tokens in the cache.
 
-A prompt may end before its last places: nothing is before it.
+`count` is the number of keys, `last` the position of each batch element's last token [b, 1], `before` that of its first
+new token, and `places` are the positions of all new tokens [b, s]. A prompt may be shorter than s in some batch
+elements: then nothing is before it.
 """
 
 CACHED = """(new, cache, before, count) => (present, keys) {
@@ -76,13 +78,18 @@ CACHED = """(new, cache, before, count) => (present, keys) {
     present = Where(filled, found, empty)
     keys = Slice(present, start, count, axis)
 }"""
-"""`new` written behind what each batch has in `cache`, with zeros behind it; and as much of that as has a meaning."""
+"""An ONNX function that writes `new` behind the tokens of each batch element in `cache`, with zeros behind it.
+
+`present` is the new cache, `keys` its first `count` tokens.
+"""
 
 @imports("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(c: Call) -> Outputs:
-    """query, key, value (or one tensor of all), caches, lengths - 1, their maximum, cosines, sines, positions.
+    """Import GroupQueryAttention.
 
-    Then a bias, sinks, and after the scales of quantized caches weights of norms of query and key.
+    Query, key, value (or one tensor of all three), caches, lengths - 1, their maximum, cosines, sines, positions.
+
+    Further operands are a bias, sinks, scales of quantized caches, and weights of the norms of query and key.
     """
     _check(c)
     heads, groups = c.attr("num_heads"), c.attr("kv_num_heads")
@@ -101,7 +108,7 @@ def group_query_attention(c: Call) -> Outputs:
 
 
 def _check(c: Call) -> None:
-    """Raise GraphError for what breaks a rule or is not supported."""
+    """Raise GraphError for a node that breaks a rule or is not supported."""
     for name in ("k_quant_type", "v_quant_type"):
         if c.attr(name, "NONE") != "NONE":
             raise GraphError(f"attribute '{name}': quantized caches are not supported")
@@ -137,7 +144,7 @@ def _positive(c: Call, name: str) -> int:
 
 
 def _parts(c: Call, heads: int, groups: int) -> tuple[list[Value], int]:
-    """Query, key and value [batch, length, width]; the size of a head."""
+    """Query, key and value [batch, length, width], and the size of a head."""
     q, parts = c.input(0), heads if c.has(1) else heads + 2 * groups
     width = q.shape[-1] if q.shape is not None and len(q.shape) == 3 else None
     if not width or width % parts:
@@ -155,7 +162,7 @@ def _parts(c: Call, heads: int, groups: int) -> tuple[list[Value], int]:
 
 
 def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
-    """RMS normalisation of each head with the weights of input `k`; `x` itself without that input."""
+    """The RMS normalisation of each head with the weights of input `k`; `x` itself without this input."""
     if not c.has(k):
         return x
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
@@ -177,13 +184,16 @@ def _rotated(c: Call, x: Value, places: Value, heads: int) -> Value:
 
 
 def _by_heads(c: Call, x: Value, heads: int, size: int) -> Value:
-    """[batch, length, width] as [batch, heads, length, size]."""
+    """Reshape and transpose [batch, length, width] to [batch, heads, length, size]."""
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
     return c.graph.static_transpose(apart, order=[0, 2, 1, 3])
 
 
 def _attended(c: Call, q: Value, k: Value, v: Value, size: int, mask: Value) -> Value:
-    """softmax(q @ k' * scale + mask) @ v; queries of the heads that share a key are rows of one product."""
+    """softmax(q @ k' * scale + mask) @ v.
+
+    Heads that share a key are computed in one product, with their queries as rows.
+    """
     g, heads, groups = c.graph, c.attr("num_heads"), c.attr("kv_num_heads")
 
     def by(x: Value, count: int) -> Value:
@@ -221,7 +231,10 @@ SINK = """(scores, sink) => (y) {
 
 
 def _softmax(c: Call, scores: Value) -> Value:
-    """Softmax; with `smooth_softmax`, or with the head's sink, exp(0) or exp(sink) is added to the denominator."""
+    """The softmax of the scores.
+
+    With `smooth_softmax` exp(0), or with sinks exp(sink) of the head, is added to the denominator.
+    """
     if not c.has(11) and c.attr("smooth_softmax", -1) != 1:
         return c.graph.softmax(scores, axis=-1)
     sink = c.optional(11)

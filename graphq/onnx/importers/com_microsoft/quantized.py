@@ -18,18 +18,18 @@ from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.importers.quant import Parameters, dequantized, parameters, result, scale_product
 
 F32: TypeAlias = Any
-"""A NumPy scalar of f32, whose products are rounded to it."""
+"""The type of NumPy's f32 scalars, whose products are rounded to f32."""
 
 
 def at(c: Call, k: int, axis: int = 1) -> Value:
-    """Inputs `k`, `k + 1` and `k + 2`: a tensor, its scale and zero point; dequantized."""
+    """The tensor of input `k`, dequantized with the scale of input `k + 1` and the zero point of input `k + 2`."""
     x = c.input(k)
     return dequantized(c, x, parameters(c, x, c.input(k + 1), c.optional(k + 2), axis))
 
 
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(c: Call) -> Outputs:
-    """A and B with scales and zero points, then those of C."""
+    """Import QLinearAdd and QLinearMul: A and B with scales and zero points, then scale and zero point of C."""
     numbers = _numbers(c)
     if numbers is None:
         build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
@@ -39,7 +39,7 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """Scale and zero point of A, B and C where they are constants, one each, and finite; zero points may be absent."""
+    """Scale and zero point of A, B and C if they are finite constants, one number each; zero points may be absent."""
     found = []
     for k in (1, 2, 4, 5, 6, 7):
         data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
@@ -52,7 +52,7 @@ def _numbers(c: Call) -> list[Any] | None:
 def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
     """`a * (sa / sc) + (b * (sb / sc) + (zc - za * (sa / sc) - zb * (sb / sc)))`, as ONNX Runtime's kernel computes it.
 
-    Where scales are commensurate many sums are ties, which these roundings decide.
+    If one scale is a small multiple of another, many sums are ties, and these roundings decide them.
     """
     g, a, b = c.graph, sa / sc, sb / sc
     x, y = (g.dequantize(c.input(k), scales=[1.0]) for k in (0, 3))
@@ -61,7 +61,7 @@ def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value
 
 
 def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
-    """`(a - za) * (b - zb) * (sa * sb / sc) + zc`, likewise."""
+    """`(a - za) * (b - zb) * (sa * sb / sc) + zc`, as ONNX Runtime's kernel computes it."""
     g = c.graph
     x, y = (g.dequantize(c.input(k), scales=[1.0], zps=[int(zp)]) for k, zp in ((0, za), (3, zb)))
     y = g.multiply(g.multiply(x, y), one(x, sa * sb / sc))
@@ -70,7 +70,7 @@ def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> V
 
 @imports("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(c: Call) -> Outputs:
-    """Scale and zero point of the result come first."""
+    """Import QLinearConcat, whose first operands are scale and zero point of the result."""
     tensors = [at(c, k) for k in range(2, len(c.inputs), 3)]
     y = c.graph.concat(*tensors, axis=c.attr("axis", 0))
     return result(c, y, 0, c.input(2).dtype)
@@ -78,7 +78,7 @@ def qlinear_concat(c: Call) -> Outputs:
 
 @imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_unary(c: Call) -> Outputs:
-    """The function in f32 of the dequantized tensor, quantized."""
+    """Import a quantized function of one operand: it is computed in f32 on the dequantized tensor, and quantized."""
     x = at(c, 0)
     y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
         c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
@@ -87,7 +87,10 @@ def qlinear_unary(c: Call) -> Outputs:
 
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
-    """Softmax in f32 along `axis`, or for `opset` below 13 over all dimensions from `axis` on."""
+    """Import QLinearSoftmax.
+
+    Softmax in f32 along `axis` or, if its `opset` is below 13, over all dimensions from `axis` on.
+    """
     opset, axis = c.attr("opset"), c.attr("axis", -1)
     y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
     return result(c, y, 3, c.input(0).dtype)
@@ -95,7 +98,10 @@ def qlinear_softmax(c: Call) -> Outputs:
 
 @imports("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(c: Call) -> Outputs:
-    """Channels first or last. Its kernel adds the zero point before it rounds, which turns ties where that is odd."""
+    """Import QLinearAveragePool, with channels first or last.
+
+    ONNX Runtime's kernel adds the zero point before it rounds. If the zero point is odd, ties then round the other way.
+    """
     attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
     y = channels_first(at(c, 0), count, lambda x: standard(c, "AveragePool", [x], **attrs)[0])
@@ -108,7 +114,10 @@ def qlinear_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(c: Call) -> Outputs:
-    """The f32 mean over the spatial axes, quantized; `channels_last` says where the channels are."""
+    """Import QLinearGlobalAveragePool: the f32 mean over the spatial axes, quantized.
+
+    `channels_last` gives the layout.
+    """
     x = at(c, 0)
     if x.shape is None:
         raise GraphError("the rank is not known")
@@ -119,20 +128,26 @@ def qlinear_global_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearReduceMean", domain=MICROSOFT)
 def qlinear_reduce_mean(c: Call) -> Outputs:
-    """The f32 mean over `axes`, quantized."""
+    """Import QLinearReduceMean: the f32 mean over `axes`, quantized."""
     y = c.graph.reduce_mean(at(c, 0), axes=c.attr("axes"), keep_dims=bool(c.attr("keepdims", 1)))
     return result(c, y, 3, c.input(0).dtype)
 
 
 @imports("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(c: Call) -> Outputs:
-    """A condition, X and Y with scales and zero points, then those of the result."""
+    """Import QLinearWhere.
+
+    Its operands are a condition, X and Y with scales and zero points, then scale and zero point of the result.
+    """
     return result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype)
 
 
 @imports("QGemm", domain=MICROSOFT)
 def qgemm(c: Call) -> Outputs:
-    """`alpha * A' @ B' + C`, C being s32 in steps of alpha * a_scale * b_scale; f32 without a scale of the result."""
+    """Import QGemm: `alpha * A' @ B' + C`, where C is s32 in steps of alpha * a_scale * b_scale.
+
+    The result is f32 if it has no scale.
+    """
     g, alpha = c.graph, c.attr("alpha", 1.0)
     columns = 0 if c.attr("transB", 0) else 1
     y = g.matmul(at(c, 0), at(c, 3, columns), transpose_a=bool(c.attr("transA", 0)),
@@ -149,7 +164,7 @@ def qgemm(c: Call) -> Outputs:
 
 @imports("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(c: Call) -> Outputs:
-    """A, B, their scales, their zero points, a bias."""
+    """Import MatMulIntegerToFloat: A, B, their scales, their zero points, a bias."""
     a, b = c.input(0), c.input(1)
     y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(2), c.optional(4), -2)),
                        dequantized(c, b, parameters(c, b, c.input(3), c.optional(5), -1)))
@@ -158,7 +173,7 @@ def matmul_integer_to_float(c: Call) -> Outputs:
 
 @imports("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(c: Call) -> Outputs:
-    """A is quantized as DynamicQuantizeLinear does."""
+    """Import DynamicQuantizeMatMul, which quantizes A as DynamicQuantizeLinear does."""
     g, b = c.graph, c.input(1)
     scale, zp = g.dynamic_range(c.input(0))
     a = g.dynamic_dequantize(g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8), scale, zp)
@@ -167,14 +182,16 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
 
 
 PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
-"""The unsigned integers that weights are packed as into bytes, by their bits."""
+"""The unsigned integer types that weights are packed from into bytes, by their bits."""
 
 
 @imports("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(c: Call) -> Outputs:
-    """B holds [n, blocks, bytes], the lower bits first; scales and zero points are one for each block along k.
+    """Import MatMulNBits: B is [n, blocks, bytes], the lower bits first.
 
-    accuracy_level 4 lets activations be integers. They are where weights less their zero points fit in 8 bits.
+    Each block along k has a scale and a zero point.
+
+    accuracy_level 4 allows integer activations. They are used if weights less their zero points fit in 8 bits.
     """
     k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
     packed, scales = c.data(1), c.data(2)
@@ -200,7 +217,7 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """`x` as s8 and back to f32, each block of its last axis, of size `k`, with the scale max |x| / 127."""
+    """Quantize `x` to s8 and dequantize it: each block of its last axis, of size `k`, has the scale max |x| / 127."""
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
@@ -211,14 +228,17 @@ def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
 
 
 def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The numbers in bytes along the last axis, the lower bits first."""
+    """The numbers that are packed in bytes along the last axis, the lower bits first."""
     parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 @imports("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(c: Call) -> Outputs:
-    """Constants of 4 or 8 bits, dequantized, and picked along `gather_axis`. In u8 those of 4 bits are packed."""
+    """Import GatherBlockQuantized: constants of 4 or 8 bits, dequantized and gathered along `gather_axis`.
+
+    If the constants are u8 and have 4 bits, each byte holds two.
+    """
     g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
     if data.dtype == t.u8 and bits in PACKED:
         weights, given, scales = c.data(0), c.data(3), c.input(2).type.dims

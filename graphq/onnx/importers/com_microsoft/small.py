@@ -14,7 +14,7 @@ from graphq.onnx.protos.types import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import as ONNX's operator of this name; GridSample has the older names of its modes."""
+    """Import as ONNX's operator of this name; the modes of GridSample have older names."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
@@ -22,14 +22,14 @@ def alike(c: Call) -> Outputs:
 
 @imports("GatherND", domain=MICROSOFT)
 def gather_nd(c: Call) -> Outputs:
-    """GatherND, with indices of s32 or s64."""
+    """Import GatherND, with indices of s32 or s64."""
     places = c.input(1)
     return standard(c, "GatherND", [c.input(0), places if places.dtype == s64 else c.graph.cast(places, dtype=s64)])
 
 
 @imports("Pad", domain=MICROSOFT)
 def pad(c: Call) -> Outputs:
-    """Pad, whose pads may have the shape [1, n], and whose value may be a tensor of one element."""
+    """Import Pad, whose pads may have the shape [1, n], and whose value may be a tensor of one element."""
     mode, value = c.attr("mode", "constant"), c.optional(2)
     if mode not in ("constant", "reflect", "edge"):
         c.refuse(f"attribute 'mode' must be constant, reflect or edge, got {mode!r}")
@@ -39,7 +39,7 @@ def pad(c: Call) -> Outputs:
 
 @imports("Range", domain=MICROSOFT)
 def range_(c: Call) -> Outputs:
-    """Start, limit and step, by default 1, are scalars or tensors of one element."""
+    """Import Range: start, limit and step, by default 1, are scalars or tensors of one element."""
     start, limit = c.input(0), c.input(1)
     step = c.optional(2)
     step = c.graph.add_constant(one(start, 1)) if step is None else step
@@ -60,20 +60,23 @@ def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
 
 @imports("ExpandDims", domain=MICROSOFT)
 def expand_dims(c: Call) -> Outputs:
-    """Insert a dimension of 1 at a constant axis of the result."""
+    """Import ExpandDims: insert a dimension of 1 at a constant axis of the result."""
     return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(known(c, 1).astype(np.int64).reshape(1))])
 
 
 @imports("Unique", domain=MICROSOFT)
 def unique(c: Call) -> Outputs:
-    """Unique elements of a vector in the order of their first occurrence, their indices, and their counts."""
+    """Import Unique: elements of a vector in the order of their first occurrence, their indices, and their counts."""
     y, _, numbers, counts = standard(c, "Unique", [c.input(0)], 4, sorted=0)
     return [y, numbers, counts]
 
 
 @imports("MulInteger", domain=MICROSOFT)
 def mul_integer(c: Call) -> Outputs:
-    """`(A - zero point) * (B - zero point)` in s32; zero points come second and fourth, 0 where they are absent."""
+    """Import MulInteger: `(A - zero point) * (B - zero point)` in s32.
+
+    Zero points are the second and the fourth operand, 0 if they are absent.
+    """
     a, b = (_less_zero_point(c, k) for k in (0, 2))
     return standard(c, "Mul", [a, b])
 
@@ -89,7 +92,7 @@ def _less_zero_point(c: Call, k: int) -> Value:
 
 @imports("ReduceSumInteger", domain=MICROSOFT)
 def reduce_sum_integer(c: Call) -> Outputs:
-    """The sum of s8 in s32, or of u8 in u32."""
+    """Import ReduceSumInteger: the sum of s8 in s32, or of u8 in u32."""
     wide = {s8: s32, u8: u32}.get(c.input(0).dtype)
     if wide is None:
         c.refuse(f"input 0 must be s8 or u8, got {c.input(0).type}")
@@ -100,33 +103,39 @@ def reduce_sum_integer(c: Call) -> Outputs:
 
 @imports("BiasAdd", domain=MICROSOFT)
 def bias_add(c: Call) -> Outputs:
-    """`(x + bias) + skip`"""
+    """Import BiasAdd: `(x + bias) + skip`."""
     return c.graph.add(c.graph.add(c.input(0), c.input(1)), c.input(2))
 
 
 @imports("BiasSoftmax", domain=MICROSOFT)
 def bias_softmax(c: Call) -> Outputs:
-    """The softmax of a sum over the dimensions from `axis` on; the bias broadcasts by its shape."""
+    """Import BiasSoftmax: the softmax of x + bias over the dimensions from `axis` on.
+
+    The bias broadcasts by its shape.
+    """
     return standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11, axis=c.attr("axis", 1))
 
 
 @imports("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(c: Call) -> Outputs:
-    """The first half of `x + bias` times the gelu of its second half."""
+    """Import BiasSplitGelu: the first half of `x + bias` times the gelu of its second half."""
     left, right = standard(c, "Split", [c.graph.add(c.input(0), c.input(1))], 2, axis=-1, num_outputs=2)
     return c.graph.multiply(left, c.graph.gelu(right, mode="gelu_erf"))
 
 
 @imports("GemmFastGelu", domain=MICROSOFT)
 def gemm_fast_gelu(c: Call) -> Outputs:
-    """A matrix product, a bias, and a gelu by tanh."""
+    """Import GemmFastGelu: a matrix product, a bias, and a gelu by tanh."""
     y = c.graph.matmul(c.input(0), c.input(1))
     return c.graph.gelu(c.graph.add(y, c.input(2)) if c.has(2) else y, mode="gelu_tanh")
 
 
 @imports("ScaledSiLU", domain=MICROSOFT)
 def scaled_silu(c: Call) -> Outputs:
-    """`z * sigmoid(z)` of z = alpha * x, or of a scale that is an input; each rounded."""
+    """Import ScaledSiLU: `z * sigmoid(z)`, where z is alpha * x, or x times a scale that is an input.
+
+    Each step is rounded.
+    """
     g, x = c.graph, c.input(0)
     scale = c.optional(1)
     if scale is not None and scale.dtype != x.dtype:
@@ -137,5 +146,5 @@ def scaled_silu(c: Call) -> Outputs:
 
 @imports("GatedAdd", domain=MICROSOFT)
 def gated_add(c: Call) -> Outputs:
-    """`x + y * gate`"""
+    """Import GatedAdd: `x + y * gate`."""
     return c.graph.add(c.input(0), c.graph.multiply(c.input(1), c.input(2)))

@@ -14,21 +14,24 @@ from graphq.onnx.importers.quant import dequantized, parameters
 
 @imports("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
 def gelu(c: Call) -> Outputs:
-    """Gelu by erf, FastGelu by tanh; a bias is added first."""
+    """Import Gelu (by erf), FastGelu (by tanh) and variants that first add a bias."""
     x = c.graph.add(c.input(0), c.input(1)) if c.has(1) else c.input(0)
     return c.graph.gelu(x, mode="gelu_tanh" if c.node.op_type == "FastGelu" else "gelu_erf")
 
 
 @imports("QuickGelu", domain=MICROSOFT)
 def quick_gelu(c: Call) -> Outputs:
-    """`x * sigmoid(alpha * x)`"""
+    """Import QuickGelu: `x * sigmoid(alpha * x)`."""
     x = c.input(0)
     return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", 1.702)))))
 
 
 @imports("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_layer_normalization(c: Call) -> Outputs:
-    """The norm of input + skip + bias, and as a fourth output that sum. Simplified: the root mean square's."""
+    """Import SkipLayerNormalization: the norm of input + skip + bias, and as a fourth output this sum.
+
+    The Simplified variant uses the root mean square norm.
+    """
     g, simple = c.graph, c.node.op_type.startswith("SkipSimplified")
     if any(c.node.output[k] for k in (1, 2) if k < len(c.node.output)):
         raise GraphError("mean and inverse deviation are not given")
@@ -56,7 +59,10 @@ def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: fl
 
 @imports("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(c: Call) -> Outputs:
-    """The norm of word, position and segment embeddings; then the lengths by the mask, and the embeddings' sum."""
+    """Import EmbedLayerNormalization: the norm of the sum of word, position and segment embeddings.
+
+    Further outputs are the lengths that the mask gives, and the sum itself.
+    """
     g, ids, segments = c.graph, c.input(0), c.optional(1)
     positions = c.optional(8)
     if positions is None:
@@ -87,14 +93,21 @@ def embed_layer_normalization(c: Call) -> Outputs:
 
 @imports("Attention", domain=MICROSOFT)
 def attention(c: Call) -> Outputs:
-    """input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], a bias of the scores."""
+    """Import Attention.
+
+    Its operands are input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], and a bias of the
+    scores.
+    """
     y = c.graph.matmul(c.input(0), c.input(1))
     return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
 
 
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
-    """Attention of quantized input and weights: input, weights, bias, both scales, mask, both zero points, past."""
+    """Import QAttention, with quantized input and weights.
+
+    Its operands are input, weights, bias, both scales, mask, both zero points, and past keys and values.
+    """
     x, w = c.input(0), c.input(1)
     y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
                        dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1)))
@@ -102,7 +115,10 @@ def qattention(c: Call) -> Outputs:
 
 
 def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
-    """softmax(q @ k' * scale + mask + bias) @ v by heads, from [batch, length, 3 * width]; keys and values."""
+    """softmax(q @ k' * scale + mask + bias) @ v by heads, for projected q, k, v [batch, length, 3 * width].
+
+    Returns keys and values, too.
+    """
     g, count = c.graph, c.attr("num_heads")
     width = projected.shape[-1] if projected.shape else None
     if width is None:
@@ -156,7 +172,10 @@ PLACES = """(scores) => (places, keys) {
     behind = Add(steps, past)
     places = Unsqueeze(behind, start)
 }"""
-"""The places of queries among keys, of which the last are theirs, [1, queries], and how many keys."""
+"""An ONNX function.
+
+The positions of queries among keys, [1, queries], of which queries are the last, and the number of keys.
+"""
 
 SEEN = """(places, count, window) => (mask) {
     zero = Constant<value_int = 0>()
@@ -172,7 +191,7 @@ SEEN = """(places, count, window) => (mask) {
     seen = And(until, since)
     mask = Unsqueeze(seen, heads)
 }"""
-"""Whether a query sees a key: one at its own place or before it, and of the window."""
+"""An ONNX function: whether a query sees a key, which is at its own position or before it, within the window."""
 
 WITHIN = """(mask, scores) => (seen) {
     zero = Constant<value_int = 0>()
@@ -195,16 +214,22 @@ WITHIN = """(mask, scores) => (seen) {
     until = Less(keys, last)
     seen = And(since, until)
 }"""
-"""Whether a key lies before the end, and behind the start, if any, that the mask has for its batch."""
+"""An ONNX function.
+
+Whether a key lies before the end, and not before a start, that the mask has for its batch element.
+"""
 
 
 def seen(c: Call, places: Value, count: Value, window: int = -1) -> Value:
-    """Whether queries at `places` [batch, queries] see `count` keys, [batch, 1, queries, keys]; -1: of all windows."""
+    """Whether queries at `places` [batch, queries] see `count` keys: [batch, 1, queries, keys].
+
+    A window of -1 has no limit.
+    """
     return written(c, SEEN, places=places, count=count, window=np.asarray(window if window > 0 else 1 << 40))[0]
 
 
 def _hidden(c: Call, mask: Value, scores: Value) -> Value:
-    """What is added to the scores: a raw mask's, or by ends [batch], behind which starts may follow."""
+    """The number that is added to each score, from a raw mask, or from ends [batch], behind which starts may follow."""
     away = c.attr("mask_filter_value", -10000.0)
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
         seen, = written(c, WITHIN, mask=mask, scores=scores)
@@ -214,7 +239,7 @@ def _hidden(c: Call, mask: Value, scores: Value) -> Value:
 
 
 def masked(c: Call, mask: Value) -> Value:
-    """A raw mask [batch, keys] or [batch, queries, keys] of 0 and 1 as (1 - mask) * mask_filter_value."""
+    """A raw mask of 0 and 1, [batch, keys] or [batch, queries, keys], as (1 - mask) * mask_filter_value."""
     rank = 0 if mask.shape is None else len(mask.shape)
     if mask.dtype != s32 or rank not in (2, 3):
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
