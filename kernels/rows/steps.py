@@ -17,7 +17,7 @@ from graphq.plan.step import Ref
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """One step; the numbers of rows, and a row of f32 for each of its blocks, lie in the arena."""
+    """One step; the numbers of rows lie in the arena."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
     rows = r.dims[:-1]
@@ -33,7 +33,6 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     operands.append((Ref(b.result(node.output)), result))
     space = factor(r.dims, [strides for _, strides in operands], keep=1)
     step = row.plan_row(r, lowered.store, space, b.target)
-    room = b.temporary(step.blocks * row.room_bytes(space.n))
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    b.run(step, {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots)
+    b.run(step, {"numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots)

@@ -6,6 +6,7 @@ has the slots of the prologue's operands, then the epilogue's and the output.
 """
 from __future__ import annotations
 
+from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s64
@@ -18,12 +19,13 @@ from graphq.kernels.rows.loops import numbers_of
 from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
 
-ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step", "epsilon", "columns")
+ROWS = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "numbers", "step", "epsilon", "columns")
 """m rows of n elements a batch element, `each` a block. The caller fills in the addresses of
 
-    room      a row of f32 for each block, of `room_bytes`
     numbers   f32 [numbers, batch, m], `step` bytes of each of them
     epsilon   f32
+
+and a plan that of the rooms, a row of f32 for each piece of the blocks.
 
 `columns` are the results of a row, n or 1: where LLVM sees that it is 1, it stores the four bytes of an s32 for the low
 byte."""
@@ -45,7 +47,8 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
         m, n, each, step, columns, epsilon = a.m, a.n, a.each, a.step, a.columns, a.epsilon
         parts = (m + each - 1) // each
         batch, first = index // parts, index % parts * each
-        room, numbers_at, source, stride = a.room + index * a.room_bytes, a.numbers, x.address, x.stride
+        room = a.rooms + ((index + 1) * a.room_count - 1) // (a.batch * parts) * a.room_bytes
+        numbers_at, source, stride = a.numbers, x.address, x.stride
         if direct and x.table:
             source += load_s64(x.table + 8 * batch)
         for i in range(first, min(first + each, m)):
@@ -66,7 +69,7 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
 
 
 def room_bytes(n: int) -> int:
-    """Bytes of the room of a block, a row of n f32 in whole vectors of 16."""
+    """Bytes of a room, a row of n f32 in whole vectors of 16."""
     return 64 * -(-n // LANES)
 
 
@@ -78,7 +81,8 @@ def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step
     vectors = -(-n // LANES)
     worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
     each = rows_of_block(m, batch, worth)
-    words = ROWS.named({"batch": batch, "m": m, "n": n, "each": each, "room_bytes": room_bytes(n),
-                        "step": 4 * batch * m, "columns": 1 if r.reduces else n})
     blocks = batch * -(-m // each)
-    return Step(f"{r.how}_{target.level.name}", module.block, words, blocks, pieces(blocks, worth, target.threads))
+    shares = pieces(blocks, worth, target.threads)
+    words = ROWS.named({"batch": batch, "m": m, "n": n, "each": each, "room_count": largest(1, shares),
+                        "room_bytes": room_bytes(n), "step": 4 * batch * m, "columns": 1 if r.reduces else n})
+    return Step(f"{r.how}_{target.level.name}", module.block, words, blocks, shares)

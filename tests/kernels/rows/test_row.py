@@ -140,11 +140,13 @@ def test_nothing_beyond_the_buffers_is_touched(width, how, n, dtype):
     result = acc("f32") if dtype == "f32" else elementary.quantize(acc("f32"), 100.0, 3.0, "u8")
     store, prologue = Store(result, dtype), Store(load(0, "f32", "vector"), "f32")
     step = row.plan_row(RowLowering(how, (2, n), prologue, ()), store, Space(1, 2, n), Target(chosen))
-    room = guarded(np.zeros((step.blocks, n), np.float32))
+    room = guarded(np.zeros((step.words["room_count"], n), np.float32))
     numbers = guarded(np.zeros((NUMBERS.get(how, 1), 2), np.float32))
     epsilon = guarded(np.float32([1e-5]))
-    header = {"room": room.ctypes.data, "numbers": numbers.ctypes.data, "epsilon": epsilon.ctypes.data}
-    step.run(step.arguments(header, [(x.ctypes.data, 0, 4 * n), (out.ctypes.data, 0, out.strides[0])]))
+    header = {"numbers": numbers.ctypes.data, "epsilon": epsilon.ctypes.data}
+    args = step.arguments(header, [(x.ctypes.data, 0, 4 * n), (out.ctypes.data, 0, out.strides[0])])
+    args[list(step.words).index("rooms")] = room.ctypes.data
+    step.run(args)
     assert (out[0] == out[1]).all() and np.isfinite(out).all()
 
 
