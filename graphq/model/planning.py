@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache as cache_of
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from graphq.ir.constants import SIZED_CONSTANT
 from graphq.kernels.families import TIES, family_named, lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.native import NATIVE
+from graphq.model.strips import Lower, between, find_strips
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
 from graphq.plan.reference import reference_steps
@@ -22,18 +25,31 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     """The plan of `graph`, whose types are all known."""
     b = PlanBuilder(graph, level, threads, cache)
     nodes: list[int | None] = []
-    for k, node in enumerate(progress(graph.nodes, "plan")):
+    numbers = {node: k for k, node in enumerate(graph.nodes)}
+    lower = cache_of(partial(lower_partition, level=level))
+    strips = find_strips(graph, lower)
+
+    def add(node: Node) -> None:
         try:
-            _node(b, node)
+            _node(b, node, lower)
         except CompileError as e:
             raise CompileError(f"{graph.describe(node)}: {e}") from None
-        nodes += [k] * (len(b.steps) - len(nodes))
+        nodes.extend([numbers[node]] * (len(b.steps) - len(nodes)))
+
+    for node in progress(graph.nodes, "plan"):
+        if node not in strips:
+            add(node)
+        elif node is strips[node][-1]:  # what all of them read is there
+            with b.in_strips(between(strips[node])):
+                for one in strips[node]:
+                    add(one)
+            nodes.append(numbers[node])
     _copies(b)
     nodes += [None] * (len(b.steps) - len(nodes))
     return b.plan(nodes)
 
 
-def _node(b: PlanBuilder, node: Node) -> None:
+def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
     if node.op.name == "constant":
         data = node.attrs["value"]
         b.of[node.output] = b.add(Buffer("constant", data.nbytes, node.output.type, data=data))
@@ -43,7 +59,7 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        lowered = lower_partition(node, b.target.level)
+        lowered = lower(node)
         node.meta = {**node.meta, TIES: lowered.ties}
         family_named(node.attrs["anchor"]).steps(b, node, lowered)
     elif node.op.name in NATIVE:

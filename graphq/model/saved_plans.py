@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from graphq.base.programs import TraceRecord
-from graphq.base.sizes import Later, Size, assumed, largest, smallest
+from graphq.base.sizes import Later, Size, assumed, smallest
 from graphq.errors import ParseError
 from graphq.ir import TensorType
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.plan.plan import AnyStep, Buffer, Plan, PythonStep, touched
-from graphq.plan.step import Ref, Step, Word
+from graphq.plan.step import Part, Ref, Step, Word
 
 
 def compact(plan: Plan) -> Plan:
@@ -30,8 +30,12 @@ def compact(plan: Plan) -> Plan:
         if isinstance(step, PythonStep):
             return step._replace(inputs=tuple(None if b is None else new[b] for b in step.inputs),
                                  outputs=tuple(new[b] for b in step.outputs))
+        return native(step)
+
+    def native(step: Step) -> Step:
         return step._replace(words={name: moved(w) for name, w in step.words.items()},
-                             slots=tuple((moved(at), moved(table), stride) for at, table, stride in step.slots))
+                             slots=tuple((moved(at), moved(table), stride) for at, table, stride in step.slots),
+                             parts=tuple(part._replace(step=native(part.step)) for part in step.parts))
 
     return plan._replace(buffers=tuple(plan.buffers[k] for k in kept), steps=tuple(map(renumbered, plan.steps)))
 
@@ -39,10 +43,7 @@ def compact(plan: Plan) -> Plan:
 def on_threads(plan: Plan, threads: int) -> Plan:
     """The plan on `threads` threads, or on as many as it was made for if these are fewer."""
     def shared(step: AnyStep) -> AnyStep:
-        if not isinstance(step, Step):
-            return step
-        fewer = step._replace(pieces=smallest(step.pieces, threads))
-        return fewer.filled({"room_count": largest(1, fewer.pieces)}) if "rooms" in step.words else fewer
+        return step.shared(smallest(step.pieces, threads)) if isinstance(step, Step) else step
 
     return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
 
@@ -115,7 +116,9 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
 def _is_native(s: Step, plan: Plan) -> bool:
     return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is dict \
         and all(type(name) is str for name in s.words) and type(s.slots) is tuple \
-        and all(type(x) is tuple and len(x) == 3 for x in s.slots) and all(_is_word(w, plan) for w in s.block) \
+        and all(type(x) is tuple and len(x) == 3 for x in s.slots) and type(s.parts) is tuple \
+        and all(type(p) is Part and type(p.step) is Step and type(p.moved) is tuple and _is_native(p.step, plan)
+                for p in s.parts) and all(_is_word(w, plan) for w in s.block) \
         and _is_number(s.blocks) and _is_number(s.pieces) and assumed(s.pieces) <= MOST_PIECES \
         and _is_number(s.macs) and type(s.exact) in (type(None), float) and type(s.aligned) is bool \
         and (not s.aligned or "a" in s.words)

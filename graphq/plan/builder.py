@@ -1,17 +1,20 @@
 """PlanBuilder: collects the buffers and steps of a plan."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
 from graphq.base.budget import expect, reserve
-from graphq.base.sizes import Later, is_open, number
+from graphq.base.sizes import Later, assumed, is_open, largest, number
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
 from graphq.plan.plan import VIEWS, AnyStep, Buffer, MakeError, Plan
 from graphq.plan.step import Ref, Slot, Step, Target, Word
+from graphq.plan.strips import Strips, plan_strips, row_stride
 
 MOST_AHEAD = 1 << 18
 """The most bytes of the next step's weights that are prefetched: a quarter of L2."""
@@ -25,6 +28,7 @@ class PlanBuilder:
         self.buffers: list[Buffer] = []
         self.steps: list[AnyStep] = []
         self.errors: list[MakeError] = []
+        self.strips: Strips | None = None
         self.of: dict[Value, int] = {}
         for k, v in enumerate(graph.inputs):
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
@@ -64,9 +68,42 @@ class PlanBuilder:
         Raises KernelError for a word that the argument block does not have.
         """
         if step.blocks > 0:
+            strips = self.strips if self.strips is not None and self.strips.touched_by(words, slots) else None
+            if strips is not None:
+                step = step.shared(strips.pieces)
             if is_open(step.room) or step.room:
                 words = {**words, "rooms": Ref(self.temporary(step.room))}
-            self.steps.append(step.filled(words, slots))
+            if strips is None:
+                self.steps.append(step.filled(words, slots))
+            else:
+                strips.add(step.filled(words, slots))
+
+    @contextmanager
+    def in_strips(self, between: Sequence[Value]) -> Iterator[None]:
+        """Steps that are added meanwhile and touch one of these values run strip by strip (`Strips`).
+
+        Each of the values is what one step leaves for the next, which reads it at the rows of its own output, and
+        nobody else does. The rows of all are those of one, of which others may have several times as many, and batch
+        elements fewer.
+        """
+        m = min((v.type.dims[-2] for v in between), key=assumed)
+        *outer, rows, _ = between[0].type.dims
+        batch = prod(outer) * (rows // m)
+        strides = [row_stride(v.type.dims[-1] * v.dtype.numpy.itemsize) for v in between]
+        each, shares = plan_strips((batch, m), strides, self.target.threads)
+        rooms: dict[int, int] = {}
+        for value, stride in zip(between, strides, strict=True):
+            self.of[value] = self.temporary(largest(1, shares) * each * stride)
+            rooms[self.of[value]] = stride
+        self.strips = strips = Strips(batch, m, each, shares, rooms, [])
+        yield
+        self.strips = None
+        self.run(strips.step(self.target), {})
+
+    @property
+    def strip_rows(self) -> int | None:
+        """The rows of a strip, where steps run strip by strip."""
+        return None if self.strips is None else self.strips.each
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
         """The plan, with its steps assigned to these nodes of the graph.

@@ -62,8 +62,10 @@ class OpenPlan:
             if isinstance(step, Step):
                 self.starts.append(len(template))
                 template += [self._word(at, word) for at, word in enumerate(step.block, len(template))]
-                if step.aligned and isinstance(a := step.words["a"], Ref) and plan.buffers[a.buffer].storage == "input":
-                    self.aligned.add(plan.buffers[a.buffer].index)
+                for one in (step, *(part.step for part in step.parts)):
+                    if one.aligned and isinstance(a := one.words["a"], Ref) \
+                            and plan.buffers[a.buffer].storage == "input":
+                        self.aligned.add(plan.buffers[a.buffer].index)
         self.template = np.array(template or [0], np.int64)
         self.open_buffers, self.open_steps = [], []
         if self.trace.leaves:
@@ -248,7 +250,8 @@ def _plan_at(open: OpenPlan, values: Values) -> Plan:
         s = steps[k]
         steps[k] = values.of(s) if isinstance(s, PythonStep) else s._replace(
             kernel=values.of(s.kernel), blocks=values.of(s.blocks), pieces=values.of(s.pieces), macs=values.of(s.macs),
-            words={name: values.of(w) if isinstance(w, Later) else w for name, w in s.words.items()})
+            words={name: values.of(w) if isinstance(w, Later) else w for name, w in s.words.items()},
+            parts=values.of(s.parts))
     return plan._replace(buffers=tuple(buffers), steps=tuple(steps), errors=values.of(plan.errors),
                          output_types=tuple([_type_at(t, values) for t in plan.output_types]))
 

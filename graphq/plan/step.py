@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.base.sizes import number
+from graphq.base.sizes import largest, number
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
@@ -56,6 +56,7 @@ class Step(NamedTuple):
         exact      if weights are packed sorted (`matmul.pack`): the share of products that vpmaddubsw computes
         aligned    if the operand `a` is an input of the graph: a run copies an array that does not start at a
                    multiple of 64 bytes
+        parts      the steps that it takes strips of rows through (`strips`)
 
     A plan fills in these words if an argument block has them:
 
@@ -72,6 +73,7 @@ class Step(NamedTuple):
     macs: int = 0
     exact: float | None = None
     aligned: bool = False
+    parts: tuple[Part, ...] = ()
 
     def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
         """The step with these words, and more slots.
@@ -79,6 +81,11 @@ class Step(NamedTuple):
         Raises KernelError for a word that the argument block does not have.
         """
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
+
+    def shared(self, pieces: int) -> Step:
+        """The step, its blocks in so many pieces; where pieces have rooms, with one for each."""
+        step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
+        return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
 
     @property
     def room(self) -> int:
@@ -88,8 +95,9 @@ class Step(NamedTuple):
 
     @property
     def block(self) -> list[Word]:
-        """The words of the argument block: the record's, zeros up to HEADER_WORDS, then the slots."""
-        return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots)]
+        """The words of the argument block: the record's, zeros up to HEADER_WORDS, then the slots, then the parts."""
+        return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots),
+                *chain(*(part.words for part in self.parts))]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
         """The argument block with these addresses as numbers, for tests and self-tests; its rooms follow it."""
@@ -104,6 +112,19 @@ class Step(NamedTuple):
         """Run all blocks one after another, by way of ctypes: for tests and self-tests."""
         for index in range(self.blocks):
             self.function(args.ctypes.data, index)
+
+
+class Part(NamedTuple):
+    """A step that strips go through; `moved` are words that are addresses in rooms: number, and bytes between rows."""
+
+    step: Step
+    moved: tuple[tuple[int, int], ...]
+
+    @property
+    def words(self) -> list[Word]:
+        """The words of the part in the argument block."""
+        block = self.step.block
+        return [self.step.function, len(block), len(self.moved), *block, *chain(*self.moved)]
 
 
 BLOCK_CYCLES = 10_000
@@ -144,14 +165,15 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 
 
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
-              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int, ...] = ()) -> Step:
+              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int, ...] = (),
+              each: int | None = None) -> Step:
     """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
     `words` are fields of its record, in which the field `each` is the rows of a block: a multiple of `unit`, so that
-    there are four blocks a thread. `cycles` estimates the work of a row.
+    there are four blocks a thread, or what is given. `cycles` estimates the work of a row.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
-    each = rows_of_block(rows, batch, worth, unit)
+    each = rows_of_block(rows, batch, worth, unit) if each is None else each
     blocks = batch * -(-rows // each)
     block = modules.load(factory.__name__, factory, *of, level=target.level.base, cache=target.cache).block
     return Step("_".join(map(str, (factory.__name__, *of))), block, record.named({**words, "each": each}), blocks,

@@ -101,7 +101,7 @@ def touched_bytes(plan: Plan, step: AnyStep) -> int:
 
 def modules(step: Step) -> tuple[Module, ...]:
     """The modules whose functions the step runs, each once."""
-    words = [step.function, *step.words.values()]
+    words = [step.function, *step.block]
     functions = [x for w in words for x in (w.entries if isinstance(w, FunctionTable) else (w,))]
     return tuple(dict.fromkeys(x.module for x in functions if isinstance(x, Function)))
 

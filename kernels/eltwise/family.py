@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.kernels.eltwise.steps import eltwise_steps
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
-from graphq.kernels.family.lower import check_eltwise, lower_eltwise
+from graphq.kernels.family.lower import at_rows, check_eltwise, lower_eltwise
 from graphq.kernels.family.record import Family
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
@@ -16,4 +16,4 @@ def floats(g: PatternBuilder) -> PatternLike:
     return g.repeat(lane_wise_operations(), max=MAX_CHAIN, where=refuses)
 
 
-ELTWISE = Family("eltwise", (), check_eltwise, lower_eltwise, eltwise_steps, floats=floats)
+ELTWISE = Family("eltwise", (), check_eltwise, lower_eltwise, eltwise_steps, floats=floats, follows=at_rows)

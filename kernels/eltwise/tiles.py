@@ -4,7 +4,7 @@ The slots of operands and output follow the record's head, as in every kernel (`
 """
 from __future__ import annotations
 
-from graphq.base.sizes import numbers
+from graphq.base.sizes import largest, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.records import Record
@@ -35,15 +35,21 @@ def eltwise_blocks() -> Functions:
     return Functions(block=block)
 
 
-def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
-    """Plan `store` over the outputs of `space`; the caller fills in the slots only."""
+def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
+    """Plan `store` over the outputs of `space`; the caller fills in the slots only.
+
+    `strip_rows`: each block is so many rows of a batch element.
+    """
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
     block = modules.load("eltwise", eltwise_blocks, level=target.level.base, cache=target.cache).block
     table = load_outputs(store, target.level, target.cache)
     batch, m, n = space.batch, space.m, space.n
     operations = len(list(walk(lower(store.expr))))
-    each, rows, columns = numbers(3, _blocks, batch, m, n, operations, target.level.lanes, target.threads)
+    if strip_rows is None:
+        each, rows, columns = numbers(3, _blocks, batch, m, n, operations, target.level.lanes, target.threads)
+    else:
+        each, rows, columns = 1, strip_rows, largest(1, n)
     blocks = -(-batch // each) * -(-m // rows) * -(-n // columns)
     words = SPACE.named({"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
                          "functions": table})

@@ -144,6 +144,12 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     return None if data is None else (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
 
 
+def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
+    """Whether operands of the store, and `more`, that are input `number` are as long in all dimensions but the last."""
+    return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
+               if s.origin == "input" and s.index == number)
+
+
 def check_eltwise(body: Graph, constants: Arrays = ()) -> tuple[int, ...]:
     """The shape of the result of elementwise operations; raises Unsupported. Nothing depends on constants."""
     out = result_dims(body)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Pattern: TypeAlias = Callable[[PatternBuilder], PatternLike]
 Steps: TypeAlias = "Callable[[PlanBuilder, Node, Lowered], None]"
+Follows: TypeAlias = Callable[[Lowered, int], bool]
 Count: TypeAlias = Callable[[Node], int]
 
 
@@ -42,6 +43,9 @@ class Family:
     partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top of modules,
     since passes are pickled.
 
+    `follows(lowered, k)` says whether steps read input k of a partition at the rows of its output alone, so that they
+    can run strip by strip (`plan.strips`) after those which make it; None where steps cannot run so.
+
     `channels_last` are the operations whose kernels read channels-last tensors alone (data_format NXC). `macs` counts
     the multiply-accumulates of a node, by the names of operations.
     """
@@ -53,6 +57,7 @@ class Family:
     steps: Steps
     quantized: Pattern | None = None
     floats: Pattern | None = None
+    follows: Follows | None = None
     channels_last: tuple[str, ...] = ()
     macs: Mapping[str, Count] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.operands.space import Space, Walk, broadcast_strides, factor, table
+from graphq.kernels.operands.space import Space, Walk, apart, broadcast_strides, factor, table
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref, Slot
 
@@ -28,11 +28,31 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
     operands = list(before)
     for s in lowered.sources:
         operands.append(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out))
-    space = factor(lowered.out, [strides for _, strides in operands], keep=keep)
-    row = space.n * STORAGE[lowered.store.dtype].itemsize
-    dense = Walk(table([(space.batch, row * space.m)]), row)
+    space = space_of(b, lowered.out, operands, keep)
+    row, result = space.n * STORAGE[lowered.store.dtype].itemsize, b.result(node.output)
+    dense = in_room(b, result) or Walk(table([(space.batch, row * space.m)]), row)
     slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    return space, [*slots, slot(b, Ref(b.result(node.output)), dense)]
+    return space, [*slots, slot(b, Ref(result), dense)]
+
+
+def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
+    """The iteration space of an output of shape `out` (`factor`); in strips that of their batch elements and rows."""
+    strides = [s for _, s in operands]
+    if b.strips is None:
+        return factor(out, strides, keep=keep)
+    space = apart(out, strides, b.strips.m)
+    walks = [in_room(b, ref.buffer) or walk for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    return space._replace(walks=tuple(walks))
+
+
+def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
+    """How the rows of a strip are walked in a room; None for a buffer without rooms, which has the whole of a value.
+
+    Strips of all batch elements lie at the same place.
+    """
+    if b.strips is None or buffer not in b.strips.rooms:
+        return None
+    return Walk(None, b.strips.rooms[buffer])
 
 
 def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:

@@ -24,7 +24,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered, Products, at_rows, result_dims
 from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
@@ -162,6 +162,14 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
         total = scaled(e, op("to_f32", accumulated), *scales)
         products = _products(body, node, total, product, scales, constants)
     return anchored(e, body, node, total, producers, product, accumulated, products, own)
+
+
+def follows(lowered: Lowered, number: int) -> bool:
+    """Whether input `number` is the source of the product, and read at the rows of the output alone."""
+    p = lowered.anchor
+    assert isinstance(p, Matmul)
+    return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \
+        and at_rows(lowered, number)
 
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],

@@ -18,7 +18,7 @@ from functools import lru_cache
 from operator import getitem
 from typing import Any, Literal, NamedTuple, get_args
 
-from graphq.base.sizes import assumed, is_open, largest, later, numbers
+from graphq.base.sizes import assumed, is_open, largest, later, numbers, smallest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
@@ -289,13 +289,16 @@ class _Blocks(NamedTuple):
     room_bytes: int
 
 
-def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) -> _Blocks:
-    """Choose the blocks by the cheapest kernel of these names, whose last panels come `tail` at a time, or at once."""
-    costs = [KERNELS[name].cost(KERNELS[name], x.m, x.n, x.depth) for name in names]
+def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
+    """Choose the blocks by the cheapest kernel of these names, whose last panels come `tail` at a time, or at once.
+
+    `strip_rows`: each block is so many rows of a batch element.
+    """
+    costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
     kernel, windows = KERNELS[names[number]], x.layout == "windows"
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    tiles, all_panels = max(1, -(-x.m // rows)), max(1, panel_count(x.n))
+    tiles, all_panels = max(1, -(-(strip_rows or x.m) // rows)), max(1, panel_count(x.n))
     worth = threads_for(threads, costs[number] * x.batch)
     copies = 0
     if kernel.in_tile_registers:
@@ -303,18 +306,22 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) ->
     most_tiles = max(1, (1 << 20) // max(1, rows * x.depth))
     if copies and windows and all_panels > panels:
         most_tiles = COPIES // copies
-    each_tiles, each_panels = split(tiles, all_panels, panels, x.batch, worth, most_tiles)
+    each_tiles, each_panels = tiles, all_panels
+    if strip_rows is None:
+        each_tiles, each_panels = split(tiles, all_panels, panels, x.batch, worth, most_tiles)
+    each_rows = strip_rows or each_tiles * rows
     kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
-    blocks = x.batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if x.m and x.n else 0
-    return _Blocks(number, worth, blocks, each_tiles * rows, each_panels, rows, panels,
+    blocks = x.batch * -(-x.m // each_rows) * -(-all_panels // each_panels) if x.m and x.n else 0
+    return _Blocks(number, worth, blocks, each_rows, each_panels, rows, panels,
                    tail or panel_count(x.n) % panels or panels, kept, each_tiles * kept or copies)
 
 
-def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None) -> Step:
+def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
+                strip_rows: int | None = None) -> Step:
     """Plan a product, the sums of which `store` takes.
 
-    `kernel` forces a kernel, else `select` chooses, of open sizes at each of them. Raises KernelError where there is
-    none.
+    `kernel` forces a kernel, else `select` chooses, of open sizes at each of them. `strip_rows`: each block is so many
+    rows of a batch element. Raises KernelError where there is no kernel.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
@@ -322,7 +329,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         # not even the copies of a single tile fit into L2
         level = lowest(level.lanes, "vnni")
     forced = kernel is not None
-    kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
+    rows = m if strip_rows is None else smallest(m, strip_rows)
+    kernel = kernel or select(x.dtypes, rows, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
     again = load_second_look(store, level, cache)
@@ -331,11 +339,11 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
-        sizes = x.m, x.n, depth
+        sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
-                           1 if is_open(n) and inside else None))
+                           1 if is_open(n) and inside else None, strip_rows))
     tiles, tails, setups = [], [], []
     own = level.base if x.is_float else level
     for one in kernels:

@@ -100,12 +100,13 @@ def column_sum_block() -> Functions:
     return _sum_blocks(_sum_columns, 16, True)
 
 
-def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False) -> Step:
+def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
+              strip_rows: int | None = None) -> Step:
     """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS.
 
-    `columns`: activations are transposed, k rows of m bytes.
+    `columns`: activations are transposed, k rows of m bytes. `strip_rows`: the rows of a block.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)
     return plan_rows(factory, SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),  # rows: 33 GB/s
-                     batch=batch, unit=unit)
+                     batch=batch, unit=unit, each=strip_rows)

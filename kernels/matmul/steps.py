@@ -8,7 +8,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import Strides, store_slots
+from graphq.kernels.family.slots import Strides, in_room, store_slots
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
@@ -41,7 +41,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
     product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
                              w_dtype=matmul.SORTED if sorts else None)
-    step = matmul.plan_matmul(lowered.store, product, b.target)
+    step = matmul.plan_matmul(lowered.store, product, b.target, strip_rows=b.strip_rows)
     if sorts:
         data = b.buffers[packed].data
         assert isinstance(data, np.ndarray)
@@ -105,9 +105,13 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) 
     """A buffer with the s32 sum over k of every row of the activations."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
-    if layout == "columns":
+    stride = {}
+    if b.strips is not None and (strip := in_room(b, source)) is not None:
+        step = plan_sums(p.a_dtype, b.strips.m, p.k, b.strips.batch, b.target, strip_rows=b.strips.each)
+        offsets, stride = None, {"stride": strip.row}
+    elif layout == "columns":
         step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target, columns=True), table([(batch, m * p.k)])
     else:
         step, offsets = plan_sums(p.a_dtype, m * batch, p.k, 1, b.target), None
-    b.run(step, {"source": Ref(source), "table": b.table(offsets), "sums": Ref(out)})
+    b.run(step, {"source": Ref(source), "table": b.table(offsets), "sums": Ref(out), **stride})
     return out

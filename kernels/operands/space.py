@@ -62,6 +62,14 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
     return Space(prod([d for d, _ in free]), rows[0], columns[0], tuple(walks))
 
 
+def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
+    """The space as `factor` gives it, but that it has `m` rows, of which the last dimension but one is a multiple."""
+    *outer, rows, n = out
+    parts = rows // m
+    walks = [Walk(table([*zip(outer, s[:-2], strict=True), (parts, s[-2] * m)]), s[-2]) for s in strides]
+    return Space(prod(outer) * parts, m, n, tuple(walks))
+
+
 def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
     """Remove the last dimension from `dims`, with all before it that merge with it; returns them as one dimension."""
     size, step = dims.pop()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.record import MAX_EPILOGUE, Family
-from graphq.kernels.rows.lower import ROWS, check_row, lower_row
+from graphq.kernels.rows.lower import ROWS, check_row, follows, lower_row
 from graphq.kernels.rows.steps import row_steps
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
@@ -15,4 +15,4 @@ def floats(g: PatternBuilder) -> PatternLike:
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))
 
 
-ROW = Family("row", tuple(sorted(ROWS)), check_row, lower_row, row_steps, floats=floats)
+ROW = Family("row", tuple(sorted(ROWS)), check_row, lower_row, row_steps, floats=floats, follows=follows)

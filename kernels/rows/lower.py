@@ -17,7 +17,7 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.kernels.family.checks import check_lanes, check_loads
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, above, translate
-from graphq.kernels.family.lower import Arrays, Lowered, operand, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered, at_rows, operand, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -106,6 +106,12 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
 
     expr = translate(e, body, (node, along), before, own=[0])
     return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row, y)
+
+
+def follows(lowered: Lowered, number: int) -> bool:
+    """Whether input `number` is read at the rows of the output alone."""
+    assert isinstance(lowered.anchor, RowLowering)
+    return at_rows(lowered, number, lowered.anchor.sources)
 
 
 def _how(node: Node) -> str:

@@ -7,9 +7,9 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import operand, slot
+from graphq.kernels.family.slots import operand, slot, space_of
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.kernels.operands.space import broadcast_strides
 from graphq.kernels.rows import tiles as row
 from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.builder import PlanBuilder
@@ -31,8 +31,8 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             operands.append(operand(b, node, s, lowered.out))
     result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     operands.append((Ref(b.result(node.output)), result))
-    space = factor(r.dims, [strides for _, strides in operands], keep=1)
-    step = row.plan_row(r, lowered.store, space, b.target)
+    space = space_of(b, r.dims, operands, keep=1)
+    step = row.plan_row(r, lowered.store, space, b.target, b.strip_rows)
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     b.run(step, {"numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots)

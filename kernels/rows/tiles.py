@@ -73,14 +73,14 @@ def room_bytes(n: int) -> int:
     return 64 * -(-n // LANES)
 
 
-def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step:
-    """Plan the rows of `space`, whose results `store` takes."""
+def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
+    """Plan the rows of `space`, whose results `store` takes. `strip_rows`: the rows of a block."""
     module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
                           level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
     worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
-    each = rows_of_block(m, batch, worth)
+    each = rows_of_block(m, batch, worth) if strip_rows is None else strip_rows
     blocks = batch * -(-m // each)
     shares = pieces(blocks, worth, target.threads)
     words = ROWS.named({"batch": batch, "m": m, "n": n, "each": each, "room_count": largest(1, shares),

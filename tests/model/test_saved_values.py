@@ -15,12 +15,13 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.op import lookup
 from graphq.kernels.family.record import Family
+from graphq.kernels.jit.modules import Function
 from graphq.kernels.numbers.float_bins import histogram
 from graphq.model import saved_plans as plans
 from graphq.model.saved_plans import compact, on_threads
 from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer
 from graphq.plan.plan import Buffer, Plan, PythonStep
-from graphq.plan.step import Ref, Step
+from graphq.plan.step import Part, Ref, Step
 
 
 def there_and_back(x, trace=None, kind=PlanReader):
@@ -158,6 +159,21 @@ def test_what_no_step_uses_is_left_out():
     assert found.steps[0].words == {"x": Ref(1, 3), "y": 9} and found.steps[0].slots == ((Ref(2), Ref(1), 8),)
     assert found.threads == 3
     assert found.steps[1].inputs == (2, None, 5) and found.steps[1].outputs == (3,)
+
+
+def test_steps_of_strips_follow_too():
+    """Their buffers are kept and renumbered, and what is no step is refused."""
+    inner = Step("a", Function(None, "block"), {"x": Ref(2, 3), "y": 9}, 2, 2, ((Ref(3), Ref(2), 8),))
+    outer = Step("a + a", inner.function, {"steps": 1}, 2, 2, parts=(Part(inner, ((0, 64),)),))
+    buffers = Buffer("constant", 1), Buffer("input", 2), Buffer("constant", 3, data=np.zeros(3, np.uint8)), \
+        Buffer("arena", 4)
+    found = compact(Plan(buffers, (outer,), (), 3))
+    (part,) = found.steps[0].parts
+    assert part.step.words == {"x": Ref(1, 3), "y": 9} and part.step.slots == ((Ref(2), Ref(1), 8),)
+    assert part.moved == ((0, 64),) and plans._is_native(found.steps[0], found)
+    for bad in (inner, Part(outer.function, ()), Part(inner, [(0, 64)]), Part(inner, (("x", 64),)),
+                Part(inner._replace(words={"x": Ref(7)}), ())):
+        assert not plans._is_native(outer._replace(parts=(bad,)), found)
 
 
 def test_plans_on_fewer_threads():

@@ -5,7 +5,7 @@ import pytest
 
 from graphq.base.budget import budget
 from graphq.errors import CompileError
-from graphq.kernels.operands.space import broadcast_strides, factor, offsets, table
+from graphq.kernels.operands.space import apart, broadcast_strides, factor, offsets, table
 
 
 def walked(space, walk, base):
@@ -33,6 +33,20 @@ def test_every_output_meets_its_broadcast_element(out, shapes, keep):
         step = stride[-1] if keep and out else step
         got = [(start + j * step) // 8 for row in walked(space, walk, 0) for start in row for j in range(space.n)]
         assert got == wanted.tolist()
+
+
+@pytest.mark.parametrize("out, shapes", [
+    ((4, 5), [(4, 5), (4, 1), (5,)]), ((2, 3, 4, 5), [(2, 3, 4, 5), (3, 4, 1), (2, 1, 1, 5)]),
+    ((2, 1, 8, 3), [(2, 1, 8, 3), (1, 1, 8, 1), (2, 1, 1, 3)]), ((3, 0, 2), [(3, 0, 2)])])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_rows_stay_apart(out, shapes, parts):
+    """Batch elements have so many rows, though all would merge."""
+    m = out[-2] // parts
+    space = apart(out, [broadcast_strides(s, out, 8) for s in shapes], m or 1)
+    assert (space.m, space.n) == (m or 1, out[-1]) and space.batch * space.m * space.n == np.prod(out)
+    for shape, walk in zip(shapes, space.walks, strict=True):
+        wanted = np.broadcast_to(np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape), out)[..., 0].ravel()
+        assert [start // 8 for rows in walked(space, walk, 0) for start in rows] == wanted.tolist()
 
 
 def test_equal_shapes_are_one_row():

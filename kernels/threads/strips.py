@@ -1,0 +1,54 @@
+"""The kernel of steps that run strip by strip: each strip of rows goes through all of them before the next one does.
+
+A strip is a block of the rows of a batch element. What one step leaves for the next, and nobody else reads, then needs
+memory for a strip alone: each piece of the blocks has a room for it, so that it stays in the cache of a core.
+
+Steps know nothing of that. Each is cut into the same blocks of rows, and runs on a copy of its argument block, in which
+the addresses of what lies in rooms are such that row i of a batch element is at `address + i * stride`.
+"""
+from __future__ import annotations
+
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.intrinsics import call_block, load_s64, store_s64
+from graphq.kernels.jit.records import SLOTS, Record
+
+STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
+"""`steps` steps on strips of `each` of the m rows of each batch element. What follows the record is for each step PART,
+its argument block, and a MOVED for each of its words that is the address of something in rooms: that of the first
+room, which has `each` rows.
+
+    rooms, room_count, room_bytes    for a copy of an argument block: one for each piece of the blocks
+"""
+PART = Record("function", "words", "moved")
+"""A step's block function, and the numbers of words of its argument block and of those that are MOVED."""
+MOVED = Record("word", "stride")
+"""The number of a word of an argument block, and the bytes between rows of what lies there."""
+view, view_part, view_moved = STRIPS.view, PART.view, MOVED.view
+PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
+
+
+def strips_module() -> Functions:
+    """Give the module that takes a strip through its steps."""
+
+    def block(args: int, index: int) -> None:
+        a = view(args)
+        steps, each = a.steps, a.each
+        parts = (a.m + each - 1) // each
+        piece = ((index + 1) * a.room_count - 1) // (a.batch * parts)
+        copy, rows = a.rooms + piece * a.room_bytes, piece * each - index % parts * each
+        part = args + SLOTS
+        for _ in range(steps):
+            x = view_part(part)
+            function, words, moved = x.function, x.words, x.moved
+            part += PART_BYTES
+            for k in range(words):
+                store_s64(copy + 8 * k, load_s64(part + 8 * k))
+            part += 8 * words
+            for _ in range(moved):
+                y = view_moved(part)
+                word = copy + 8 * y.word
+                store_s64(word, load_s64(word) + rows * y.stride)
+                part += MOVED_BYTES
+            call_block(function, copy, index)
+
+    return Functions(block=block)
