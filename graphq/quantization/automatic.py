@@ -24,6 +24,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.kernels.matmul.plan import sorts
 from graphq.quantization.calibrate import Batches
+from graphq.quantization.estimate import Estimate
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.search import TARGET, Search
@@ -38,15 +39,20 @@ MADE, MADE_FROM = 4, 0.005
 
 @dataclass
 class Choice:
-    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine on data held out."""
+    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
+
+    `estimate` has what the setting taken loses, and says how sure that is.
+    """
 
     graph: Graph
     setting: Setting
+    estimate: Estimate
     losses: dict[Setting, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """A table, a line for each setting in the order in which they were tried, with its loss; `*` is that taken."""
-        return "\n".join(f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        return "\n".join([*lines, str(self.estimate)])
 
 
 def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] | None = None) -> Choice:
@@ -67,8 +73,8 @@ def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] | No
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), "16 bits": list(setting.scheme.wide),
         "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
-        "cosine": 1 - work.losses[setting]}}
-    return Choice(made, setting, work.losses)
+        "cosine": 1 - work.losses[setting], "estimate": work.estimate(setting).json()}}
+    return Choice(made, setting, work.estimate(setting), work.losses)
 
 
 def chosen_setting(work: Search) -> Setting:
@@ -77,8 +83,7 @@ def chosen_setting(work: Search) -> Setting:
     setting = work.best(settings)
     if work.loss(setting) > TARGET:
         setting = work.best([setting, *map(work.widened_where_little, settings)])
-    if len(work.batches) > 1:
-        setting = work.best([setting, replace(setting, correct=True)])
+    setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting)
     if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
