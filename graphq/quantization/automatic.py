@@ -55,16 +55,23 @@ class Choice:
         return "\n".join([*lines, str(self.estimate)])
 
 
-def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] | None = None) -> Choice:
+def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
+              weight_bits: Literal[7, 8] | None = None) -> Choice:
     """Quantize by the setting whose outputs are nearest to f32 on data held out.
 
+    A `scheme` of method "automatic" has the user's choices: products that stay in f32 or get 16 bits in any case,
+    ranges of tensors, how zero points lie.
     Weights of 7 bits are less exact, and faster on CPUs without VNNI (`weights`). By default weights have 8 bits, and 7
     where graphq compiles for such a CPU and loses at most TARGET with them; the setting says so. Raises GraphError and
     InputError as `quantize` does.
     """
     if weight_bits not in (None, 7, 8):
         raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
-    work = Search(graph, batches, Scheme(weight_bits=weight_bits or 8))
+    scheme = scheme or Scheme(method="automatic")
+    if scheme.method != "automatic":
+        raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
+    weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
+    work = Search(graph, batches, replace(scheme, method="mse", weight_bits=weight_bits or 8))
     setting = chosen_setting(work)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
@@ -85,6 +92,7 @@ def chosen_setting(work: Search) -> Setting:
         setting = work.best([setting, *map(work.widened_where_little, settings)])
     setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting)
-    if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
+    chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
+    if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
     return work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting

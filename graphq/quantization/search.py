@@ -23,6 +23,7 @@ from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.products import Product, name_values, prepared, products
 from graphq.quantization.ranges import parameters
 from graphq.quantization.scheme import Method, Scheme
+from graphq.quantization.selection import resolved
 from graphq.quantization.setting import Candidate, Setting, with_scheme
 from graphq.quantization.smooth import divide, smoothing
 from graphq.quantization.statistics import Statistics
@@ -100,11 +101,12 @@ class Search:
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
-        self.graph, self.scheme = prepared(graph), scheme or Scheme()
+        self.graph = prepared(graph)
+        self.scheme = resolved(self.graph, scheme or Scheme())
         self.batches = _numbered(batches, graph)
         self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
-        self.products = {p.name: p for p in products(self.graph)}
+        self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         model = compile(self.graph)
         self.level = model.level
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
@@ -210,7 +212,8 @@ class Search:
 
     def widened_where_little(self, setting: Setting) -> Setting:
         """The setting with 16 bits for all factors of the products that are `little_work`."""
-        return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)])
+        return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)
+                               if name not in getattr(setting.scheme, part)])
 
     @lazy_property
     def little_work(self) -> list[str]:
@@ -224,7 +227,7 @@ class Search:
         work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in values[p])) for p in known], (-1, 2))
         shares = (work / work.sum(axis=0)).mean(axis=1)
         order = np.argsort(shares, kind="stable")
-        return [known[k].name for k in order[np.cumsum(shares[order]) <= LITTLE]]
+        return [known[k].name for k in order[np.cumsum(shares[order]) <= LITTLE] if known[k].name in self.products]
 
     def parts(self, name: str) -> list[str]:
         """Which factors of a product can have 16 bits: its activations, and its weights if it has any."""
@@ -321,7 +324,7 @@ class Known:
                 factors, statistics = self.factors[name], self.smoothed
             headroom = WIDE_HEADROOM if wide else min(MOST_HEADROOM, self.plain.unseen)**c.margin
             how = replace(scheme, method=c.method, headroom=headroom)
-            activations[k] = parameters(statistics[name], how, scheme.activations)
+            activations[k] = parameters(statistics[name], how, scheme.activations, name)
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
 
