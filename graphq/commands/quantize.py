@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, text in (("--exclude", "products that stay in f32"), ("--wide", "products with activations of 16 bits"),
                          ("--wide-weights", "products with weights of 16 bits")):
         parser.add_argument(option, action="append", default=[], metavar="NAME",
-                            help=f"{text}: by the name of a result or an ONNX node, with * for any letters, as op:Conv, "
-                                 "or as FIRST..LAST, those between two values")
+                            help=f"{text}: by the name of a result or ONNX node, with * for any letters, as op:Conv, "
+                                 "or as FIRST..LAST, what lies between values")
     parser.add_argument("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
                         help="the range of a tensor")
 

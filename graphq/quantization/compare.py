@@ -21,7 +21,7 @@ from graphq.quantization.products import PRODUCTS, Product, prepared, products, 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 SWITCH = "in_f32/"
 """What the inputs are called that let a product be computed in f32, before its name."""
-RANKED = 4
+RANKED = 2
 """Batches on which products are ranked."""
 
 
