@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     from graphq.quantization.data import load_data
 
     if not options.no_rank and sys.stderr.isatty():
-        print("what each product costs takes a compilation a product; --no-rank leaves it out", file=sys.stderr)
+        print("what each product costs takes some runs a product; --no-rank leaves it out", file=sys.stderr)
     left, right = load_graph(options.file), load_graph(options.against)
     found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
     if options.page is not None:

@@ -1,6 +1,7 @@
 """Quantize an f32 model to int8: by the best automatic setting, or as the options say.
 
-With --json: the file, its bytes and those of the model, and of each setting that was tried 1 - cosine with f32.
+With --json: the file, its bytes and those of the model, of each setting that was tried 1 - cosine with f32, which
+products have 16 bits or stay in f32, and how sure the estimate is.
 """
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
 from graphq.model.files import load_graph
 
-OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
+OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "limits"
 """The options that choose a scheme."""
+PLAIN = "activations", "mode"
+"""Those that the best automatic setting does not take."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
                         help="7: less exact, and faster on CPUs without VNNI, where the best automatic setting "
                              "takes them if they lose little; 4: with --mode weight_only")
-    parser.add_argument("--exclude", action="append", default=[], metavar="NAME", help="a product that stays in f32")
+    for option, text in (("--exclude", "products that stay in f32"), ("--wide", "products with activations of 16 bits"),
+                         ("--wide-weights", "products with weights of 16 bits")):
+        parser.add_argument(option, action="append", default=[], metavar="NAME",
+                            help=f"{text}: by the name of a result or ONNX node, with * for any letters, as op:Conv, "
+                                 "or as FIRST..LAST, what lies between values")
+    parser.add_argument("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
+                        help="the range of a tensor")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -44,16 +53,16 @@ def run(options: argparse.Namespace) -> None:
 
     graph = load_graph(options.file)
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
-    bits = options.weight_bits
-    scheme = None if given == {"weight_bits": bits} and bits > 4 or not given else Scheme(**given)
-    needs_data = scheme is None or scheme.mode == "static"
+    searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
+    scheme = Scheme(**{"method": "automatic"} | given if searched else given)
+    needs_data = scheme.mode == "static"
     if needs_data and options.data is None:
         raise ParseError("quantize needs --data, but for --mode dynamic and weight_only")
     batches = load_data(options.data, graph) if options.data else None
     losses: dict[str, float] = {}
-    if scheme is None:
+    if searched:
         assert batches is not None
-        choice = automatic(graph, batches, weight_bits=bits)
+        choice = automatic(graph, batches, scheme, weight_bits=options.weight_bits)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)
@@ -64,7 +73,15 @@ def run(options: argparse.Namespace) -> None:
     text = f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"
     if losses:
         text = f"1 - cosine with f32 of the settings tried, * the one taken:\n{choice}\n{text}"
-    write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses})
+    write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
+                          **dict(made.meta.get("quantization", {}))})
+
+
+def _limits(text: str) -> tuple[str, tuple[float, float]]:
+    """NAME=LOW:HIGH"""
+    name, _, numbers = text.rpartition("=")
+    low, _, high = numbers.partition(":")
+    return name, (float(low), float(high))
 
 
 def _quantizes(graph: Graph) -> int:

@@ -24,6 +24,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.kernels.matmul.plan import sorts
 from graphq.quantization.calibrate import Batches
+from graphq.quantization.estimate import Estimate
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.search import TARGET, Search
@@ -38,27 +39,39 @@ MADE, MADE_FROM = 4, 0.005
 
 @dataclass
 class Choice:
-    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine on data held out."""
+    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
+
+    `estimate` has what the setting taken loses, and says how sure that is.
+    """
 
     graph: Graph
     setting: Setting
+    estimate: Estimate
     losses: dict[Setting, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """A table, a line for each setting in the order in which they were tried, with its loss; `*` is that taken."""
-        return "\n".join(f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        return "\n".join([*lines, str(self.estimate)])
 
 
-def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] | None = None) -> Choice:
+def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
+              weight_bits: Literal[7, 8] | None = None) -> Choice:
     """Quantize by the setting whose outputs are nearest to f32 on data held out.
 
+    A `scheme` of method "automatic" has the user's choices: products that stay in f32 or get 16 bits in any case,
+    ranges of tensors, how zero points lie.
     Weights of 7 bits are less exact, and faster on CPUs without VNNI (`weights`). By default weights have 8 bits, and 7
     where graphq compiles for such a CPU and loses at most TARGET with them; the setting says so. Raises GraphError and
     InputError as `quantize` does.
     """
     if weight_bits not in (None, 7, 8):
         raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
-    work = Search(graph, batches, Scheme(weight_bits=weight_bits or 8))
+    scheme = scheme or Scheme(method="automatic")
+    if scheme.method != "automatic":
+        raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
+    weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
+    work = Search(graph, batches, replace(scheme, method="mse", weight_bits=weight_bits or 8))
     setting = chosen_setting(work)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
@@ -67,8 +80,8 @@ def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] | No
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), "16 bits": list(setting.scheme.wide),
         "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
-        "cosine": 1 - work.losses[setting]}}
-    return Choice(made, setting, work.losses)
+        "cosine": 1 - work.losses[setting], "estimate": work.estimate(setting).json()}}
+    return Choice(made, setting, work.estimate(setting), work.losses)
 
 
 def chosen_setting(work: Search) -> Setting:
@@ -77,9 +90,9 @@ def chosen_setting(work: Search) -> Setting:
     setting = work.best(settings)
     if work.loss(setting) > TARGET:
         setting = work.best([setting, *map(work.widened_where_little, settings)])
-    if len(work.batches) > 1:
-        setting = work.best([setting, replace(setting, correct=True)])
+    setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting)
-    if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
+    chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
+    if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
     return work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, Product, prepared, products, values_by_name
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
+SWITCH = "in_f32/"
+"""What the inputs are called that let a product be computed in f32, before its name."""
+RANKED = 2
+"""Batches on which products are ranked."""
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
@@ -25,7 +30,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     """Compare all tensors that both graphs name alike, also those inside of partitions, on batches.
 
     `against` is the f32 graph that the quantized one was made of. With `rank` each product by itself is computed in
-    f32, all others as they are, which compiles the model as many times, and tensors are sorted by what that gains
+    f32, all others as they are, in one model that has a switch for each, and tensors are sorted by what that gains
     where it is more than noise.
     The batches are kept in memory, and all tensors of one.
 
@@ -171,28 +176,37 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
 
 def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
            rank: bool) -> tuple[dict[str, float], float]:
-    """The cost of each quantized product by name, and the loss of the whole quantized graph."""
+    """The cost of each quantized product by name, and the loss of the whole quantized graph.
+
+    Costs are those on the batches that lose most, RANKED at most: so the time does not grow with their number.
+    """
     model = compile(right)
     wanted = [floats(model(batch)) for batch in batches]
     loss = loss_of(compile(left), batches, wanted)
+    g = left.copy()
+    names = [p.name for p in products(right) if rank and p.name in shared and switch(g, p, shared)]
+    if not names:
+        return {}, loss
+    model = compile(g)
+    switches = {f"{SWITCH}{name}": np.zeros((), np.bool_) for name in names}
+    losses = [loss_of(model, [{**b, **switches}], [want]) for b, want in zip(batches, wanted, strict=True)]
+    worst = np.argsort(losses)[::-1][:RANKED]
     costs = {}
-    for p in progress(list(products(right)), "products"):
-        exact = in_f32(left, p, shared) if rank and p.name in shared else None
-        if exact is not None:
-            costs[p.name] = loss - loss_of(compile(exact), batches, wanted)
+    for name in progress(names, "products"):
+        one = {**switches, f"{SWITCH}{name}": np.ones((), np.bool_)}
+        costs[name] = max(losses) - loss_of(model, [{**batches[k], **one} for k in worst], [wanted[k] for k in worst])
     return costs, loss
 
 
-def in_f32(left: Graph, product: Product, shared: Collection[str]) -> Graph | None:
-    """A copy of `left` that computes a product of the f32 graph as that does.
+def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
+    """Let a graph compute a product of the f32 graph as that does, where an input of its own is true.
 
-    None where it does so already, and where the graphs compute product and operands in another order.
+    False, and no change, where it does so already, and where the graphs compute product and operands in another order.
 
     The operands are the nearest inputs and `shared` tensors, as `left` has them; what stands between, such as weights
     or an operation without a name, comes from the f32 graph. So it does not matter what became of the product: a sum
     with its bias, two products of 8 bits, or one on channels that were divided.
     """
-    g = left.copy()
     made = values_by_name(g)
     known: dict[Value, Value] = {}
     nodes, waiting = {product.node}, list(product.node.operands)
@@ -207,17 +221,18 @@ def in_f32(left: Graph, product: Product, shared: Collection[str]) -> Graph | No
     place = result.node
     assert place is not None
     late = any(x.node is not None and x.node.position > place.position for x in known.values())
-    if late or not _dequantizes(result, known.values()):
-        return None
-    with g.before(place):
+    if late or not _dequantizes(result, known.values()) or result.type != product.node.output.type:
+        return False
+    after = next((n for n in g.nodes if n.position > place.position), None)
+    with g.before(after) if after is not None else nullcontext():
         for node in sorted(nodes, key=GRAPH_ORDER):
             outs = g.add_again(node, [None if x is None else known[x] for x in node.inputs])
             known.update(zip(node.outputs, outs, strict=True))
-    exact = known[product.node.output]
-    if exact.type != result.type:
-        return None
-    g.replace_uses(result, exact)
-    return g
+        uses = list(result.uses)
+        on = g.input(f"{SWITCH}{product.name}", dtype="boolean", shape=())
+        chosen = g.select(on, known[product.node.output], result)
+    g.replace_uses(result, chosen, uses)
+    return True
 
 
 def _dequantizes(result: Value, operands: Collection[Value]) -> bool:

@@ -38,6 +38,11 @@ class TensorDifference:
 
 SHOWN = 17
 """The text of a comparison has lines for at most this many tensors."""
+GOOD_ENOUGH = 0.002
+"""1 - cosine of outputs up to which nothing is advised."""
+MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
+"""The part of the loss from which a product costs much; for how many something is advised; the share of a tensor's
+elements beyond its range from which that is said."""
 
 
 @dataclass
@@ -68,6 +73,30 @@ class Comparison:
         noise = f"; costs up to {self.noise:.1e} are noise, in no order" if self.noise else ""
         return f"outputs: 1 - cosine {self.loss:.2e}{noise}"
 
+    @property
+    def advice(self) -> str:
+        """What to do where outputs lose much, as lines to read and a call to paste; what costs much comes first."""
+        if self.loss <= GOOD_ENOUGH:
+            return f"outputs are near to f32 (1 - cosine at most {GOOD_ENOUGH:g}): there is nothing to do"
+        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > MUCH * self.loss]
+        clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]
+        lines = []
+        if clipped:
+            worst = max(clipped, key=lambda t: t.saturation or 0)
+            share = f"{100 * (worst.saturation or 0):.2g}%"
+            lines.append(f"{len(clipped)} tensors exceed their ranges, '{worst.name}' by {share} of its elements: "
+                         "calibrate with more batches, these among them")
+        if not costly:
+            return "\n".join([*lines, "no product by itself costs much: the automatic setting finds other ranges:",
+                              'quantize(graph, batches, Scheme(method="automatic"))'])
+        chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
+        for t in costly[:ADVISED]:
+            for part in ("exclude",) if t.op == "add" else ("wide", "wide_weights"):  # a sum has 16 bits already
+                chosen[part].append(t.name)
+        given = ", ".join(f"{part}={names!r}" for part, names in chosen.items() if names)
+        lines.append("these products cost most: 16 bits for them, and f32 for those that have 16 bits:")
+        return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
+
     def __getitem__(self, name: str) -> TensorDifference:
         """The tensor of that name. Raises KeyError where there is none."""
         for t in self.tensors:
@@ -76,18 +105,18 @@ class Comparison:
         raise KeyError(name)
 
     def __str__(self) -> str:
-        """A table of at most 20 lines: the tensors that cost most, a line each."""
+        """A table of at most 20 lines, the tensors that cost most, a line each; then what to do."""
         rows = [[*self.tensors[0].cells(), " tensor"],
                 *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors[:SHOWN])]
         more = len(self.tensors) - SHOWN
         return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows),
-                          *([f"... {more} more, as JSON or on a page"] if more > 0 else [])])
+                          *([f"... {more} more, as JSON or on a page"] if more > 0 else []), self.advice])
 
     def json(self) -> str:
         """The comparison as JSON; infinite numbers (SQNR of equal tensors) are null."""
         rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
                 for t in self.tensors]
-        return json.dumps({"loss": self.loss, "noise": self.noise, "tensors": rows}, indent=1)
+        return json.dumps({"loss": self.loss, "noise": self.noise, "advice": self.advice, "tensors": rows}, indent=1)
 
     def report(self, path: str | os.PathLike[str], /) -> None:
         """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.

@@ -59,7 +59,7 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
             name = str(product.factors[k].name)
             if name not in statistics:
                 raise GraphError(f"no statistics of '{name}', a factor of '{product.name}'")
-            activations[k] = parameters(statistics[name], scheme, scheme.activations)
+            activations[k] = parameters(statistics[name], scheme, scheme.activations, name)
         found[product.name] = Quantized(activations, wide=product.name in scheme.wide,
                                         wide_weights=product.name in scheme.wide_weights)
     return found

@@ -10,6 +10,7 @@ from graphq.quantization.dynamic import insert_dynamic
 from graphq.quantization.insert import insert_static
 from graphq.quantization.products import name_values, prepared
 from graphq.quantization.scheme import Scheme
+from graphq.quantization.selection import resolved
 from graphq.quantization.statistics import Statistics
 
 
@@ -18,19 +19,21 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
 
     `data` are batches, an iterable of dicts from the names of inputs to arrays or an object with `get_next`, or what
     `calibrate` made of them.
-    Batches without a `scheme` give the best automatic setting (`automatic` tells which): they are read several times,
-    so that a list, or another sequence that loads a batch when it is asked for, takes the least memory. Dynamic and
-    weight-only schemes take no data.
+    Batches without a `scheme`, or with one of method "automatic", give the best automatic setting (`automatic` tells
+    which), with the choices of that scheme: they are read several times, so that a list, or another sequence that
+    loads a batch when it is asked for, takes the least memory. Dynamic and weight-only schemes take no data.
 
     A graph without products in f32 has nothing to quantize and stays as it is. Raises GraphError for what is no graph
     and names that do not exist, InputError for data that do not fit.
     """
     if scheme is not None and not isinstance(scheme, Scheme):
         raise GraphError(f"scheme must be a Scheme, got {scheme!r}")
-    if scheme is None and data is not None and not isinstance(data, Statistics):
-        return automatic(graph, data).graph
-    scheme = scheme or Scheme()
+    if data is not None and not isinstance(data, Statistics) and (scheme is None or scheme.method == "automatic"):
+        return automatic(graph, data, scheme).graph
+    if scheme is not None and scheme.method == "automatic":
+        raise GraphError("method 'automatic' needs batches")
     out = prepared(graph)
+    scheme = resolved(out, scheme or Scheme())
     if scheme.mode == "dynamic":
         insert_dynamic(out, scheme)
     elif scheme.mode == "weight_only":

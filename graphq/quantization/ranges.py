@@ -47,8 +47,11 @@ class Parameters:
         return (int(self.dtype.min) - z) * s, (int(self.dtype.max) - z) * s
 
 
-def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType) -> Parameters:
-    """Scale and zero point of a tensor by the scheme's method."""
+def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType, name: str = "") -> Parameters:
+    """Scale and zero point of a tensor by the scheme's method, or by the limits that it has for the tensor's name."""
+    limits = dict(scheme.limits).get(name)
+    if limits is not None:
+        return from_range(*limits, dtype, scheme.symmetric)
     key = scheme.method, scheme.percentile, scheme.symmetric, dtype, t.size
     if key not in t.ranges:
         t.ranges[key] = chosen_range(t, scheme, dtype)

@@ -1,14 +1,15 @@
 """Scheme: what becomes which integers, and how ranges are chosen."""
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
 from graphq.errors import GraphError
 
-Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse"]
+Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse", "automatic"]
 Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 
 
@@ -21,15 +22,17 @@ class Scheme:
 
     `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers (of u8 of data that
     are never negative 0). `method`: how the range of a tensor follows from its histogram (`ranges`), `percentile` of
-    magnitudes for the method of that name.
+    magnitudes for the method of that name; "automatic" leaves to `automatic` all that is not said here.
 
     `per_channel`: weights have a scale for each output channel. `weight_bits`: 8; or 7, whose
     products are exact in 16 bits and so faster on CPUs without VNNI (`weights`); or, weight-only, 4, in blocks of
     `block` along the sum; `rounding` "nearest", or by data, "gptq" (weight-only). `bias`: "s32" at the product of both
     scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 
-    `exclude`: names of products (of their results) that stay in f32; `wide`: of those whose activations get 16 bits,
-    `wide_weights`: of those whose weights do. Each is one more product of 8 bits, of what 8 bits leave over.
+    `exclude`: products that stay in f32; `wide`: those whose activations get 16 bits, `wide_weights`: those whose
+    weights do. Each is one more product of 8 bits, of what 8 bits leave over. Products are chosen as `selection` says:
+    by the names of their results, patterns, operations, or the names that a part of the graph lies between.
+    `limits`: the range (low, high) of tensors by their names, in place of that by the method.
     """
 
     mode: Mode = "static"
@@ -47,6 +50,7 @@ class Scheme:
     exclude: Collection[str] = ()
     wide: Collection[str] = ()
     wide_weights: Collection[str] = ()
+    limits: Mapping[str, tuple[float, float]] | tuple[tuple[str, tuple[float, float]], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", as_dtype(self.activations))
@@ -65,6 +69,15 @@ class Scheme:
         for name in ("exclude", "wide", "wide_weights"):
             if isinstance(getattr(self, name), str):
                 raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        limits = {name: (float(low), float(high)) for name, (low, high) in dict(self.limits).items()}
+        for name, (low, high) in limits.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise GraphError(f"scheme: limits of '{name}' must be finite, the first below the second, "
+                                 f"got {low:g} and {high:g}")
+        object.__setattr__(self, "limits", tuple(limits.items()))
+        if self.method == "automatic" and (self.mode != "static" or self.activations.bits != 8):
+            raise GraphError("scheme: method 'automatic' needs mode 'static' and activations of 8 bits")
         if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: wide products need mode 'static' and activations of 8 bits")
         if self.weight_bits == 7 and self.mode == "weight_only":

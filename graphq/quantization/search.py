@@ -14,13 +14,16 @@ from graphq.errors import InputError
 from graphq.ir import Graph, TensorType
 from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
+from graphq.quantization.changed import Extended, halves
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic
+from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.products import Product, name_values, prepared, products
 from graphq.quantization.ranges import parameters
 from graphq.quantization.scheme import Method, Scheme
+from graphq.quantization.selection import resolved
 from graphq.quantization.setting import Candidate, Setting, with_scheme
 from graphq.quantization.smooth import divide, smoothing
 from graphq.quantization.statistics import Statistics
@@ -44,24 +47,32 @@ METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
 MOST_COMPARED = 8
 """Batches held out that a fold compares."""
+FEW = 8
+"""Up to so many batches are compared together with changed copies of them."""
+COPIES = 0.25
+"""What the loss of a changed copy counts for beside several batches: it decides where these say little."""
 
 
 class Fold(NamedTuple):
-    """The numbers of the batches that statistics come from, and of those that are compared."""
+    """The numbers of the batches that statistics come from, and of those that are compared, in `Extended`."""
 
     seen: tuple[int, ...]
     held_out: tuple[int, ...]
 
 
 def folds(count: int) -> list[Fold]:
-    """All but one of up to three batches in turns; of more, all but the last fourth, and all but the first."""
+    """All but one of up to three batches in turns; of more, all but the last fourth, and all but the first.
+
+    Up to FEW batches those held out are compared together with changed copies of them; one batch with its copy alone.
+    """
     every = tuple(range(count))
     if count == 1:
-        return [Fold(every, every)]
+        return [Fold(every, (0, 1))]
     if count <= 3:
-        return [Fold(every[:k] + every[k + 1:], (k,)) for k in reversed(every)]
+        return [Fold(every[:k] + every[k + 1:], (k, count + k)) for k in reversed(every)]
     part = count // 4
-    return [Fold(every[:-part], _few(every[-part:])), Fold(every[part:], _few(every[:part]))]
+    made = [Fold(every[:-part], _few(every[-part:])), Fold(every[part:], _few(every[:part]))]
+    return made if count > FEW else [Fold(f.seen, (*f.held_out, *(count + k for k in f.held_out))) for f in made]
 
 
 def _few(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -73,7 +84,7 @@ def _few(numbers: tuple[int, ...]) -> tuple[int, ...]:
 class Chosen:
     """The batches of these numbers, each read when it is asked for."""
 
-    batches: Sequence[Batch]
+    batches: Sequence[Batch] | Extended
     numbers: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -90,49 +101,70 @@ class Search:
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
-        self.graph, self.scheme = prepared(graph), scheme or Scheme()
+        self.graph = prepared(graph)
+        self.scheme = resolved(self.graph, scheme or Scheme())
         self.batches = _numbered(batches, graph)
+        self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
-        self.products = {p.name: p for p in products(self.graph)}
+        self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         model = compile(self.graph)
         self.level = model.level
-        self.wanted = {k: floats(model(self.batches[k])) for fold in self.folds for k in fold.held_out}
+        self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
         self.outputs, self.twins = (Parametrised(self.graph, twins=t) for t in (False, True))
         self.calibration = Calibration(self.graph, channels=True)
         self.divided = Calibration(self.graph, divided=True)
         self._known: dict[tuple[int, ...], Known] = {}
         self.losses: dict[Setting, float] = {}
+        self.compared: dict[Setting, dict[int, float]] = {}
         self.known(tuple(range(len(self.batches))))  # all batches first, so that an error has the batch's number
 
     @property
     def ranges(self) -> list[Candidate]:
-        """The ways to choose ranges that are tried for all tensors: METHODS.
+        """The ways to choose ranges that are tried for all tensors: METHODS, of one batch first extremes with a margin.
 
-        With one batch there is none to compare them on, so only its extremes with a margin are taken.
+        For one batch does not tell by how much others exceed it.
         """
-        if len(self.batches) > 1:
-            return [Candidate(m) for m in METHODS]
-        return [Candidate("min_max", margin=1.0)]
+        return [*[Candidate("min_max", margin=1.0)] * (len(self.batches) == 1), *map(Candidate, METHODS)]
 
     def best(self, settings: Sequence[Setting]) -> Setting:
-        """The one of least loss; the first, where that is good enough."""
+        """The one of least loss; the first, where that is good enough.
+
+        Of one batch the best of those that have a margin everywhere, unless another takes away much of its loss.
+        """
         first = settings[0]
-        return first if self.loss(first) <= GOOD else min(progress(settings, "settings"), key=self.loss)
+        if self.loss(first) <= GOOD:
+            return first
+        least = min(progress(settings, "settings"), key=self.loss)
+        cautious = [s for s in settings if all(c.margin for _, c in s.choices)] if len(self.batches) == 1 else []
+        wary = min(cautious, key=self.loss, default=least)
+        return wary if self.loss(least) > (1 - RECOVERS) * self.loss(wary) else least
 
     def loss(self, setting: Setting) -> float:
-        """The largest 1 - cosine of an output with f32 that a comparison found."""
+        """The largest 1 - cosine of an output with f32 that a comparison found; copies count for COPIES of theirs."""
         if setting not in self.losses:
-            self.losses[setting] = max(x for fold in self.folds for x in self._losses(setting, fold))
+            self.compared[setting] = {k: x for fold in self.folds
+                                      for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)}
+            count = len(self.batches)
+            self.losses[setting] = max((x * (COPIES if k >= count > 1 else 1)
+                                        for k, x in self.compared[setting].items()), default=0.0)
         return self.losses[setting]
+
+    def estimate(self, setting: Setting) -> Estimate:
+        """How much the setting loses, and how sure that is."""
+        self.loss(setting)
+        count, found = len(self.batches), self.compared[setting]
+        held_out = [x for k, x in found.items() if k < count and count > 1]
+        copies = [x for k, x in found.items() if k >= count]
+        return Estimate(tuple(held_out), max(copies, default=None), count, self.known(tuple(range(count))).plain.unseen)
 
     def _losses(self, setting: Setting, fold: Fold) -> list[float]:
         if setting.scheme.mode != "dynamic":
             return self._losses_of(self.chosen(setting, fold.seen), fold, setting.scheme)
         model = compile(self.made(setting))
-        return [self._distance(k, floats(model(self.batches[k]))) for k in fold.held_out]
+        return [self._distance(k, floats(model(self.data[k]))) for k in fold.held_out]
 
     def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme) -> list[float]:
-        outputs = self.outputs.runs(Chosen(self.batches, fold.held_out), chosen, scheme)
+        outputs = self.outputs.runs(Chosen(self.data, fold.held_out), chosen, scheme)
         return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
 
     def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
@@ -144,9 +176,7 @@ class Search:
 
     def local(self) -> Setting:
         """For each tensor the candidate that changes the products which take it least."""
-        ranges = self.ranges
-        if len(self.batches) > 1:
-            ranges += [Candidate("min_max", margin=m) for m in MARGINS]
+        ranges = dict.fromkeys([*self.ranges, *(Candidate("min_max", margin=m) for m in MARGINS)])
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
         for candidate in progress(tried, "ranges"):
@@ -161,7 +191,7 @@ class Search:
         """For each product, by name, noise over signal of its result if it alone is quantized."""
         sums: dict[str, float] = {}
         for fold in self.folds:
-            held_out = Chosen(self.batches, fold.held_out)
+            held_out = Chosen(self.data, fold.held_out)
             for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen), setting.scheme).items():
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
@@ -182,7 +212,8 @@ class Search:
 
     def widened_where_little(self, setting: Setting) -> Setting:
         """The setting with 16 bits for all factors of the products that are `little_work`."""
-        return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)])
+        return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)
+                               if name not in getattr(setting.scheme, part)])
 
     @lazy_property
     def little_work(self) -> list[str]:
@@ -196,7 +227,7 @@ class Search:
         work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in values[p])) for p in known], (-1, 2))
         shares = (work / work.sum(axis=0)).mean(axis=1)
         order = np.argsort(shares, kind="stable")
-        return [known[k].name for k in order[np.cumsum(shares[order]) <= LITTLE]]
+        return [known[k].name for k in order[np.cumsum(shares[order]) <= LITTLE] if known[k].name in self.products]
 
     def parts(self, name: str) -> list[str]:
         """Which factors of a product can have 16 bits: its activations, and its weights if it has any."""
@@ -234,7 +265,7 @@ class Search:
 
     def _loss_made(self, setting: Setting) -> float:
         model = compile(self.made(setting))
-        return max(self._distance(k, floats(model(self.batches[k]))) for k in self.wanted)
+        return max(self._distance(k, floats(model(self.data[k]))) for k in self.wanted)
 
     def made(self, setting: Setting) -> Graph:
         """The graph quantized by the statistics of all batches."""
@@ -293,7 +324,7 @@ class Known:
                 factors, statistics = self.factors[name], self.smoothed
             headroom = WIDE_HEADROOM if wide else min(MOST_HEADROOM, self.plain.unseen)**c.margin
             how = replace(scheme, method=c.method, headroom=headroom)
-            activations[k] = parameters(statistics[name], how, scheme.activations)
+            activations[k] = parameters(statistics[name], how, scheme.activations, name)
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
 
@@ -312,4 +343,4 @@ def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
         batches = list(checked_batches(batches, graph.inputs))
     if not len(batches):
         raise InputError("calibration needs at least one batch, got an empty iterable")
-    return batches
+    return halves(batches[0]) if len(batches) == 1 else batches

@@ -10,6 +10,7 @@ import graphq as gq
 from graphq.cli import main
 from graphq.dtypes import s8
 from graphq.quantization.data import load_data
+from graphq.quantization.products import prepared
 
 pytest.importorskip("onnx")
 BATCHES = perceptron()[1]
@@ -77,7 +78,7 @@ def test_quantize_and_compare(folder, capsys, options):
     assert main(["quantize", model, "--data", data, "--out", out, *options]) == 0
     text = capsys.readouterr()
     assert "q.onnx: 2." in text.out and " KiB, " in text.out and text.err == ""
-    searched = options in ([], ["--weight-bits", "7"])
+    searched = options in ([], ["--exclude", "y"], ["--weight-bits", "7"])
     assert ("settings tried" in text.out) == searched
     made = gq.load_onnx(out)
     largest = max(int(abs(n.output.data.astype(int)).max()) for n in made.nodes_of(["constant"])
@@ -123,3 +124,18 @@ def test_mistakes_are_one_line(folder, capsys, options, message):
     text = capsys.readouterr()
     assert text.out == "" and text.err.startswith("graphq: ") and text.err.count("\n") == 1 and message in text.err
     assert not (folder / "q.onnx").exists()
+
+
+def test_products_of_the_users_choice(folder, capsys):
+    model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "all.npz"))
+    options = ["--wide", "hid*", "--wide-weights", "op:Gemm", "--limits", "relu=0:25.5", "--json"]
+    hidden = next(n for n in prepared(gq.load_onnx(model)).nodes if n.op.name == "relu").output.name
+    options[5] = f"{hidden}=0:25.5"
+    assert main(["quantize", model, "--data", data, "--out", out, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["16 bits"]) == 1 and len(found["weights of 16 bits"]) == 2 and found["f32"] == []
+    assert found["estimate"]["batches"] == 3 and found["estimate"]["sure"] is False
+    scales = [n.attrs["scales"][0] for n in gq.load_onnx(out).nodes_of(["quantize"])]
+    assert any(s == pytest.approx(0.1) for s in scales)
+    with pytest.raises(SystemExit):
+        main(["quantize", model, "--data", data, "--out", out, "--limits", "relu=0"])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.quantization import Scheme
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.comparison import SHOWN, Comparison, TensorDifference
 
@@ -26,13 +27,29 @@ def test_costs_up_to_the_noise_are_in_no_order():
     assert exact.summary == "outputs: 1 - cosine 1.25e-01" and exact.known_cost(exact["t0"]) is None
 
 
+def test_advice_is_a_call_that_can_be_pasted():
+    found = comparison(0.05, 0.001, 0.02, -0.015, None)
+    found["t2"].op = "add"
+    call = found.advice.splitlines()[-1]
+    assert call == ('quantize(graph, batches, Scheme(method="automatic", exclude=[\'t2\'], wide=[\'t0\'], '
+                    'wide_weights=[\'t0\']))')
+    assert eval(call, {"quantize": lambda *a: a[2], "Scheme": Scheme, "graph": 0, "batches": 0}).wide == ("t0",)
+    assert "1 tensors exceed their ranges, 't0' by 25% of its elements" in found.advice
+    assert json.loads(found.json())["advice"] == found.advice and str(found).endswith(call)
+    assert comparison(0.005, -0.004).advice.endswith('quantize(graph, batches, Scheme(method="automatic"))')
+    assert "no product by itself costs much" in comparison(0.005, -0.004).advice
+    good = comparison(0.05)
+    good.loss = 0.001
+    assert good.advice == "outputs are near to f32 (1 - cosine at most 0.002): there is nothing to do"
+
+
 def test_the_table_and_json():
     found = comparison(*[0.001] * (SHOWN + 2))
     lines = str(found).splitlines()
-    assert len(lines) == 3 + SHOWN and lines[-1] == "... 2 more, as JSON or on a page"
+    assert lines[2 + SHOWN] == "... 2 more, as JSON or on a page" and lines[3 + SHOWN:] == found.advice.splitlines()
     assert lines[1].split() == ["cost", "SQNR", "dB", "cosine", "largest", "saturated", "tensor"]
     assert lines[2].split() == ["1.0e-03", "30.0", "0.900000", "0.5", "25.000%", "t0", "(matmul)"]
-    assert len(str(comparison(*[0.001] * SHOWN)).splitlines()) == 2 + SHOWN
+    assert len(str(comparison(*[0.001] * SHOWN)).splitlines()) == 2 + SHOWN + len(found.advice.splitlines())
     found["t3"].sqnr = np.inf
     rows = json.loads(found.json())
     assert rows["loss"] == 0.125 and rows["noise"] == 0 and rows["tensors"][3]["sqnr"] is None

@@ -107,9 +107,9 @@ def test_more_factors_are_added_to_those_that_are_wide(plain):
 
 
 def test_folds():
-    assert folds(1) == [((0,), (0,))] and folds(2) == [((0,), (1,)), ((1,), (0,))]
-    assert folds(3) == [((0, 1), (2,)), ((0, 2), (1,)), ((1, 2), (0,))]
-    assert folds(5) == [((0, 1, 2, 3), (4,)), ((1, 2, 3, 4), (0,))]
+    assert folds(1) == [((0,), (0, 1))] and folds(2) == [((0,), (1, 3)), ((1,), (0, 2))]
+    assert folds(3) == [((0, 1), (2, 5)), ((0, 2), (1, 4)), ((1, 2), (0, 3))]
+    assert folds(5) == [((0, 1, 2, 3), (4, 9)), ((1, 2, 3, 4), (0, 5))]
     first, last = folds(9)
     assert first == (tuple(range(7)), (7, 8)) and last == (tuple(range(2, 9)), (0, 1))
     assert _few(tuple(range(8))) == tuple(range(8)) and _few(tuple(range(10, 110))) == (10, 24, 38, 52, 66, 80, 94, 109)

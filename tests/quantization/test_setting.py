@@ -32,7 +32,7 @@ def test_schemes_at_their_limits():
     assert Scheme(percentile=100, headroom=10, block=1).block == 1 and Scheme(headroom=0.1).headroom == 0.1
     assert Scheme().activations is u8 and Scheme(activations="u16").activations is u16
     assert Scheme(mode="weight_only", weight_bits=4, rounding="gptq").rounding == "gptq"
-    assert Scheme(wide=["y"], wide_weights=["z"], activations="s8").wide == ["y"]
+    assert Scheme(wide=["y"], wide_weights=["z"], activations="s8").wide == ("y",)
     assert [Scheme(weight_bits=7, mode=m).weight_bits for m in ("static", "dynamic")] == [7, 7]
 
 

@@ -1,0 +1,78 @@
+"""How users choose products: by name, by a pattern, by operation, or as the part of a graph between two names.
+
+- "encoder/fc1" is the product whose result, or whose node in an ONNX file, has this name
+- "encoder/*" are those whose names fit, `*` standing for any letters
+- "op:Conv" are those of an operation, by graphq's or ONNX's name for it
+- "a..b" are those on a way from value a to value b, these included
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+
+from graphq.errors import GraphError
+from graphq.ir import Graph, Value
+from graphq.ir.node import ONNX_NAME
+from graphq.quantization.products import PRODUCTS, products, values_by_name
+from graphq.quantization.scheme import Scheme
+
+OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": "matmul"} | {p: p for p in PRODUCTS}
+"""graphq's operations by the names that users know them by, in small letters."""
+
+
+def resolved(graph: Graph, scheme: Scheme) -> Scheme:
+    """The scheme with the names of a prepared graph's products in place of what chooses them.
+
+    Raises GraphError for what chooses none, and for limits of what no tensor is named.
+    """
+    values = values_by_name(graph)
+    for name, _ in dict(scheme.limits).items():
+        if name not in values:
+            raise GraphError(f"scheme: limits are for '{name}', which no tensor of graph '{graph.name}' is named")
+    return replace(scheme, exclude=selected(graph, scheme.exclude), wide=selected(graph, scheme.wide),
+                   wide_weights=selected(graph, scheme.wide_weights))
+
+
+def selected(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
+    """The names of the products that are chosen, each once; raises GraphError for a text that chooses none."""
+    return tuple(dict.fromkeys(name for text in wanted for name in _selected(graph, text)))
+
+
+def _selected(graph: Graph, text: str) -> list[str]:
+    found = {p.name: p.node for p in products(graph)}
+    if text in found:
+        return [text]
+    first, dots, last = text.partition("..")
+    if text.startswith("op:"):
+        op = OPERATIONS.get(text[3:].replace("_", "").lower(), text[3:].lower())
+        names = [n for n, node in found.items() if node.op.name == op]
+    elif dots:
+        between = _between(graph, first, last)
+        names = [n for n, node in found.items() if node.output in between]
+    else:
+        pattern = re.compile(".*".join(map(re.escape, text.split("*"))))
+        names = [n for n, node in found.items() if "*" in text and pattern.fullmatch(n)
+                 or pattern.fullmatch(node.meta.get(ONNX_NAME, ""))]
+    if not names:
+        raise GraphError(f"scheme: no matmul or convolution is named {text!r}; there are {', '.join(found)}")
+    return names
+
+
+def _between(graph: Graph, first: str, last: str) -> set[Value]:
+    """The values on ways from one value to another, both included."""
+    values = values_by_name(graph)
+    for name in (first, last):
+        if name not in values:
+            raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value named '{name}'")
+    after = {values[first]}
+    for node in graph.nodes:
+        if any(x in after for x in node.operands):
+            after.update(node.outputs)
+    found, waiting = set[Value](), [values[last]]
+    while waiting:
+        x = waiting.pop()
+        if x in after and x not in found:
+            found.add(x)
+            waiting += [] if x.node is None or x is values[first] else list(x.node.operands)
+    return found if values[first] in found else set()

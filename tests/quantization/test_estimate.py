@@ -1,0 +1,72 @@
+"""How sure an estimate is: by hand, of alike batches, of one, and of many; changed copies and rows held out."""
+import numpy as np
+import pytest
+from float_networks import convolutional, perceptron
+
+import graphq as gq
+from graphq.quantization import automatic
+from graphq.quantization.changed import Extended, changed, halves
+from graphq.quantization.estimate import Estimate
+from graphq.quantization.search import Search
+from graphq.quantization.setting import Candidate
+
+
+@pytest.mark.parametrize("losses, changed, batches, exceeded, enough, words", [
+    ((1e-3, 2e-3), None, 16, 1.01, 16, "1.0e-03 to 2.0e-03 on 2 held out\nsure: 16 batches are enough"),
+    ((1e-3, 2e-3), 3e-3, 4, 1.2, 16, "exceed the ranges by 20 %; 16 would do"),
+    ((1e-5,) * 4, 1e-2, 4, 1.0, 8, "they are alike; 8 would do"),
+    ((1e-5,) * 4, 9e-5, 4, 1.0, 4, "sure: 4 batches are enough"),
+    ((), 1e-3, 1, 1.25, 5, "not sure of 1 batch: new data may exceed the ranges by 25 %, they are few; 5 would do"),
+    ((1e-3,) * 2, 1e-3, 2, 1.0, 4, "they are few; 4 would do"), ((1e-3,), None, 100, 3.0, 100, "sure: 100"),
+    ((1e-3,), None, 20, 3.0, 64, "64 would do")])
+def test_how_many_batches_would_do(losses, changed, batches, exceeded, enough, words):
+    found = Estimate(losses, changed, batches, exceeded)
+    assert found.enough == enough and found.sure == (enough == batches) and words in str(found)
+    assert found.json()["enough"] == enough and found.json()["losses"] == list(losses)
+
+
+def test_changed_copies_exceed_what_was_seen():
+    x, rng = np.random.default_rng(0).standard_normal((4, 50)).astype(np.float32), np.random.default_rng(1)
+    y = changed(x, rng)
+    assert y.dtype == np.float32 and y.std() == pytest.approx(1.25 * x.std(), rel=0.02) and np.corrcoef(
+        x.ravel(), y.ravel())[0, 1] > 0.99
+    assert changed(np.arange(3), rng).tolist() == [0, 1, 2] and changed(x[:0], rng).shape == (0, 50)
+    data = Extended([{"x": x, "k": np.arange(3)}, {"x": -x, "k": np.arange(3)}])
+    assert np.array_equal(data[1]["x"], -x) and np.array_equal(data[3]["k"], np.arange(3))
+    np.testing.assert_array_equal(data[2]["x"], data[2]["x"])
+    assert float(np.vdot(data[2]["x"], x)) > 0 > float(np.vdot(data[3]["x"], x))
+
+
+def test_rows_of_one_batch_are_held_out():
+    x = np.arange(10).reshape(5, 2)
+    even, odd = halves({"x": x, "y": x[:, 0]})
+    assert even["x"][:, 0].tolist() == [0, 4, 0, 4, 0] and odd["y"].tolist() == [2, 6, 2, 6, 2]
+    assert len(halves({"x": x, "y": x[:2]})) == len(halves({"x": x[:1]})) == len(halves({"x": np.float32(1)})) == 1
+
+
+def test_plain_methods_are_always_tried():
+    for graph, batches in (convolutional(), perceptron()):
+        for count in (1, 3):
+            work = Search(graph, batches[:count])
+            assert {Candidate("min_max"), Candidate("percentile"), Candidate("mse")} <= set(work.ranges)
+
+
+def test_alike_batches_are_not_trusted():
+    """All batches but the unseen one are nearly the same: what they lose says nothing of it, and the result says so."""
+    graph, batches = convolutional(spread=1.5)
+    noise = np.random.default_rng(0)
+    alike = [{"x": batches[0]["x"] + noise.normal(0, 1e-3, (1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+    found = automatic(graph, alike)
+    assert not found.estimate.sure and found.estimate.enough == 8 and "not sure" in str(found)
+    assert found.graph.meta["quantization"]["estimate"]["sure"] is False
+    assert found.losses[found.setting] == found.estimate.changed / 4 > max(found.estimate.losses)
+
+
+def test_many_batches_need_no_copies():
+    graph, _ = perceptron()
+    rng = np.random.default_rng(0)
+    batches = [{"x": np.clip(rng.standard_normal((400, 16)), -2, 2).astype(np.float32)} for _ in range(12)]
+    found = automatic(graph, batches)
+    assert found.estimate.changed is None and found.estimate.batches == 12 and len(found.estimate.losses) == 6
+    assert found.estimate.sure and "sure: 12 batches are enough" in str(found)
+    assert gq.compile(found.graph)(batches[0]).shape == (400, 4)

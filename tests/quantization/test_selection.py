@@ -1,0 +1,85 @@
+"""How products are chosen, and the automatic setting with the user's choices; ranges that the user gives."""
+import numpy as np
+import pytest
+from float_networks import attention, convolutional, perceptron
+
+import graphq as gq
+from graphq.quantization import Scheme, automatic, calibrate, quantize
+from graphq.quantization.products import prepared
+from graphq.quantization.selection import selected
+
+
+@pytest.mark.parametrize("wanted, names", [
+    (["point"], ["point"]), (["p*"], ["point"]), (["*i*t*", "depthwise"], ["point", "depthwise"]),
+    (["op:Conv"], ["convolution", "depthwise", "point"]), (["op:convolution"], ["convolution", "depthwise", "point"]),
+    (["op:MatMul"], ["classifier"]), (["op:Gemm", "op:matmul"], ["classifier"]),
+    (["depthwise..classifier"], ["depthwise", "point", "classifier"]), (["x..relu"], ["convolution", "depthwise"]),
+    (["point..point"], ["point"]), ([], [])])
+def test_products_are_chosen(wanted, names):
+    assert list(selected(prepared(convolutional()[0]), wanted)) == names
+
+
+def test_products_are_chosen_by_names_of_onnx_nodes(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    g = gq.Graph()
+    y = g.input("x", dtype="f32", shape=(4, 4))
+    for _ in range(2):
+        y = g.relu(g.matmul(y, np.eye(4, dtype=np.float32)))
+    g.output(y, name="y")
+    gq.save_onnx(g, tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    for k, node in enumerate(n for n in model.graph.node if n.op_type in ("MatMul", "Gemm")):
+        node.name = f"block/dense{k}"
+    onnx.save(model, tmp_path / "named.onnx")
+    graph = prepared(gq.load_onnx(tmp_path / "named.onnx"))
+    first, last = selected(graph, ["op:matmul"])
+    assert selected(graph, ["block/dense0"]) == (first,) and selected(graph, ["block/*1"]) == (last,)
+    assert selected(graph, ["block/*"]) == (first, last)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("other*", "no matmul or convolution is named 'other[*]'; there are convolution"), ("op:LSTM", "named 'op:LSTM'"),
+    ("x..nothing", "has no value named 'nothing'"), ("point..depthwise", "named 'point..depthwise'")])
+def test_what_chooses_nothing_is_refused(text, message):
+    with pytest.raises(gq.GraphError, match=message):
+        quantize(convolutional()[0], convolutional()[1], Scheme(exclude=[text]))
+
+
+def test_attention_between_two_names():
+    graph = prepared(attention()[0])
+    assert selected(graph, ["scores..mixed"]) == ("scores", "mixed")
+    assert set(selected(graph, ["normalised..mixed"])) == {"q", "k", "v", "scores", "mixed"}
+
+
+def test_the_automatic_setting_keeps_the_users_choices():
+    graph, batches = convolutional(spread=1.5)
+    found = automatic(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
+    assert found.setting.scheme.exclude == ("convolution",) and len(found.setting.scheme.wide) >= 1
+    assert all(s.scheme.exclude == ("convolution",) and "classifier" in s.scheme.wide for s in found.losses)
+    (node,) = [n for n in found.graph.nodes if n.output.name == "convolution"]
+    assert node.inputs[0] is found.graph.inputs[0]
+    same = quantize(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
+    assert same.meta["quantization"]["f32"] == ["convolution"]
+    np.testing.assert_array_equal(gq.compile(same)(batches[0]), gq.compile(found.graph)(batches[0]))
+
+
+def test_limits_are_the_range_of_a_tensor():
+    graph, batches = perceptron()
+    for scheme in (Scheme(limits={"relu": (0, 25.5)}), Scheme(method="automatic", limits={"relu": (0, 25.5)})):
+        made = quantize(graph, batches, scheme)
+        (scale,) = [n.attrs["scales"][0] for n in made.nodes_of(["quantize"]) if n.inputs[0].node is not None]
+        assert scale == pytest.approx(0.1)
+
+
+def test_what_the_automatic_method_needs():
+    graph, batches = perceptron()
+    with pytest.raises(gq.GraphError, match="method 'automatic' needs batches"):
+        quantize(graph, calibrate(graph, batches), Scheme(method="automatic"))
+    with pytest.raises(gq.GraphError, match="needs mode 'static'"):
+        Scheme(method="automatic", mode="dynamic")
+    with pytest.raises(gq.GraphError, match="method must be 'automatic', got 'mse'"):
+        automatic(graph, batches, Scheme())
+    with pytest.raises(gq.GraphError, match="limits are for 'other', which no tensor"):
+        quantize(graph, batches, Scheme(limits={"other": (0, 1)}))
+    with pytest.raises(gq.GraphError, match="limits of 'x' must be finite, the first below the second, got 1 and 1"):
+        Scheme(limits={"x": (1, 1)})
