@@ -47,3 +47,9 @@ def test_u4_is_not_numpys_four_byte_integer():
 def test_unknown_dtype(bad):
     with pytest.raises(GraphError, match="unknown dtype .*; graphq has f32, bf16"):
         as_dtype(bad)
+
+
+@pytest.mark.parametrize("bad, name", [("f96", "'f96'"), (np.dtype("complex64"), "complex64"), (None, "None")])
+def test_an_unknown_dtype_is_named_as_it_is_written(bad, name):
+    with pytest.raises(GraphError, match=f"unknown dtype {name}; graphq has f32"):
+        as_dtype(bad)
