@@ -19,8 +19,8 @@ from graphq.kernels.jit.x86 import (
 )
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
-from graphq.kernels.operands.tile_frame import Frame, clamped, locate, locate_windows, read_columns, tail_group
-from graphq.kernels.pixels.blocks import over_channels, tap_locator
+from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
+from graphq.kernels.pixels.blocks import over_channels
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
@@ -154,35 +154,6 @@ def covering(lanes, widest):
 
     def block(args, index):
         cover(load_s64(args), load_s64(args + 8))
-
-    return Functions(block=block)
-
-
-def locating(ko, ki):
-    """A block that stores the addresses of the taps of an output pixel; of any window where ko is 0."""
-    tap = tap_locator(ko, ki)
-
-    def block(args, index):
-        tap(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24), 0, load_s64(args + 32),
-            load_s64(args + 40))
-
-    return Functions(block=block)
-
-
-def locating_windows():
-    """A block that fills in the words of a tile's rows: its argument block has the arguments of `locate_windows`."""
-    def block(args, index):
-        locate_windows(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24),
-                       load_s64(args + 32), load_s64(args + 40), load_s64(args + 48))
-
-    return Functions(block=block)
-
-
-def locating_activations():
-    """A block that fills in where a tile finds its activations: its argument block has the arguments of `locate`."""
-    def block(args, index):
-        locate(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24), load_s64(args + 32),
-               load_s64(args + 40), load_s64(args + 48), load_s64(args + 56), load_s64(args + 64))
 
     return Functions(block=block)
 

@@ -83,3 +83,12 @@ def test_formulas_and_options(model):
 
 def test_rows_that_mix():
     assert gq.compile(gq.parse("graph(x: f32[4,6]) {\n %0 = softmax(x, axis=0)\n return %0\n}"), threads=1).rows_mix
+
+
+def test_constants_are_pickled_out_of_band(model):
+    buffers = []
+    data = pickle.dumps(model, protocol=5, buffer_callback=buffers.append)
+    constants = [n.attrs["value"] for n in model.source.nodes_of(["constant"])]
+    assert sum(b.raw().nbytes for b in buffers) == sum(x.nbytes for x in constants)
+    again, before = pickle.loads(data, buffers=buffers)(X, R), model(X, R)
+    assert all(np.array_equal(again[name], before[name]) for name in ("q", "sums"))

@@ -1,8 +1,8 @@
-"""Importers: operators against formulas written here in NumPy, and the nodes that break an operator's rule."""
+"""Importers: operators against formulas written here in NumPy."""
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from one_onnx_node import ML, run
 
 import graphq as gq
 from graphq.errors import GraphError
@@ -10,25 +10,6 @@ from graphq.errors import GraphError
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((2, 12, 4, 6)).astype(np.float32)
 WHOLE = RNG.integers(-50, 50, (2, 3, 4, 5)).astype(np.int32)
-ML = "ai.onnx.ml"
-
-
-def run(op, *inputs, opset, outputs=1, domain="", native=True, open_inputs=(), **attrs):
-    """The results of one node; the first input is given when it runs, others are initializers, None is left out."""
-    names = ["" if x is None else f"i{k}" for k, x in enumerate(inputs)]
-    outs = [f"o{k}" for k in range(outputs)] if isinstance(outputs, int) else outputs
-    given = {names[k]: np.asarray(inputs[k]) for k in (0, *open_inputs)}
-    graph = helper.make_graph(
-        [helper.make_node(op, names, outs, domain=domain, **attrs)], "g",
-        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in given.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outs if name],
-        [numpy_helper.from_array(np.asarray(x), n) for n, x in zip(names, inputs, strict=True)
-         if x is not None and n not in given])
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(ML, 1), helper.make_opsetid("com.microsoft", 1)]
-    g = gq.load_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=8))
-    assert not native or not any(n.op.name == "onnx_node" for n in g.nodes), "ONNX's reference would run it"
-    got = gq.reference(g, given)
-    return got if outputs == 1 else [got[name] for name in outs if name]
 
 
 def blocks(x, b, crd):
@@ -243,163 +224,6 @@ def test_means_of_integers_with_zero_points_left_out(zps):
     assert got.dtype == np.uint8 and abs(got - np.clip(mean, 0, 255)).max() <= 0.5
 
 
-REFUSED = [  # the version, the graph, what is said
-    (8, "(float[2,3,4] x) => (float[2,3,4] y) { y = Scan <num_scan_inputs = 1, body = b (float[4] i) => (float[4] o) "
-        "{ o = Neg(i) }> ('', x) }", "Scan 'y': a Scan of batches, as it was before version 9"),
-    *((9, f"(float[3,4] x) => (float[3,4] y) {{ y = Scan <num_scan_inputs = {count}, "
-          "body = b (float[4] i) => (float[4] o) { o = Neg(i) }> (x) }", message)
-      for count, message in ((2, r"num_scan_inputs must be in \[0, 1\], the operands, got 2"),
-                             (-1, "num_scan_inputs must be in"))),
-    (9, "(float[3,4] x) => (float[3,4] y) { y = Scan <num_scan_inputs = 1, "
-        "body = b (float[4] i, float[4] j) => (float[4] o) { o = Add(i, j) }> (x) }",
-     "the graph 'b' takes 2 values, got 1"),
-    (17, "(float[1,2,7] x, float[3,2,3] w) => (float[1,3,n] y) { y = Conv <auto_pad = \"SAME\"> (x, w) }",
-     "Conv 'y': auto_pad must be one of NOTSET, .* got 'SAME'"),
-    (17, "(float[1,2,7] x, float[3,2,3] w) => (float[1,3,n] y) { y = Conv <pads = [1]> (x, w) }",
-     r"Conv 'y': pads must be 2 numbers, got \[1\]"),
-    *((17, f"(double[1,2,7] x, double[2,3,3] w) => (double[1,3,n] y) {{ y = ConvTranspose <{attribute}> (x, w) }}",
-       "a ConvTranspose of f64, .* takes strides, pads and dilations alone")
-      for attribute in ("output_shape = [14]", "output_padding = [0]", 'auto_pad = "SAME_UPPER"')),
-    (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ij->ik\"> (x) }",
-     "equation 'ij->ik' has names in its result that no operand has"),
-    (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ijk->i\"> (x) }", "'ijk' does not fit rank 2"),
-    (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"i->i\"> (x) }", "'i' does not fit rank 2"),
-    (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ij,jk->i\"> (x) }", "is of 2 operands, got 1"),
-    (18, "(float[4] x) => (float[2] y, float[2] z) { y, z = Split <num_outputs = 3> (x) }",
-     "num_outputs must be the number of outputs, 2, got 3"),
-    *((13, f"(float[4] x) => (float[a] y, float[b] z) <int64[{len(s)}] s = {{{', '.join(map(str, s))}}}> "
-           "{ y, z = Split(x, s) }", r"sizes \[.*\] do not split 4 elements into 2 outputs")
-      for s in ((1, 2), (5, -1), (1, 1, 2), (4,))),
-    (17, "(float[4] x) => (float[n] y) <int64[1] s = {-4}> { y = Expand(x, s) }", "must have no negative dimensions"),
-    (17, "(float[4] x) => (float[n] y) <int64[1] s = {-4}> { y = Pad(x, s) }", r"pads must be 2 numbers, got \[-4\]"),
-    (9, "(float[2,3,4,5] x) => (float[2,3,4,5] y, float[3] m, float[3] v, float[3] a, float[3] b) "
-        "<float[3] w = {1, 2, 3}> { y, m, v, a, b = BatchNormalization(x, w, w, w, w) }",
-     "training in version 9 of f32 is not supported"),
-    (17, "(double[2,3,4,5] x) => (double[2,3,4,5] y) { y = LRN <size = 3> (x) }", r"f64\[2,3,4,5\] is not of f32"),
-    (17, "(double[1,1,4] x) => (double[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [2]> (x) }",
-     r"places of maxima of f64\[1,1,4\] are not supported"),
-    (17, "(float[1,1,2000] x) => (float[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [1025]> (x) }",
-     r"one by one, of at most 1024, got windows \[1025\]"),
-    (17, "(bool[1,1,4] x) => (bool[1,1,8] y) <float[3] s = {1, 1, 2}> { y = Resize(x, '', s) }",
-     "booleans are not resized"),
-    (17, "(double[1,1,4] x) => (double[1,1,1] y) { y = GlobalLpPool <p = 3> (x) }", "a norm of p 3 takes f32, bf16"),
-    (17, "(float[1,1,0] x) => (float[1,1,1] y) { y = GlobalMaxPool(x) }", "an image without pixels has no"),
-    (17, "(float[4] x) => (int8[4] y) <float[4] s = {1, 1, 1, 1}> { y = com.microsoft.QuantizeLinear(x, s) }",
-     "without an axis the scale must be one number"),
-    (21, "(float[4] x) => (int8[4] y) <float s = {1}, uint8 z = {3}> "
-         "{ y = QuantizeLinear <output_dtype = 3> (x, s, z) }",
-     "output_dtype s8 and a zero point of u8 contradict each other"),
-    (14, "(double[3,1,2] x, double[1,1,2] w, double[1,1,1] r) => (double[3,1,1,1] y) "
-         "{ y = RNN <hidden_size = 1> (x, w, r) }", "a recurrence of f64 is not supported"),
-    *((14, f"(float[3,1,2] x, float[1,1,2] w, float[1,1,1] r) => (float[3,1,1,1] y) "
-           f"{{ y = RNN <hidden_size = 1, {attribute}> (x, w, r) }}", message)
-      for attribute, message in (("clip = 2.0", "clip is not supported"),
-                                 ('activations = ["Relu"]', "activations must be Tanh, got Relu"))),
-    (17, "(float[4] x) => (float[4] y) { y = com.microsoft.Nope(x) }",
-     "operator Nope of domain com.microsoft is not supported"),
-    *((18, f"(int32[4] x) => (int32[1] y) {{ y = {op}(x) }}", r"a logarithm of sums takes floats, got s32\[4\]")
-      for op in ("ReduceLogSum", "ReduceLogSumExp")),
-    *((17, f"(float[2,3] x) => (float[n,m] y) {{ y = Flatten <axis = {axis}> (x) }}",
-       rf"axis must be in \[-r, r\] with r = 2, got {axis}") for axis in (3, -3)),
-    *((17, f"(float[2,3] x) => (float[n] y) <int64[2] a = {{1, {k}}}> {{ y = Unsqueeze(x, a) }}",
-       r"axes must be different ones, got \[1, ") for k in (1, -3)),
-    (17, "(float[2,1] x) => (float[n] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
-     r"dimensions at axes \[0\] of f32\[2,1\] must be 1"),
-    (17, "(double[1,9] x) => (double[1,n,m,2] y) <int64 s = {2}, int64 l = {4}> { y = STFT(x, s, '', l) }",
-     r"the signal must be f32, got f64\[1,9\]"),
-    (17, "(float[1,9] x) => (float[1,n,m,2] y) <int64 s = {2}, float[3] w = {1, 1, 1}, int64 l = {4}> "
-         "{ y = STFT(x, s, w, l) }", r"the window must have the frame's length 4, got \[3\]"),
-    (17, "(float[1,1,4,4] x, float[1,5] r) => (float[1,1,2,2] y) { y = MaxRoiPool <pooled_shape = [2, 2]> (x, r) }",
-     "MaxRoiPool is not supported"),
-    (17, "(float[2,3] x) => (float[n,m] y) { y = Unique <axis = 1, sorted = 0> (x) }",
-     r"the order of elements along axis 1 of f32\[2,3\], sorted 0, is not supported"),
-    (17, "(float[2,1] x) => (int64[2] y, float[2,2] z) { y, z = ai.onnx.ml.LinearClassifier <classlabels_ints = [0, 1],"
-         " coefficients = [1.0], intercepts = [0.5]> (x) }", "one row of coefficients for two labels"),
-    (17, "(int64[2,1] x) => (float[2,1] y) { y = ai.onnx.ml.SVMRegressor <coefficients = [1.0]> (x) }",
-     "support vector machines of integers or with probabilities"),
-    (17, "(float[2,1] x) => (int64[2] y, float[2,2] z) { y, z = ai.onnx.ml.SVMClassifier <classlabels_ints = [0, 1], "
-         "prob_a = [1.0]> (x) }", "support vector machines of integers or with probabilities"),
-]
-
-
-@pytest.mark.parametrize("opset, text, message", REFUSED, ids=range(len(REFUSED)))
-def test_nodes_that_break_a_rule(opset, text, message):
-    text = text.replace("''", "")
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml": 1, '
-                                    f'"com.microsoft": 1]>\nnet {text}')
-    with pytest.raises(GraphError, match=message):
-        gq.load_onnx(model)
-
-
-@pytest.mark.parametrize("attribute, value, message", [
-    ("post_transform", "LOGISTIC", "transforms, and a"),
-    ("aggregate_function", "MAX", "a minimum or maximum of several targets")])
-def test_trees_that_are_refused(attribute, value, message):
-    attrs = {"n_targets": 2, "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
-             "nodes_values": [0.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
-             "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 1],
-             "target_weights": [2.0, 3.0]}
-    x = np.float32([[0.4], [0.6]])
-    np.testing.assert_array_equal(run("TreeEnsembleRegressor", x, opset=17, domain=ML, **attrs), [[2, 0], [0, 3]])
-    with pytest.raises(GraphError, match=message):
-        run("TreeEnsembleRegressor", x, opset=17, domain=ML, **{**attrs, attribute: value})
-
-
-def test_constants_of_one_value_elsewhere():
-    """`sparse_value`: elements by flat places, or by tuples of indices."""
-    for indices in (np.int64([1, 5]), np.int64([[0, 1], [1, 2]])):
-        sparse = helper.make_sparse_tensor(numpy_helper.from_array(np.float32([2, 3])),
-                                           numpy_helper.from_array(indices), [2, 3])
-        graph = helper.make_graph([helper.make_node("Constant", [], ["c"], sparse_value=sparse),
-                                   helper.make_node("Add", ["x", "c"], ["y"])], "g",
-                                  [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
-                                  [helper.make_empty_tensor_value_info("y")])
-        g = gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-        np.testing.assert_array_equal(gq.reference(g, x=np.ones((2, 3), np.float32)), [[1, 3, 1], [1, 1, 4]])
-
-
-@pytest.mark.parametrize("what, attrs", [
-    ("of one class", {"classlabels_int64s": [5]}), ("transformed otherwise", {"post_transform": "PROBIT"}),
-    ("of three classes with scores of one", {"classlabels_int64s": [5, 6, 7]}),
-    ("with the scores of the second class", {"class_ids": [1, 1]})])
-def test_classes_that_graphq_has_no_trees_of(what, attrs):
-    """ONNX's reference runs them."""
-    usual = {"nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
-             "nodes_values": [0.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
-             "nodes_falsenodeids": [2, 0, 0], "class_treeids": [0, 0], "class_nodeids": [1, 2], "class_ids": [0, 0],
-             "class_weights": [-0.25, 0.75], "classlabels_int64s": [5, 6], "post_transform": "NONE"}
-
-    def loaded(more):
-        node = helper.make_node("TreeEnsembleClassifier", ["x"], ["y", "z"], domain=ML, **{**usual, **more})
-        graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 1])],
-                                  [helper.make_empty_tensor_value_info(n) for n in "yz"])
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 1)]
-        return {n.op.name for n in gq.load_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=8)).nodes}
-
-    assert "trees" in loaded({}) and "onnx_node" not in loaded({})
-    assert "trees" not in loaded(attrs) and "onnx_node" in loaded(attrs)
-
-
-def test_cubic_sizes_are_not_linear():
-    x, scales = X[:, :1], np.float32([1, 1, 2, 2])
-    cubic = run("Resize", x, None, scales, opset=13, native=False, mode="cubic")
-    linear = run("Resize", x, None, scales, opset=13, mode="linear")
-    assert cubic.shape == linear.shape == (2, 1, 8, 12) and abs(cubic - linear).max() > 0.01
-
-
-def test_a_shape_of_no_elements():
-    assert run("Expand", np.ones((3, 1), np.float32), np.int64([0]), opset=13).shape == (3, 0)
-
-
-@pytest.mark.parametrize("op, more", [("Conv", ", w"), ("ConvTranspose", ", w"), ("MaxPool <kernel_shape = [2]>", ""),
-                                      ("GlobalAveragePool", "")])
-def test_windows_over_an_unknown_rank(op, more):
-    """Until shapes are known they are nodes of ONNX's reference."""
-    text = f"net (float[n] s, int64[k] d, float[3,3,2] w) => (float[a] y) {{ x = Reshape(s, d) y = {op}(x{more}) }}"
-    g = gq.load_onnx(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'))
-    assert [n.op.name for n in g.nodes] == ["onnx_node", "onnx_node"]
-
-
 @pytest.mark.parametrize("op", ["QLinearMatMul", "QLinearConv"])
 @pytest.mark.parametrize("zp", [0, 3])
 def test_integer_sums_are_scaled_once(op, zp):
@@ -508,67 +332,6 @@ def test_equations(equation):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def normalised(x, axes, epsilon=1e-5):
-    wide = x.astype(np.float64)
-    return (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + epsilon)
-
-
-@pytest.mark.parametrize("axis, scale, bias", [
-    (-1, (6,), (6,)), (1, (12, 4, 6), None), (2, (4, 6), (4, 6)), (-2, (4, 1), (6,)), (1, (12, 1, 1), (1,)), (-1,
-    (1,), None)])
-def test_layers_are_normalised_from_an_axis(axis, scale, bias):
-    """Scale and bias broadcast into the dimensions from the axis on."""
-    gamma, beta = (None if s is None else RNG.standard_normal(s).astype(np.float32) for s in (scale, bias))
-    want = normalised(X, tuple(range(axis % 4, 4)), 0.01) * gamma + (0 if beta is None else beta)
-    inputs = [X, gamma] if beta is None else [X, gamma, beta]
-    got = run("LayerNormalization", *inputs, opset=17, axis=axis, epsilon=0.01)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("axis, scale", [(-1, (6,)), (2, (4, 6)), (1, (12, 1, 1)), (-2, (4, 1))])
-def test_root_mean_squares(axis, scale):
-    gamma, axes = RNG.standard_normal(scale).astype(np.float32), tuple(range(axis % 4, 4))
-    mean = np.sqrt((X.astype(np.float64)**2).mean(axes, keepdims=True) + 0.01)
-    got = run("RMSNormalization", X, gamma, opset=23, axis=axis, epsilon=0.01)
-    np.testing.assert_allclose(got, X / mean * gamma, rtol=1e-4, atol=1e-5)
-    y, inverse = run("SimplifiedLayerNormalization", X, gamma, opset=17, domain="com.microsoft", outputs=2, axis=axis,
-                     epsilon=0.01)
-    np.testing.assert_allclose(y, X / mean * gamma, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(inverse, 1 / mean, rtol=1e-4)
-
-
-def test_groups_and_instances():
-    gamma, beta = (RNG.standard_normal(12).astype(np.float32)[:, None, None] for _ in range(2))
-    groups = normalised(X.reshape(2, 3, 4, 4, 6), (2, 3, 4), 0.01).reshape(X.shape) * gamma + beta
-    got = run("GroupNormalization", X, gamma.ravel(), beta.ravel(), opset=21, num_groups=3, epsilon=0.01)
-    np.testing.assert_allclose(got, groups, rtol=1e-4, atol=1e-5)
-    got = run("InstanceNormalization", X, gamma.ravel(), beta.ravel(), opset=6)
-    np.testing.assert_allclose(got, normalised(X, (2, 3)) * gamma + beta, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("attrs", [{"size": 3}, {"size": 4, "alpha": 0.5, "beta": 0.3, "bias": 2.0}])
-def test_responses_are_normalised_across_channels(attrs):
-    size, alpha, beta, bias = (attrs.get(n, d) for n, d in (("size", 0), ("alpha", 1e-4), ("beta", 0.75),
-    ("bias", 1.0)))
-    total = np.zeros(X.shape)
-    for k in range(12):
-        part = X[:, max(0, k - (size - 1) // 2):k + size // 2 + 1].astype(np.float64)
-        total[:, k] = (part**2).sum(1)
-    np.testing.assert_allclose(run("LRN", X, opset=13, **attrs), X / (bias + alpha / size * total)**beta, rtol=1e-5)
-
-
-@pytest.mark.parametrize("opset", [7, 9, 15])
-def test_batches_are_normalised_by_what_is_known(opset):
-    scale, shift, mean = (RNG.standard_normal(12).astype(np.float32)[:, None, None] for _ in range(3))
-    variance = RNG.uniform(0.5, 2, (12, 1, 1)).astype(np.float32)
-    for dtype in (np.float32, np.float64) if opset < 15 else (np.float32,):
-        inputs = [x.astype(dtype) for x in (X, *(v.ravel() for v in (scale, shift, mean, variance)))]
-        got = run("BatchNormalization", *inputs, opset=opset, native=False, epsilon=0.01)
-        want = (X - mean) / np.sqrt(variance + 0.01) * scale + shift
-        assert got.dtype == dtype
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("axis", [0, 1, 3, -1])
 def test_the_greatest_was_of_a_matrix(axis):
     rows = X.reshape(int(np.prod(X.shape[:axis % 4])), -1)
@@ -615,13 +378,3 @@ def test_statistics_of_sums_are_not_given(k):
     with pytest.raises(GraphError, match="mean and inverse deviation are not given"):
         run("SkipLayerNormalization", X[0], X[1], X[0, 0, 0], X[0, 0, 1], opset=17, domain="com.microsoft",
             outputs=outputs)
-
-
-def test_batches_in_training():
-    """Since version 14 with the running means, by ONNX's reference."""
-    ones, zeros = np.ones(12, np.float32), np.zeros(12, np.float32)
-    y, mean, variance = run("BatchNormalization", X, ones, zeros, zeros, ones, opset=15, outputs=3, native=False,
-                            training_mode=1, momentum=0.75)
-    np.testing.assert_allclose(y, normalised(X, (0, 2, 3)), rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(mean, X.mean((0, 2, 3)) / 4, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(variance, 0.75 + X.var((0, 2, 3)) / 4, rtol=1e-4)

@@ -2,7 +2,8 @@
 import numpy as np
 import pytest
 from guarded_memory import guarded
-from kernel_factories import locating_activations, locating_windows, reading_frame
+from kernel_factories import reading_frame
+from locating_kernels import locating_activations, locating_windows
 
 from graphq.kernels.jit import isa, modules
 from graphq.kernels.operands.tile_frame import (

@@ -1,7 +1,8 @@
 """Loops of tiles over pixels: channels in vectors of each width, none twice and none beyond; addresses of taps."""
 import numpy as np
 import pytest
-from kernel_factories import covering, locating
+from kernel_factories import covering
+from locating_kernels import locating
 
 from graphq.kernels.jit import modules
 from graphq.kernels.operands.windows import windows
