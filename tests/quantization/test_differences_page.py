@@ -138,7 +138,7 @@ def test_names_are_text(name, tmp_path):
     assert [(t, sorted(a)) for t, a, _ in page.elements] == [(t, sorted(a)) for t, a, _ in plain.elements]
     assert {"tensor", name + " 3"} in [set(row) for r in page.data["tensors"].values() for row in r["r"]]
     text = str(found)
-    assert len(text.splitlines()) == 2 + len(found.tensors) and text.isprintable() is False and text.isascii()
+    assert len(text.splitlines()) == 3 + len(found.tensors) and text.isprintable() is False and text.isascii()
     shown = found._repr_html_()
     assert "<script>alert" not in shown and "<img src=x" not in shown and shown.count("<tr>") == 1 + len(found.tensors)
 
