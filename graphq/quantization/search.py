@@ -48,9 +48,8 @@ METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 MOST_COMPARED = 8
 """Batches held out that a fold compares."""
 FEW = 8
-"""Up to so many batches are compared together with changed copies of them."""
-COPIES = 0.25
-"""What the loss of a changed copy counts for beside several batches: it decides where these say little."""
+"""Up to so many batches are compared together with changed copies of them. The copies decide about settings where there
+is one batch alone; of several they only say how sure the result is."""
 
 
 class Fold(NamedTuple):
@@ -140,13 +139,13 @@ class Search:
         return wary if self.loss(least) > (1 - RECOVERS) * self.loss(wary) else least
 
     def loss(self, setting: Setting) -> float:
-        """The largest 1 - cosine of an output with f32 that a comparison found; copies count for COPIES of theirs."""
+        """The largest 1 - cosine of an output with f32 that a comparison found, of several batches on these alone."""
         if setting not in self.losses:
             self.compared[setting] = {k: x for fold in self.folds
                                       for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)}
             count = len(self.batches)
-            self.losses[setting] = max((x * (COPIES if k >= count > 1 else 1)
-                                        for k, x in self.compared[setting].items()), default=0.0)
+            counted = [x for k, x in self.compared[setting].items() if k < count or count == 1]
+            self.losses[setting] = max(counted, default=0.0)
         return self.losses[setting]
 
     def estimate(self, setting: Setting) -> Estimate:
