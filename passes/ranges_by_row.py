@@ -55,7 +55,7 @@ class DequantizedByRow(Rewrite):
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
         """The rows must lie along the last axis of x, whose size is known."""
-        if match.root.attrs["transpose_a"] or q.shape is None or q.shape[-1] is None:
+        if match.root.attrs["transpose_a"] or q.shape is None or not q.shape[-1]:
             return "the rows of the source do not lie along its last axis, of known size"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
 

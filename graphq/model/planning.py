@@ -40,7 +40,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
         if node not in strips:
             add(node)
         elif node is strips[node][-1]:  # what all of them read is there
-            with b.in_strips(between(strips[node])):
+            with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)
             nodes.append(numbers[node])

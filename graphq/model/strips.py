@@ -28,7 +28,7 @@ def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
     for node in graph.nodes:
         if node not in found and node.op.name == "partition" and family_named(node.attrs["anchor"]).follows is not None:
             nodes = node, *_after(node, lower)
-            if len(nodes) > 1 and _fit(nodes) and _pays(nodes):
+            if len(nodes) > 1 and found.keys().isdisjoint(nodes) and _fit(nodes) and _pays(nodes):
                 found |= dict.fromkeys(nodes, nodes)
     return found
 

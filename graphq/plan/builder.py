@@ -79,14 +79,14 @@ class PlanBuilder:
                 strips.add(step.filled(words, slots))
 
     @contextmanager
-    def in_strips(self, between: Sequence[Value]) -> Iterator[None]:
-        """Steps that are added meanwhile and touch one of these values run strip by strip (`Strips`).
+    def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
+        """Steps that are added meanwhile and touch one of the values `between` run strip by strip (`Strips`).
 
-        Each of the values is what one step leaves for the next, which reads it at the rows of its own output, and
-        nobody else does. The rows of all are those of one, of which others may have several times as many, and batch
-        elements fewer.
+        Each of these values is what one step leaves for the next, which reads it at the rows of its own output, and
+        nobody else does; the last step leaves `result`. The rows of all are those of one, of which others may have
+        several times as many, and batch elements fewer.
         """
-        m = min((v.type.dims[-2] for v in between), key=assumed)
+        m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims
         batch = prod(outer) * (rows // m)
         strides = [row_stride(v.type.dims[-1] * v.dtype.numpy.itemsize) for v in between]

@@ -44,5 +44,4 @@ def halves(batch: Batch) -> list[Batch]:
     rows = counts.pop()[0] if len(counts) == 1 and counts != {()} else 0
     if rows < 2:
         return [batch]
-    return [{name: x[(2 * np.arange(rows) + first) % (rows - rows % 2)] for name, x in arrays.items()}
-            for first in (0, 1)]
+    return [{name: x[np.resize(np.arange(first, rows, 2), rows)] for name, x in arrays.items()} for first in (0, 1)]

@@ -71,8 +71,16 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays; of two that are all zeros 0."""
+    """1 - cosine of two arrays; of two that are all zeros 0, and 2 where just one has an infinity or a NaN.
+
+    Elements that both have equal and not finite do not count.
+    """
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not finite.all():
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return 2.0
+        x, y = x[finite], y[finite]
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return 1 - float(x @ y) / size if size > 0 else float(np.linalg.norm(x - y) > 0)
 

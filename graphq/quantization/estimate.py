@@ -9,7 +9,7 @@ import numpy as np
 SURE = 1.05
 """Ranges that new data are expected to exceed by at most this factor are known well."""
 LEAST_ASKED, MOST_ASKED = 4, 64
-"""Fewer batches than this are never enough, and more are never asked for."""
+"""Fewer batches than the first are never enough; of more than the second it is said that they are more."""
 ALIKE = 8.0
 """Where changed copies lose this many times what batches held out lose, the batches are alike."""
 SMALL = 1e-4
@@ -40,7 +40,7 @@ class Estimate:
     def enough(self) -> int:
         """How many batches would do: what a new one exceeds the others by falls as one over their number."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
-        return min(max(self.batches * (1 + self.alike), LEAST_ASKED, asked), max(self.batches, MOST_ASKED))
+        return max(self.batches * (1 + self.alike), LEAST_ASKED, asked)
 
     @property
     def sure(self) -> bool:
@@ -62,6 +62,7 @@ class Estimate:
         if self.exceeded > SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
         why += ["they are alike"] * self.alike + ["they are few"] * (self.batches < LEAST_ASKED)
+        number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
         sure = f"sure: {self.batches} batches are enough" if self.sure else \
-            f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}; {self.enough} would do"
+            f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}; {number} would do"
         return f"1 - cosine with f32: {', '.join(parts)}\n{sure}"

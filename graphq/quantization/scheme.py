@@ -70,6 +70,8 @@ class Scheme:
             if isinstance(getattr(self, name), str):
                 raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))
+            if not all(isinstance(x, str) and x for x in getattr(self, name)):
+                raise GraphError(f"scheme: {name} must be names that are not empty, got {getattr(self, name)!r}")
         limits = {name: (float(low), float(high)) for name, (low, high) in dict(self.limits).items()}
         for name, (low, high) in limits.items():
             if not (math.isfinite(low) and math.isfinite(high) and low < high):

@@ -92,6 +92,10 @@ GRAPHS = {
     "heads of a group as rows": attention((1, 2, 90, 16), (1, 2, 40, 16), view=(1, 6, 30, 40), after=(1, 2, 90, 40)),
     "u8, heads of a group as rows": attention((2, 2, 90, 16), (2, 2, 40, 16), view=(2, 6, 30, 40), after=(2, 2, 90, 40),
                                               dtype="u8", zps=(100, 130, 117)),
+    "the result has the fewest rows": attention((1, 4, 60, 16), (1, 4, 30, 16), (1, 4, 1, 30, 16), view=(1, 4, 60, 30),
+                                                after=(1, 4, 2, 30, 30)),
+    "u8, the result has the fewest rows": attention((1, 4, 60, 16), (1, 4, 30, 16), (1, 4, 1, 30, 16), dtype="u8",
+                                                    view=(1, 4, 60, 30), after=(1, 4, 2, 30, 30)),
     "u8, view": attention((1, 3, 37, 16), v=(3, 37, 11), view=(3, 37, 37), dtype="u8"),
 }
 
@@ -111,6 +115,17 @@ def test_numbers_are_those_of_whole_matrices(strips, name, threads):
         for _ in range(2):
             assert same(model(**x), want(**x))
     assert same(model.formula(**x), want(**x))
+
+
+def test_chains_that_meet_share_no_step(strips):
+    """Both end in the sum: one of them runs strip by strip, the other leaves a whole matrix."""
+    g = gq.Graph("gated")
+    x = g.input("x", shape=(40, 16), dtype="f32")
+    a, b = (g.softmax(g.matmul(x, g.input(name, shape=(16, 64), dtype="f32")), axis=-1) for name in "ab")
+    g.output(g.matmul(g.softmax(g.add(a, b), axis=-1), g.input("w", shape=(64, 8), dtype="f32")), name="y")
+    model, inputs = strips(g), gq.testing.random_inputs(g)
+    assert len(steps_of(model)) >= 1
+    assert same(model(**inputs), strips(g, room=0)(**inputs)) and same(model(**inputs), model.formula(**inputs))
 
 
 @pytest.mark.parametrize("name", ["f32", "bf16", "u8, uneven", "u8, zero points of V", "s8", "mask of heads"])

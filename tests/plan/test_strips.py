@@ -42,7 +42,7 @@ def added(batch, m, threads, numbers):
     g.output(values[-1], name="y")
     b = PlanBuilder(g, isa.LEVELS[0], threads, True)
     block = modules.load("adding_rows", adding_rows).block
-    with b.in_strips(values[1:-1]):
+    with b.in_strips(values[1:-1], values[-1]):
         for k, number in enumerate(numbers):
             words = {"batch": batch, "m": m, "each": b.strip_rows, "by": number, "room_count": 1, "room_bytes": 8}
             b.run(Step(f"add_{number}", block, ROWS.named(words), b.strips.blocks, macs=number),
@@ -89,6 +89,7 @@ def test_a_step_in_strips_has_a_block_a_strip():
     x = g.input("x", dtype="s64", shape=(40, 1))
     b = PlanBuilder(g, isa.LEVELS[0], 1, True)
     block = modules.load("adding_rows", adding_rows).block
-    with pytest.raises(AssertionError), b.in_strips([g.static_transpose(x, order=[0, 1])]):
+    y = g.static_transpose(x, order=[0, 1])
+    with pytest.raises(AssertionError), b.in_strips([y], y):
         b.run(Step("halves", block, ROWS.named({}), 2), {"target": Ref(b.add(Buffer("arena", 8))),
                                                         "source": Ref(next(iter(b.strips.rooms)))})

@@ -61,7 +61,8 @@ def test_the_table_and_json():
 
 @pytest.mark.parametrize("a, b, want", [
     ([1, 0], [1, 0], 0), ([1, 0], [0, 3], 1), ([1, 0], [-2, 0], 2), ([3, 4], [4, 3], 1 - 24 / 25), ([0, 0], [0, 0], 0),
-    ([0, 0], [0, 1], 1), ([[1], [2]], [[2], [4]], 0)])
+    ([0, 0], [0, 1], 1), ([[1], [2]], [[2], [4]], 0), ([np.nan, 1], [np.nan, 2], 0), ([1, np.nan], [1, 1], 2),
+    ([1, 1], [1, -np.inf], 2), ([-np.inf, 1, 0], [-np.inf, 0, 1], 1), ([np.inf, 1], [-np.inf, 1], 2)])
 def test_distances(a, b, want):
     assert distance(np.float32(a), np.float32(b)) == pytest.approx(want, abs=1e-12)
 

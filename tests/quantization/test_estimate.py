@@ -17,8 +17,8 @@ from graphq.quantization.setting import Candidate
     ((1e-5,) * 4, 1e-2, 4, 1.0, 8, "they are alike; 8 would do"),
     ((1e-5,) * 4, 9e-5, 4, 1.0, 4, "sure: 4 batches are enough"),
     ((), 1e-3, 1, 1.25, 5, "not sure of 1 batch: new data may exceed the ranges by 25 %, they are few; 5 would do"),
-    ((1e-3,) * 2, 1e-3, 2, 1.0, 4, "they are few; 4 would do"), ((1e-3,), None, 100, 3.0, 100, "sure: 100"),
-    ((1e-3,), None, 20, 3.0, 64, "64 would do")])
+    ((1e-3,) * 2, 1e-3, 2, 1.0, 4, "they are few; 4 would do"), ((1e-3,), None, 100, 1.0, 100, "sure: 100"),
+    ((1e-3,), None, 20, 3.0, 800, "more than 64 would do"), ((1e-3,), None, 100, 3.0, 4000, "not sure of 100")])
 def test_how_many_batches_would_do(losses, changed, batches, exceeded, enough, words):
     found = Estimate(losses, changed, batches, exceeded)
     assert found.enough == enough and found.sure == (enough == batches) and words in str(found)
@@ -40,7 +40,7 @@ def test_changed_copies_exceed_what_was_seen():
 def test_rows_of_one_batch_are_held_out():
     x = np.arange(10).reshape(5, 2)
     even, odd = halves({"x": x, "y": x[:, 0]})
-    assert even["x"][:, 0].tolist() == [0, 4, 0, 4, 0] and odd["y"].tolist() == [2, 6, 2, 6, 2]
+    assert even["x"][:, 0].tolist() == [0, 4, 8, 0, 4] and odd["y"].tolist() == [2, 6, 2, 6, 2]
     assert len(halves({"x": x, "y": x[:2]})) == len(halves({"x": x[:1]})) == len(halves({"x": np.float32(1)})) == 1
 
 

@@ -17,6 +17,7 @@ from graphq.quantization.setting import Candidate, Setting, with_scheme
     ({"headroom": 0.05}, r"headroom must be in \[0.1, 10\], got 0.05"), ({"headroom": 11}, "got 11"),
     ({"block": 0}, "block must be positive, got 0"),
     ({"exclude": "y"}, "exclude must be a collection of names, got 'y'"),
+    ({"exclude": [""]}, "exclude must be names that are not empty"), ({"wide": [3]}, "wide must be names that"),
     ({"wide": "y"}, "wide must be a collection"), ({"wide_weights": "y"}, "wide_weights must be a collection"),
     ({"wide": ["y"], "mode": "dynamic"}, "wide products need mode 'static' and activations of 8 bits"),
     ({"wide_weights": ["y"], "activations": "s16"}, "wide products need"),
