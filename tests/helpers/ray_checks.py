@@ -33,14 +33,21 @@ def actors_at_another_level(dataset, artefact):
         check(score(dataset, artefact, keep=["id"], batch_size=50, concurrency=2, runtime_env=environment).take_all())
 
 
+def is_actor(process):
+    """Whether a process is an actor; children of others come and go meanwhile."""
+    try:
+        return "ScoringActor" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
 def an_actor_is_killed(dataset, artefact):
     scored = score(dataset.map_batches(slowly, batch_size=50), artefact, keep=["id"], batch_size=50, concurrency=2)
     found, killed = [], False
     for batch in scored.iter_batches(batch_size=50, prefetch_batches=0):
         found += [{name: of[k] for name, of in batch.items()} for k in range(len(batch["id"]))]
         if not killed:
-            actors = [p for p in psutil.Process().children(recursive=True) if "ScoringActor" in " ".join(p.cmdline())]
-            os.kill(actors[0].pid, signal.SIGKILL)
+            os.kill(next(p.pid for p in psutil.Process().children(recursive=True) if is_actor(p)), signal.SIGKILL)
             killed = True
             assert len(found) < COUNT
     check(found)
