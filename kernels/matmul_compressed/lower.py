@@ -211,10 +211,11 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
     else:
         groups = _row_groups(left, a.type.dims)
         row_scales = index(left.operand(1))
-    if max(groups, len(w.z)) % len(w.z) or max(groups, len(w.z)) % groups or groups not in (1, max(groups, len(w.z))):
+    finest = max(groups, len(w.z))
+    if finest % len(w.z) or groups not in (1, finest):
         raise Unsupported(f"the source has scales of {groups} groups, the weights of {len(w.z)}",
                           "quantize source and weights in groups of the same size", 0)
-    z, scales = w.repeated(max(groups, len(w.z)))
+    z, scales = w.repeated(finest)
     least, most = REACH[BITS[w.dtype]]
     if -z.min() + (1 << BITS[w.dtype]) - 1 > most or -z.max() < least:
         low = LOW[w.dtype]

@@ -148,10 +148,9 @@ def test_products_of_little_work_get_sixteen_bits_first():
     work = Search(graph, batches[:-1])
     assert work.little_work == ["squeeze", "excite"]
     plain = work.uniform(Candidate("min_max"))
-    wide, narrow = (max(work.estimate(s).losses) for s in (work.widened_where_little(plain), plain))
-    assert wide < 0.75 * narrow
+    assert work.loss(work.widened_where_little(plain)) < 0.75 * work.loss(plain)
     found = automatic(graph, batches[:-1])
-    assert any(set(s.scheme.wide) >= {"squeeze", "excite"} <= set(s.scheme.wide_weights) for s in found.losses)
+    assert set(found.setting.scheme.wide) >= {"squeeze", "excite"} <= set(found.setting.scheme.wide_weights)
     assert loss(found.graph, graph, batches) < loss(quantize(graph, batches[:-1], Scheme()), graph, batches) / 2
 
 
@@ -259,7 +258,7 @@ def test_a_graph_of_onednn(tmp_path):
                 for n, v in zip(names, graph.inputs, strict=True)} for _ in range(3)]
     made = quantize(graph, batches)
     assert loss(made, graph, batches) < 0.01 and len(list(products(graph))) == 1
-    assert len(made.nodes_of(("quantize", "dynamic_quantize"))) >= 2
+    assert len(made.nodes_of(("quantize",))) >= 2
 
 
 def test_names_of_wide_products_exist():
