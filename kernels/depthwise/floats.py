@@ -28,7 +28,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import stack
-from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
@@ -136,7 +136,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
     taps, channels = w.shape
     padded = np.zeros((taps, max(channels, size)), np.float32)
     padded[:, :channels] = w
-    out = aligned_empty(packed_bytes(taps, channels, size))
+    out = lasting_empty(packed_bytes(taps, channels, size))
     chunks = [padded[:, start:start + size] for start in _starts(channels, size)]
     out.view(np.float32)[:] = np.concatenate(chunks, axis=None) if chunks else ()
     return out

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.jit.isa import Level
-from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS, UNROLLED
 
@@ -144,11 +144,11 @@ def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
     """Pack weights [taps, channels], whose values fit into the layout's 16 or 8 bits; u8 [packed_bytes]."""
     taps, channels = w.shape
     if not w.size:
-        return aligned_empty(0)
+        return lasting_empty(0)
     padded = np.zeros((taps + 1, max(channels, layout.size)), np.int8 if layout.item == 1 else np.int16)
     padded[:taps, :channels] = w
     chunks = np.stack([padded[:, start:start + layout.size] for start in _starts(channels, layout.size)])
-    out = aligned_empty(packed_bytes(layout, channels))
+    out = lasting_empty(packed_bytes(layout, channels))
     head = header_bytes(channels)
     sums = np.zeros(head // 4, np.int32)
     sums[:channels] = w.sum(axis=0, dtype=np.int64)

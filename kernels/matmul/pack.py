@@ -24,7 +24,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import load_s32, load_u8, store_s32, store_u8
-from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I8, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import S32X16, Loop, interleave
@@ -77,7 +77,7 @@ def pack(w: np.ndarray) -> np.ndarray:
     itemsize = w.dtype.itemsize
     size, items = packed_bytes(k, n, itemsize), 4 // itemsize
     batch, panels, groups = int(np.prod(outer)), panel_count(n), group_count(k, itemsize)
-    out = aligned_empty(batch * size).reshape(batch, size)
+    out = lasting_empty(batch * size).reshape(batch, size)
     w = padded(w.reshape(batch, k, n), (batch, groups * items, panels * PANEL))
     head, end = panels * LINE, panels * LINE * (1 + groups)
     out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
@@ -116,7 +116,7 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
     size, room = packed.shape[-1], sort_bytes(k, n, taps)
-    out = aligned_empty(prod(outer) * (size + room)).reshape(*outer, size + room)
+    out = lasting_empty(prod(outer) * (size + room)).reshape(*outer, size + room)
     out[..., :size] = packed
     out[..., size:] = padded(order.reshape(*outer, prod(order.shape[-3:])).view(np.uint8), (*outer, room))
     return out

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 
 BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8}
@@ -82,7 +82,7 @@ def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, b
     quads = padded.reshape(groups, lines, rows // 4, 4, panels, PANEL).transpose(2, 4, 0, 1, 5, 3)
     first, second = 2 * LINE * groups, -(-PANEL * groups // LINE) * LINE
     size = first + second + lines * LINE * groups
-    out = aligned_empty(panels * (LINE + size))
+    out = lasting_empty(panels * (LINE + size))
     out[:] = 0
     words = out[:panels * LINE].view(np.int64).reshape(panels, 8)
     words[:, :len(DESCRIPTOR.fields)] = DESCRIPTOR.words({

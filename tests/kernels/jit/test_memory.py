@@ -1,22 +1,76 @@
-"""Memory of packed weights and arenas: aligned, writeable, and refused where there is too little."""
+"""Memory of packed weights and arenas: aligned, disjoint, given back, and refused where there is too little."""
 from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.jit import memory
+from graphq.kernels.jit.memory import CHUNK, LINE, PAGE, aligned_empty, lasting_empty
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 1000, 5_000_001])
-def test_aligned(nbytes: int) -> None:
-    room = aligned_empty(nbytes)
+@pytest.mark.parametrize("empty", [aligned_empty, lasting_empty])
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 1000, CHUNK // 2, CHUNK // 2 + 1, 3 * PAGE + 5])
+def test_aligned(nbytes: int, empty: Callable[[int], np.ndarray]) -> None:
+    room = empty(nbytes)
     assert room.dtype == np.uint8 and room.shape == (nbytes,) and room.flags.writeable
     assert room.ctypes.data % LINE == 0
     room[:] = 7
     assert room.sum() == 7 * nbytes
 
 
+def test_arrays_are_disjoint() -> None:
+    sizes = [1, 64, 70, CHUNK // 3, CHUNK // 3, CHUNK // 3, CHUNK // 2 + 1, 5, 0, 130]
+    found: list[np.ndarray] = []
+
+    def take() -> None:
+        found.extend(lasting_empty(n) for n in sizes)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    spans = sorted((x.ctypes.data, x.ctypes.data + x.nbytes) for x in found if x.nbytes)
+    assert len(spans) == 8 * (len(sizes) - 1)
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+
+
+def test_an_array_taken_amid_another_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal's handler does it, or another thread."""
+    mapped, inner = memory._mapped, list[np.ndarray]()
+
+    def interrupted(nbytes: int) -> np.ndarray:
+        monkeypatch.setattr(memory, "_mapped", mapped)
+        inner.append(lasting_empty(100))
+        return mapped(nbytes)
+
+    monkeypatch.setattr(memory, "_begun", [])
+    monkeypatch.setattr(memory, "_mapped", interrupted)
+    arrays = [lasting_empty(100), *inner, lasting_empty(100), lasting_empty(100)]
+    assert len({x.ctypes.data for x in arrays}) == 4 == len(arrays)
+
+
+def test_a_chunk_lives_as_long_as_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_begun", [])
+    room = lasting_empty(100)
+    chunk, part = weakref.ref(room.base), room[10:20]
+    del room
+    gc.collect()
+    part[:] = 1
+    assert lasting_empty(50).base is chunk() is part.base
+    del part
+    gc.collect()
+    assert chunk() is None
+    assert lasting_empty(10).ctypes.data % LINE == 0
+
+
 @pytest.mark.parametrize("nbytes", [1 << 46, 1 << 62, (1 << 63) - 1, 1 << 80])
-def test_too_much(nbytes: int) -> None:
+@pytest.mark.parametrize("empty", [aligned_empty, lasting_empty])
+def test_too_much(nbytes: int, empty: Callable[[int], np.ndarray]) -> None:
     with pytest.raises(MemoryError):
-        aligned_empty(nbytes)
+        empty(nbytes)

@@ -111,7 +111,7 @@ def test_pack_kernel_equals_numpy(layout, dtype, k, n, threads):
     w = strided(weights(STORAGE[dtype], (3, k, n)), layout)
     expected = pack.pack(w)
     size = pack.packed_bytes(k, n, w.itemsize)
-    out = pack.aligned_empty(3 * size)
+    out = pack.lasting_empty(3 * size)
     out[:] = 0x55
     table = np.array([2, 0, 1], np.int64)
     offsets = table * w.strides[0]
