@@ -25,8 +25,8 @@ else:
 
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
-            passes: Sequence[graphq.passes.Pass] | None = None, cache: bool = True, memory: int | None = None,
-            verify: Literal["numeric"] | None = None) -> graphq.CompiledGraph:
+            passes: Sequence[graphq.passes.Pass] | None = None, cache: bool | Literal["kernels"] = True,
+            memory: int | None = None, verify: Literal["numeric"] | None = None) -> graphq.CompiledGraph:
     """Compile `graph`, or the graph of a file (.onnx, .json, the text form); the graph itself is not changed.
 
     `outputs`: names of the values to return, instead of the graph's outputs. A value that is returned is computed and
@@ -35,10 +35,10 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
     default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
     process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
-    `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models of files: the next process with the same file
-    and options finds the model; its `origin` tells so. `memory`: the bytes that constants, packed weights, tables and
-    values between steps may take (default: half of the machine's memory). Results do not depend on `isa`, `threads`,
-    `cache` or `memory`.
+    `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models: the next process with the same file or graph
+    and options finds the model; its `origin` tells so. "kernels" keeps no model. `memory`: the bytes that constants,
+    packed weights, tables and values between steps may take (default: half of the machine's memory). Results do not
+    depend on `isa`, `threads`, `cache` or `memory`.
 
     `verify="numeric"` first tests the passes: the op-by-op reference runs before and after each pass that changes the
     graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes for a model.
@@ -50,9 +50,10 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     """
     if not isinstance(graph, Graph | str | os.PathLike):
         raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")
-    for name, value in (("strict", strict), ("cache", cache)):
-        if not isinstance(value, bool):
-            raise CompileError(f"{name} must be True or False, got {value!r}")
+    if not isinstance(strict, bool):
+        raise CompileError(f"strict must be True or False, got {strict!r}")
+    if not (isinstance(cache, bool) or cache == "kernels"):
+        raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')
     check_limit(memory)
@@ -61,15 +62,15 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         from graphq.kernels.threads.count import resolve_threads
         from graphq.model.kept import Kept
     most = resolve_threads(threads)
-    kept = None
-    if not isinstance(graph, Graph):
-        path = path_of(graph)
-        if cache and passes is None and verify is None:
-            kept = Kept.of(path, isa, most, names, strict, memory)
-            found = kept.find() if kept is not None else None
-            if found is not None:
-                return found
-        graph = load_graph(path)
+    if isinstance(graph, Graph):
+        check_order(graph)
+    given = graph if isinstance(graph, Graph) else path_of(graph)
+    keeps, cache = cache is True and passes is None and verify is None, bool(cache)
+    kept = Kept.of(given, isa, most, names, strict, memory) if keeps else None
+    found = None if kept is None else kept.find()
+    if found is not None:
+        return found
+    graph = given if isinstance(given, Graph) else load_graph(given)
     with importing.hold:
         from graphq.kernels import levels
         from graphq.model.compiled_graph import CompiledGraph
@@ -77,7 +78,6 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         from graphq.passes import PIPELINE
         from graphq.passes.pipeline import check_passes
     chosen = None if passes is None else check_passes(passes)
-    check_order(graph)
     if names is not None:
         graph = returning(graph, names)
     require_outputs(graph)

@@ -68,6 +68,16 @@ def width(request):
     yield from _available(request.param)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _graphs_are_compiled():
+    """No test finds the model of a graph that another test compiled; tests/model/test_kept.py is about such models."""
+    from graphq.model import kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "FEWEST", 1 << 60)
+        yield
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A new folder for the kernel cache, of this process and its children."""

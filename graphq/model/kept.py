@@ -1,72 +1,75 @@
-"""Compiled models of files, kept for the next process, which finds them by a digest of all that they depend on.
+"""Compiled models, kept for the next process, which finds them by a digest of all that they depend on.
 
 A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, whose rules on ownership,
-size and removal apply. Its name is a digest of the bytes of the user's file, the options, the versions of graphq and of
-the packages that it computes with, and the kind of processor. If the kept file is damaged or does not fit, the model is
+size and removal apply. Its name is a digest of the user's file or graph, the options, the versions of graphq and of the
+packages that it computes with, and the kind of processor. If the kept file is damaged or does not fit, the model is
 compiled and kept again.
 """
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from functools import cache as once
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+
 from graphq.errors import GraphqError
+from graphq.ir import Graph
 from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, isa
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.loading import as_saved, options_of
 from graphq.model.plans import Plans
 from graphq.model.saved_models import Saved, save
+from graphq.model.saved_values import Unsaved, Writer
 
 log = logging.getLogger("graphq")
 
 ELSEWHERE = b"\x0a\x08location"
 """The key by which an ONNX file names external files, which hold its data and may change when it does not."""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
+FEWEST = 24
+"""The fewest nodes of a graph whose model is kept: a smaller one is compiled about as soon as its file is read."""
 
 
 class Kept:
-    """The place of a compiled model in the cache: for a file with these contents and for these options."""
+    """The place of a compiled model in the cache: for a file or graph with these contents, and for these options."""
 
-    def __init__(self, digest: str, path: Path, level: str | None, threads: int, options: tuple[object, ...]) -> None:
+    def __init__(self, given: Path | Graph, digest: str, level: str | None, threads: int,
+                 options: tuple[object, ...]) -> None:
         self.digest, self.name = digest, cache.model_name(digest)
-        self._path, self._level, self._threads, self._options = path, level, threads, options
+        self._given, self._level, self._threads, self._options = given, level, threads, options
 
     @staticmethod
-    def of(path: Path, level: str | None, threads: int, *options: object) -> Kept | None:
-        """The place for a file.
+    def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
+        """The place for a file or a graph, which is in order.
 
         None if its model is not kept, or if the file cannot be read, which its reader will report.
         """
-        try:
-            facts = path.stat()
-            if not stat.S_ISREG(facts.st_mode):
-                return None
-            why = None
-            if os.environ.get("GRAPHQ_DEBUG"):
-                why = "GRAPHQ_DEBUG is set"
-            elif 2 * facts.st_size > cache.MOST_OF_A_MODEL:
-                why = "it is too large"
-            elif foreign := [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]:
-                why = f"operations of this process are not graphq's: {', '.join(foreign[:5])}"
-            else:
-                data = path.read_bytes()
-                if path.suffix == ".onnx" and ELSEWHERE in data:
-                    why = "it has data in other files"
-        except (OSError, ValueError):
-            return None
-        if why is not None:
-            log.info("the model of %s is not kept: %s", path, why)
-            return None
         chosen = level or os.environ.get("GRAPHQ_ISA")
         levels = [x.name for x in isa.available()]
-        of = repr((path.suffix, chosen, levels, threads, options, isa.cpu(), _versions()))
-        return Kept(hashlib.sha256(of.encode() + b"\0" + data).hexdigest(), path, level, threads, options)
+        of = repr((chosen, levels, threads, options, isa.cpu(), _versions()))
+        digest = hashlib.sha256(of.encode() + b"\0")
+        try:
+            why = _why_not()
+            if why is None:
+                for data in _of_graph(given) if isinstance(given, Graph) else _of_file(given):
+                    digest.update(data)
+        except (OSError, ValueError):
+            return None
+        except _NotKept as e:
+            why = str(e)
+        if why is None:
+            return Kept(given, digest.hexdigest(), level, threads, options)
+        if why:
+            log.info("the model of %s is not kept: %s", given.name if isinstance(given, Graph) else given, why)
+        return None
 
     def find(self) -> CompiledGraph | None:
         """The model, ready to run; None if there is none that can be used."""
@@ -92,13 +95,13 @@ class Kept:
         return model
 
     def keep(self, model: CompiledGraph) -> None:
-        """Keep a model that was just compiled, if its file has not changed since this place was found."""
-        why, again = None, Kept.of(self._path, self._level, self._threads, *self._options)
+        """Keep a model that was just compiled, if its file or graph has not changed since this place was found."""
+        why, again = None, Kept.of(self._given, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
-            why = "its file has changed since"
+            why = "its file or graph has changed since"
         elif not model.plans.all():
             why = "it is planned at calls: in stages, for constant inputs, or for each set of shapes"
-        elif 2 * sum(n.attrs["value"].nbytes for n in model.source.nodes_of(["constant"])) > cache.MOST_OF_A_MODEL:
+        elif 2 * _constant_bytes(model.source) > cache.MOST_OF_A_MODEL:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
@@ -119,6 +122,52 @@ class Kept:
                 cache.tidy(folder)
         except Exception as e:  # full disk, folder gone, no memory, an option without JSON
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
+
+
+class _NotKept(Exception):
+    """Raised with the reason why a model is not kept; an empty one if there is nothing to say about it."""
+
+
+def _why_not() -> str | None:
+    """Why this process keeps no models; None if it does."""
+    if os.environ.get("GRAPHQ_DEBUG"):
+        return "GRAPHQ_DEBUG is set"
+    foreign = [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]
+    return f"operations of this process are not graphq's: {', '.join(foreign[:5])}" if foreign else None
+
+
+def _of_file(path: Path) -> Iterator[bytes]:
+    """The parts of a file that decide its model. Raises _NotKept, OSError and ValueError."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise _NotKept
+    if 2 * facts.st_size > cache.MOST_OF_A_MODEL:
+        raise _NotKept("it is too large")
+    data = path.read_bytes()
+    if path.suffix == ".onnx" and ELSEWHERE in data:
+        raise _NotKept("it has data in other files")
+    yield path.suffix.encode() + b"\0"
+    yield data
+
+
+def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
+    """The parts of a graph that decide its model: all but its arrays as JSON, then the arrays. Raises _NotKept."""
+    if len(graph.nodes) < FEWEST:
+        raise _NotKept
+    if 2 * _constant_bytes(graph) > cache.MOST_OF_A_MODEL:
+        raise _NotKept("it is too large")
+    writer = Writer()
+    try:
+        facts = writer.of(graph)
+    except Unsaved as e:
+        raise _NotKept(f"there is no form for a {e}") from None
+    yield json.dumps(["graph", facts, [(str(x.dtype), x.shape) for x in writer.arrays]]).encode()
+    for x in writer.arrays:
+        yield np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
+
+
+def _constant_bytes(graph: Graph) -> int:
+    return sum(n.attrs["value"].nbytes for n in graph.nodes_of(["constant"]))
 
 
 @once

@@ -20,6 +20,12 @@ from graphq.model import kept
 from graphq.model import saved_file as format
 
 pytestmark = pytest.mark.usefixtures("folder")
+FEWEST = kept.FEWEST
+
+
+@pytest.fixture(autouse=True)
+def _graphs_are_kept(monkeypatch):
+    monkeypatch.setattr(kept, "FEWEST", FEWEST)
 
 
 @pytest.fixture
@@ -59,6 +65,58 @@ def test_files_of_other_kinds_are_found_too(tmp_path):
         first, again = gq.compile(tmp_path / name), gq.compile(tmp_path / name)
         assert (first.origin, again.origin[:len(FOUND)]) == ("", FOUND)
         assert same(first(feeds(first)), again(feeds(again)))
+
+
+def chain(length=FEWEST, last=2.0, name="y"):
+    """A graph of `length` nodes."""
+    g = gq.Graph("chain")
+    v = g.input("x", dtype="f32", shape=[2, 3])
+    for _ in range((length - 2) // 2):
+        v = g.abs(g.tanh(v))
+    g.set_outputs([g.multiply(v, g.constant(np.float32([last, 1, -0.0])))], [name])
+    return g
+
+
+def test_a_graph_is_compiled_once(folder, monkeypatch):
+    first = gq.compile(chain())
+    (file,) = files(folder)
+    monkeypatch.setattr("graphq.passes.run_passes", None)
+    again = gq.compile(chain())
+    assert (first.origin, again.origin) == ("", f"{FOUND}{file}")
+    assert same(again(feeds(first)), first(feeds(first)))
+    assert gq.to_text(again.source) == gq.to_text(chain())
+
+
+def test_another_graph_is_another_model(folder):
+    graphs = [chain(), chain(last=3.0), chain(name="z"), chain(FEWEST + 2)]
+    assert [gq.compile(g).origin for g in graphs] == [""] * 4
+    facts = chain()
+    facts.meta = {"dimensions": {("x", 0): "batch"}}
+    named = chain()
+    named.rename(named.nodes[3].output, "inner")
+    for g in (facts, named):
+        assert gq.compile(g).origin == ""
+    assert len(files(folder)) == 6 and all(gq.compile(g).origin.startswith(FOUND) for g in (*graphs, facts, named))
+
+
+def test_models_of_small_graphs_are_not_kept(folder):
+    for _ in range(2):
+        assert gq.compile(chain(FEWEST - 2)).origin == ""
+    assert not folder.exists() or files(folder) == []
+
+
+def test_a_graph_that_changes_while_it_is_compiled(folder, monkeypatch, caplog):
+    graph, of = chain(), kept.Kept.of
+
+    def renamed(*arguments):
+        made = of(*arguments)
+        graph.rename(graph.nodes[3].output, "inner")
+        return made
+
+    monkeypatch.setattr(kept.Kept, "of", staticmethod(renamed))
+    with caplog.at_level(logging.INFO, "graphq"):
+        assert gq.compile(graph).origin == ""
+    assert "is not kept: its file or graph has changed since" in caplog.text and files(folder) == []
 
 
 # -- what makes it another model --------------------------------------------------------------------------------------
@@ -149,7 +207,7 @@ def test_a_file_that_changes_while_it_is_loaded(path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "graphq"):
         assert gq.compile(path).origin == ""
     monkeypatch.undo()
-    assert "is not kept: its file has changed since" in caplog.text
+    assert "is not kept: its file or graph has changed since" in caplog.text
     path.write_bytes(first)
     assert gq.compile(path).origin == ""
 
