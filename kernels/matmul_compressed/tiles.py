@@ -45,6 +45,12 @@ DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
 ROW_SCALES = ("row_scales", "row_scales_table", "row_scales_row", "row_scales_step")
 """The words that locate the scales of activations (`matmul.plan.MATMUL`)."""
+AHEAD = 3072
+"""How many bytes ahead of its loads a tile of one row prefetches weights, of which it reads each once.
+
+1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5); products whose weights the caches hold
+take as long as without.
+"""
 
 
 class Unpacked(NamedTuple):
@@ -138,6 +144,9 @@ class _IntegerTile(_Tile):
             k, line = groups.k * self.group, self.line_of(groups.k)
             with Loop(b, whole, self.zeros(self.how.products.kind)) as loop:
                 acc, here, first = loop.values, line + loop.k * LINE, k + loop.k * step
+                if self.rows == 1:
+                    for panel in range(self.panels):
+                        (self.f.w + self.panel_bytes * panel + here + AHEAD).prefetch()
                 for quad in range(step // 4):
                     x = [(source + first + 4 * quad).load(I32) for source in self.sources]
                     acc = self.multiply(x, here, b.value(I64, 4 * quad), acc)
