@@ -8,8 +8,17 @@ from typing import NamedTuple
 from graphq.ir import Node
 from graphq.kernels.family.record import Count
 from graphq.kernels.moves.histogram import histogram_steps
+from graphq.kernels.moves.integers import COMPARISONS
 from graphq.kernels.moves.pad import expand_steps, pad_steps
-from graphq.kernels.moves.steps import cast_steps, gather_steps, range_steps, slice_steps, transpose_steps
+from graphq.kernels.moves.steps import (
+    cast_steps,
+    combine_steps,
+    gather_steps,
+    range_steps,
+    slice_steps,
+    sum_steps,
+    transpose_steps,
+)
 from graphq.plan.builder import PlanBuilder
 
 
@@ -39,8 +48,23 @@ def recurrent_macs(node: Node) -> int:
     return gates[0] * gates[1] * prod(weights)
 
 
+def attention_steps(b: PlanBuilder, node: Node) -> None:
+    """Add the plan steps of attention with caches; few models have it, as recurrent layers."""
+    from graphq.kernels.attention import steps
+
+    steps.attention_steps(b, node)
+
+
+def attention_macs(node: Node) -> int:
+    """Count the multiply-accumulates of all queries with all rows of the caches."""
+    batch, _, capacity, size = node.outputs[1].type.dims
+    return 2 * batch * node.attrs["heads"] * node.outputs[0].type.dims[1] * capacity * size
+
+
 NATIVE: Mapping[str, Native] = {
     "static_transpose": Native(transpose_steps), "dynamic_range": Native(range_steps), "slice": Native(slice_steps),
     "gather": Native(gather_steps), "pad": Native(pad_steps), "expand": Native(expand_steps),
     "cast": Native(cast_steps), "histogram": Native(histogram_steps),
+    "integer_sum": Native(sum_steps), **dict.fromkeys(("arithmetic", *COMPARISONS), Native(combine_steps)),
+    "cached_attention": Native(attention_steps, attention_macs),
     **dict.fromkeys(("lstm", "gru", "rnn"), Native(recurrent_steps, recurrent_macs))}

@@ -44,6 +44,7 @@ ROOMS = {
     "graphq.kernels.depthwise": "depthwise convolutions: packed weights and tiles",
     "graphq.kernels.conv": "convolutions, direct and transposed",
     "graphq.kernels.recurrent": "LSTM, GRU and RNN",
+    "graphq.kernels.attention": "attention with caches of keys and values",
     "graphq.kernels.ties": "how outputs near a rounding tie are computed as the graph has them written",
     "graphq.kernels.native": "the operations that have kernels outside of partitions",
     "graphq.kernels.families": "all families of kernels",

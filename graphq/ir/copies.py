@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from graphq.base.sizes import Later
 from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir.constants import add_known, computed, known
@@ -19,8 +20,12 @@ FlatInput: TypeAlias = tuple[str, TensorType, Property]
 FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | None], Mapping[str, Any]]
 
 
-def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Graph:
-    """A copy of a graph with other types of inputs, or with constants for them (`Graph.specialise`)."""
+def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray],
+                values: Mapping[str, np.ndarray | Later] | None = None) -> Graph:
+    """A copy of a graph with other types of inputs, or with constants for them (`Graph.specialise`).
+
+    The inputs in `values` stay, but these arrays, which may follow from open sizes, take their place in all uses.
+    """
     for given in (types, constants):
         if not isinstance(given, Mapping):
             raise GraphError(f"specialise: expected a mapping by the names of inputs, got {given!r}")
@@ -41,7 +46,9 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
             continue
         t = types.get(v.name, v.type)
         new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
-    changed = bool(types or constants)
+        if values and v.name in values:
+            new[v] = add_known(out, values[v.name])
+    changed = bool(types or constants or values)
     for node in graph.nodes:
         operands = [None if v is None else new[v] for v in node.inputs]
         outs = changed and _resolved(out, node, operands) or add_copy(out, node, operands)

@@ -13,6 +13,7 @@ from graphq.base.progress import progress
 from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir.graph import Graph, Node, TensorType, Value
 from graphq.ir.signature import Signature
+from graphq.ir.tensor_type import Dim
 from graphq.ir.verify import check_order
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
         raise GraphError(f"{graph.describe(node)}: the reference returns {len(outs)} arrays")
     arrays = [np.asarray(y, dtype=v.dtype.numpy) for v, y in zip(node.outputs, outs, strict=True)]
     for v, y in zip(node.outputs, arrays, strict=True):
-        if not _fits(v.type, y):
+        if not fits(v.type.shape, y.shape):
             raise GraphError(f"{graph.describe(node)}: the reference returns shape {list(y.shape)}")
     return arrays
 
@@ -156,11 +157,12 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
     if x.dtype != type.dtype.numpy:
         raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype, or "
                          "Predictor(..., convert=True))")
-    if not _fits(type, x):
+    if not fits(type.shape, x.shape):
         raise InputError(f"{where}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)
 
 
-def _fits(type: TensorType, x: np.ndarray) -> bool:
-    return type.shape is None or (x.ndim == len(type.shape)
-                                  and all(d is None or d == n for d, n in zip(type.shape, x.shape, strict=True)))
+def fits(shape: tuple[Dim, ...] | None, dims: tuple[int, ...]) -> bool:
+    """Whether an array of these dimensions has a shape in which some, or the rank, may be unknown."""
+    return shape is None or len(dims) == len(shape) and all(
+        [d is None or d == n for d, n in zip(shape, dims, strict=True)])

@@ -33,6 +33,28 @@ class Operations:
     def choose(self, cond: Number, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
         """`src_0` where `cond` is true, else `src_1`: select, of any dtype (ONNX Where)."""
 
+    def cached_attention(self, query: Number, lengths: Number, total: Number, key: Number | None = None,
+                         value: Number | None = None, past_key: Number | None = None, past_value: Number | None = None,
+                         cos: Number | None = None, sin: Number | None = None, positions: Number | None = None,
+                         bias: Number | None = None, sinks: Number | None = None, /, *, heads: int, groups: int,
+                         scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
+                         interleaved: bool = False, capacity: int = -1, name: str | None = None) -> Any:
+        """Attention of new tokens to themselves and to those before, whose keys and values are in caches.
+
+        It returns the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch, groups,
+        rows, size]: max(rows of `past_key`, `total`) rows, or the new tokens alone without past caches. Of batch element n
+        `lengths[n]` + 1 tokens are valid, the new ones included (com.microsoft GroupQueryAttention, and its order of
+        heads). New rows stand behind the rows before them, where the length says; zeros stand behind the new rows.
+
+        `query` [batch, tokens, heads * size] may hold keys and values behind it; then `key` and `value` [batch, tokens,
+        groups * size] are absent. Each group of heads shares one of `groups` keys and values. `cos` and `sin` [places,
+        half] rotate queries and keys at `positions` [batch, tokens], by default the places in the cache; pairs are
+        neighbours if `interleaved`. With `causal` tokens see keys up to their own, and only `window` of them if it is
+        positive. `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are as in
+        graphq.kernels.numbers.attention, which has the formula. `capacity` are the rows of the new caches, -1 where only
+        a run tells. Raises InputError for lengths below 1 or that the caches cannot hold, and for positions without angles.
+        """
+
     def add(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
             dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """`src_0 + src_1` (oneDNN Add). s32 wraps."""
@@ -567,6 +589,10 @@ class Operations:
 
         Without axes the result is `src`.
         """
+
+    def integer_sum(self, src: Number, /, *, axes: Sequence[int] | np.ndarray = (), keep_dims: bool = False,
+                    name: str | None = None) -> Value:
+        """The sum of integers along `axes`, which wraps (ONNX ReduceSum). Without axes it is the source."""
 
     def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
                        name: str | None = None) -> Value:

@@ -13,7 +13,7 @@ from graphq.ir.tensor_type import TensorType
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input: its name, its type, and oneDNN's `property` of the value."""
+    """An input: its name, its type, and oneDNN's `property` of the value, or "size" (`model.open_shapes`)."""
 
     name: str
     type: TensorType

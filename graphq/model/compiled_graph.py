@@ -15,12 +15,12 @@ from graphq.base.paths import path_of
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.copies import check_names, returning
-from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_outputs
+from graphq.ir.interpret import check_array, check_inputs, fits, named_inputs, pack_outputs
 from graphq.ir.names import counted
-from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
+from graphq.model.open_shapes import signature_of
 from graphq.model.planned import Options
-from graphq.model.plans import Plans, Shapes
+from graphq.model.plans import Plans
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:  # only reports need these, and import them when they run
@@ -47,14 +47,14 @@ class CompiledGraph:
     def __init__(self, graph: Graph | Saved, options: Options) -> None:
         if isinstance(graph, Graph):
             copy = graph.copy()
-            self.signature, read_source, unread = Signature.of(copy), lambda: copy, []
+            self.signature, read_source, unread = signature_of(copy), lambda: copy, []
         else:
             self.signature, read_source = graph.signature, cache(lambda: graph.source)
             self.rows_mix, unread = graph.rows_mix, graph.plans(options.threads)
         self.options = options
         self.origin = ""
         self.names = [p.name for p in self.signature.inputs]
-        self._checks = [(p.name, p.type.shape, p.dtype.numpy) for p in self.signature.inputs]
+        self._checks = [(p.name, p.type.shape, p.type.known, p.dtype.numpy) for p in self.signature.inputs]
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
         self.plans = Plans(self.signature, read_source, options, unread, self._part)
@@ -150,12 +150,12 @@ class CompiledGraph:
         if fetch is not None:
             return self._fetch(fetch, out, inputs, named)
         given = named_inputs(self.signature, inputs, named) if inputs else named
-        if self._fixed is not None:
-            run, checked = self._fixed, self._fast_check(given)
-        else:
-            by_name = check_inputs(self.signature, given)
-            run = self.plans.at(self._shapes(by_name), by_name)
-            checked = [by_name[n] for n in self.names if n not in self.plans.constants.names]
+        run, checked = self._fixed, self._fast_check(given)
+        if run is None:
+            by_name = dict(zip(self.names, checked, strict=True))
+            run = self.plans.at(self.plans.shapes_of(by_name), by_name)
+            if constant := self.plans.constants.names:
+                checked = [x for name, x in by_name.items() if name not in constant]
         outs = run(checked, None if out is None else self._check_out(run.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
 
@@ -250,7 +250,7 @@ class CompiledGraph:
         if not isinstance(peaks, bool):
             raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
-        shapes = self._shapes(by_name)
+        shapes = self.plans.shapes_of(by_name)
         made = self.plans.at(shapes, by_name)
         return self.plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
 
@@ -291,18 +291,15 @@ class CompiledGraph:
         """
         if len(given) == len(self._checks):
             out = []
-            for name, shape, dtype in self._checks:
+            for name, shape, known, dtype in self._checks:
                 x = given.get(name)
-                if not _is_plain(x, shape, dtype):
+                if not (_is_plain(x, dtype) and (x.shape == shape if known else fits(shape, x.shape))):
                     break
                 out.append(x)
             else:
                 return out
         checked = check_inputs(self.signature, given)
         return [checked[n] for n in self.names]
-
-    def _shapes(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        return tuple([arrays[n].shape for n in self.names])
 
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
@@ -319,7 +316,7 @@ class CompiledGraph:
             raise InputError(f"out must hold the outputs {names}, got {list(out)}")
         for name, type in zip(names, types, strict=True):
             x = out[name]
-            if _is_plain(x, type.shape, type.dtype.numpy) and x.flags.writeable:
+            if _is_plain(x, type.dtype.numpy) and x.shape == type.shape and x.flags.writeable:
                 continue
             if not isinstance(x, np.ndarray):
                 raise InputError(f"out '{name}' must be an array, got {x!r}")
@@ -333,6 +330,6 @@ class CompiledGraph:
         return arrays
 
 
-def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
-    """Whether `x` is an array that kernels take as it is; a fast check without error messages."""
-    return type(x) is np.ndarray and x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned
+def _is_plain(x: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
+    """Whether `x` is an array that kernels take as it is, if its shape fits; a fast check without error messages."""
+    return type(x) is np.ndarray and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned

@@ -24,12 +24,14 @@ from graphq.base.guards import why_not
 from graphq.base.locks import Lock, importing, lazy_property
 from graphq.base.sizes import Trace
 from graphq.errors import CompileError, GraphError, GraphqError
-from graphq.ir import Graph, TensorType
+from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.signature import Signature
 from graphq.model.open_shapes import (
     EXAMPLES,
     Dimension,
+    Places,
+    Shapes,
     Shared,
     Sizes,
     examples,
@@ -52,8 +54,6 @@ log = logging.getLogger("graphq")
 
 K = TypeVar("K")
 V = TypeVar("V")
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs, in their order."""
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
 """A plan in a file that is not read yet.
 
@@ -88,8 +88,7 @@ class Plans:
         self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
         self._arenas = Arenas()
         self._shared = Shared()
-        self._places = [(k, axis) for k, p in enumerate(signature.inputs) for axis, d in enumerate(p.type.shape or ())
-                        if d is None]
+        self._places = Places(signature)
         self._by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
         self._unread = list(unread)
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
@@ -101,8 +100,8 @@ class Plans:
         self.grown: Callable[[Plans], None] | None = None
         """Is called with each plan that a call adds."""
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
-        self._is_fixed = not self.for_each_shape and not self._places
-        self.fixed = self.at(self._shapes_of(())) if self._is_fixed else None
+        self._is_fixed = not self.for_each_shape and not self._places.all
+        self.fixed = self.at(self._places.shapes(())) if self._is_fixed else None
         """The runner or stages of a graph all of whose inputs have known shapes."""
         if not self._is_fixed and not self.for_each_shape and not unread:
             self._begin()
@@ -114,8 +113,8 @@ class Plans:
 
     @lazy_property
     def dimensions(self) -> list[Dimension]:
-        """The open dimensions of all inputs, in order."""
-        return open_dimensions(self.source)
+        """The open sizes of all inputs, in order."""
+        return open_dimensions(self.source, self._places.all)
 
     @property
     def latest(self) -> Passed | Staged:
@@ -127,7 +126,7 @@ class Plans:
         if isinstance(latest, OpenPlan):
             latest = self._in_full(latest)
             assert latest.passed is not None
-            again = partial(self._graph_at, self._shapes_of(tuple(latest.trace.assumed.values())))
+            again = partial(self._graph_at, self._places.shapes(tuple(latest.trace.assumed.values())))
             return Passed(*latest.passed, self.options, again, latest)
         return self._without_shapes if latest is None else self.reported(*latest)
 
@@ -145,7 +144,7 @@ class Plans:
 
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, at the shapes of these arrays."""
-        shapes = tuple([arrays[p.name].shape for p in self.signature.inputs])
+        shapes = self.shapes_of(arrays)
         if self.fixed is not None:
             return self.reported(shapes, self.fixed).formula(arrays)
         again = partial(self._graph_at, shapes, self.constants.of(arrays))
@@ -165,7 +164,7 @@ class Plans:
 
         Each class of sizes so far, the number of its plans, and why each further plan was made.
         """
-        if not self._places or not (plans := self.all()):
+        if not self._places.all or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
         lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self._by_class), 'range')}"]
@@ -186,7 +185,7 @@ class Plans:
         """
         made = self._by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
-            made = self._at_sizes(tuple([shapes[k][axis] for k, axis in self._places]))
+            made = self._at_sizes(self._places.sizes(shapes))
         if made is None:
             made = self._at_shapes(shapes, arrays or {})
         else:
@@ -194,6 +193,10 @@ class Plans:
             self._keep_at(shapes, made)
         self._latest = shapes, made
         return made
+
+    def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
+        """What the plan of a call with these arrays depends on."""
+        return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
         """The runner of a new plan for these shapes alone, or the one that a concurrent caller has made."""
@@ -318,10 +321,10 @@ class Plans:
         sizes = tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True))
         try:
             with budget(self.options.memory):
-                graph = self._graph_at(self._shapes_of(sizes))
+                graph = self._graph_at(self._places.shapes(sizes))
                 if not in_one_plan(graph):
                     raise _Anew("shapes depend on data, or bodies run")
-                plan = self._plan(graph, trace, partial(self._graph_at, self._shapes_of(assumed)))
+                plan = self._plan(graph, trace, partial(self._graph_at, self._places.shapes(assumed)))
         except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
             if not assumed:
                 raise
@@ -385,24 +388,17 @@ class Plans:
         with budget(self.options.memory):
             return Passed.of(self.source.copy, self.options)
 
-    def _shapes_of(self, sizes: Sizes) -> Shapes:
-        """The inputs' shapes, with these sizes in place of open dimensions."""
-        left = iter(sizes)
-        return tuple([tuple([next(left) if d is None else d for d in p.type.shape or ()])
-                      for p in self.signature.inputs])
-
     def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
         """The user's graph with these input shapes; `constants` (None: the first call's) take the place of inputs."""
         constants = self.constants.kept if constants is None else constants
         if self._is_fixed:
             return self.source.copy()
-        return self.source.specialise({p.name: TensorType(p.dtype, shape) for p, shape in
-                                       zip(self.signature.inputs, shapes, strict=True)}, constants)
+        return self._places.graph(self.source, shapes, constants)
 
     def _explain(self, sizes: Sizes) -> None:
         """Raise GraphError, with these sizes in its message, if the graph breaks a rule at them."""
         try:
-            self._graph_at(self._shapes_of(sizes))
+            self._graph_at(self._places.shapes(sizes))
         except GraphError as e:
             named = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dimensions, sizes, strict=True))
             raise type(e)(f"{e} ({named})") from None

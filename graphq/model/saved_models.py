@@ -24,9 +24,10 @@ from graphq.kernels.jit import cache, isa
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
+from graphq.model.open_shapes import Places, signature_of
 from graphq.model.planned import Options
 from graphq.model.saved_file import File, write
-from graphq.model.saved_plans import check, check_record, compact, on_threads, open_axes
+from graphq.model.saved_plans import check, check_record, compact, on_threads
 from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
 from graphq.plan.plan import open_numbers
 from graphq.plan.runtime import OpenPlan
@@ -57,8 +58,10 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
         passes = pipeline.names_of(options.passes)
     writer = Writer()
     graph = writer.of(source)
-    name, inputs, outputs = Signature.of(source)
-    made = [(x, list(plan.trace.assumed.values())) for plan in plans if (x := _of_plan(writer, plan))]
+    name, inputs, outputs = signature_of(source)
+    sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
+    made = [(x, sizes) for plan, sizes in sizes_of.items()
+            if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
     for module in modules_of_team() if key is None else ():
         writer.modules.setdefault(module, len(writer.modules))
     codes = [(module, module.code) for module in progress(writer.modules, "kernels")]
@@ -192,7 +195,7 @@ class Saved:
 
         Call it only if there is no `misfit`.
         """
-        count = len(open_axes(self.signature))
+        count = len(Places(self.signature).all)
 
         def unread(section: Any, sizes: Any) -> tuple[tuple[int, ...], Callable[[], OpenPlan]]:
             assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)

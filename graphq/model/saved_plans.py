@@ -48,11 +48,6 @@ def on_threads(plan: Plan, threads: int) -> Plan:
     return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
 
 
-def open_axes(signature: Signature) -> list[tuple[int, int]]:
-    """The open dimensions of all inputs: the number of the input, and the axis."""
-    return [(k, axis) for k, p in enumerate(signature.inputs) for axis, d in enumerate(p.type.shape or ()) if d is None]
-
-
 MOST_SLOTS = 1 << 22
 """The most slots of a trace; a large model with open sizes has some 10,000."""
 

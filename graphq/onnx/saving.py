@@ -14,7 +14,7 @@ from graphq.onnx.exporters.partition import DOMAIN
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
 from graphq.onnx.protos.types import value_info
 
-for _family in ("compute", "move", "partition", "pick", "quant", "recurrent"):
+for _family in ("attention", "compute", "move", "partition", "pick", "quant", "recurrent"):
     import_module(f"graphq.onnx.exporters.{_family}")  # each fills EXPORTERS
 
 
@@ -53,7 +53,8 @@ def to_model(graph: Graph) -> ModelProto:
     proto = helper.make_graph(w.nodes, graph.name, [value_info(str(v.name), v.type) for v in graph.inputs],
                               [value_info(n, v.type) for v, n in zip(graph.outputs, graph.output_names, strict=True)],
                               w.initializers)
-    opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(DOMAIN, 1)] if w.functions else [])]
+    domains = {node.domain for node in w.nodes if node.domain} | ({DOMAIN} if w.functions else set())
+    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(d, 1) for d in sorted(domains))]
     model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION, opset_imports=opsets,
                               functions=w.functions)
     try:

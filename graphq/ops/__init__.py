@@ -1,6 +1,7 @@
 """The operations, one file for each family; importing this package registers all of them."""
 from graphq.ops import (
     arithmetic,
+    attention,
     binary,
     cast,
     constant,
@@ -33,8 +34,7 @@ from graphq.ops import (
     trees,
 )
 
-__all__ = ["arithmetic", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout",
-           "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul",
-           "move", "norm", "normalise", "observe", "partition", "pick", "pool", "quant", "recurrent", "reduce", "shape",
-           "structure", "threshold",
-           "trees"]
+__all__ = ["arithmetic", "attention", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect",
+           "dropout", "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic",
+           "matmul", "move", "norm", "normalise", "observe", "partition", "pick", "pool", "quant", "recurrent",
+           "reduce", "shape", "structure", "threshold", "trees"]

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from graphq.dtypes import s32
+from graphq.dtypes import s32, s64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
@@ -31,9 +31,11 @@ def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes
     expect_dtype("src", src, FLOATS)
     if axes_tensor is not None:
         return _by_tensor(src, axes_tensor, axes, keep_dims)
-    if not axes:
-        return src
-    if src.shape is None:
+    return _along(src, axes, keep_dims)
+
+
+def _along(src: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
+    if not axes or src.shape is None:
         return src
     reduced = [normal_axis(a, src.shape, "axes") for a in axes]
     if len(set(reduced)) < len(reduced):
@@ -149,3 +151,15 @@ def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
         return src
     x = src.astype(np.float32, copy=False)
     return rounded(x.min(axis=chosen, keepdims=keep_dims, initial=np.inf), src.dtype)
+
+
+def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
+    """The source is s32 or s64; the reduced axes become 1 or are left out."""
+    expect_dtype("src", src, (s32, s64))
+    return _along(src, axes, keep_dims)
+
+
+@register_op(infer=infer_integer_sum, rows="reduced")
+def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = False) -> Array:
+    """The sum of integers along `axes`, which wraps (ONNX ReduceSum). Without axes it is the source."""
+    return np.asarray(src.sum(axis=axes, keepdims=keep_dims, dtype=src.dtype)) if axes else src

@@ -23,7 +23,7 @@ from graphq.base.programs import Program, Values
 from graphq.base.progress import progress
 from graphq.base.sizes import Later, Trace, is_open, parts
 from graphq.ir import TensorType
-from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Allocation, Arena, Arenas, find_clashes, find_lives, plan_arena
@@ -96,7 +96,7 @@ class OpenPlan:
         elif isinstance(word, Ref):
             data = self.plan.buffers[word.buffer].data
             if isinstance(data, np.ndarray) and not is_open(word.offset):
-                return _address(data) + word.offset
+                return address_of(data) + word.offset
             self.places[self.plan.buffers[word.buffer].storage].append((at, *word))
         elif is_open(word):
             self.numbers.append((at, word))
@@ -109,11 +109,6 @@ class OpenPlan:
         for at, function in progress(self.functions, "kernels"):
             self.template[at] = index(function)
         self.functions = []
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 class Runner:
@@ -279,7 +274,7 @@ class _Instance:
         for at, k, offset in open.places["constant"]:
             data = plan.buffers[k].data
             assert isinstance(data, np.ndarray)
-            self.words[at] = _address(data) + values.of(offset)
+            self.words[at] = address_of(data) + values.of(offset)
         inputs = sum(b.storage == "input" for b in plan.buffers)
         self._arrays = [(at, first + plan.buffers[k].index, values.of(offset))
                         for storage, first in (("input", 0), ("output", inputs))
@@ -296,7 +291,7 @@ class _Instance:
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
         """Write the addresses of a call's inputs and outputs, and of buffers in the arena, into the words."""
-        addresses = [x.__array_interface__["data"][0] for x in arrays]
+        addresses = [*map(address_of, arrays)]
         for k in self._aligned:
             if addresses[k] % LINE:
                 addresses[k] = self._copied(k, arrays[k])

@@ -165,7 +165,7 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 
 
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
-              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int, ...] = (),
+              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
               each: int | None = None) -> Step:
     """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 

@@ -1,6 +1,7 @@
-"""Memory of packed weights and arenas, which kernels read and write by whole cache lines."""
+"""Memory of packed weights and arenas, which kernels read and write by whole cache lines, and addresses of arrays."""
 from __future__ import annotations
 
+import ctypes
 import mmap
 import weakref
 from contextlib import suppress
@@ -58,3 +59,21 @@ def _mapped(nbytes: int) -> np.ndarray:
     with suppress(OSError):  # a system without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8, nbytes, -np.frombuffer(pages, np.uint8).ctypes.data % PAGE)
+
+
+class _Interface(ctypes.Structure):
+    """The first fields of NumPy's PyArrayInterface."""
+
+    _fields_ = (("two", ctypes.c_int), ("nd", ctypes.c_int), ("typekind", ctypes.c_char), ("itemsize", ctypes.c_int),
+                ("flags", ctypes.c_int), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("data", ctypes.c_void_p))
+
+
+_interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+def address_of(array: np.ndarray) -> int:
+    """The address of an array's data, by NumPy's interface for C: in a fifth of the time that `array.ctypes` takes."""
+    address: int = _interface(array.__array_struct__, None)[0].data
+    return address

@@ -1,13 +1,14 @@
-"""The plan steps of transposes, slices, gathers and casts, and of the range of a tensor."""
+"""The plan steps of transposes, slices, gathers and casts, of integers, and of the range of a tensor."""
 from __future__ import annotations
 
 from functools import partial
 from math import prod
 
 from graphq.base.sizes import assumed
+from graphq.dtypes import s32, s64
 from graphq.errors import InputError
 from graphq.ir import Node, TensorType
-from graphq.kernels.moves import cast
+from graphq.kernels.moves import cast, integers
 from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.moves.gather import plan_gather
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, run_bytes
@@ -106,3 +107,25 @@ def range_steps(b: PlanBuilder, node: Node) -> None:
     scale, zero_point = (Ref(b.result(v)) for v in node.outputs)
     b.run(extremes_step, {"source": Ref(b.of[source]), "extremes": Ref(extremes)})
     b.run(scale_step, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point})
+
+
+def combine_steps(b: PlanBuilder, node: Node) -> None:
+    """Add one step for arithmetic or a comparison of integers that the kernel takes."""
+    function, operands = node.attrs.get("function", node.op.name), list(node.operands)
+    dtype, step = operands[0].dtype, None
+    if dtype in (s32, s64) and function in (*integers.ARITHMETIC, *integers.COMPARISONS):
+        step = integers.plan_combined(function, dtype, [v.type.dims for v in operands], node.output.type.dims, b.target)
+    if step is None:
+        return reference_steps(b, node)
+    b.run(step, {"a": Ref(b.of[operands[0]]), "b": Ref(b.of[operands[1]]), "target": Ref(b.result(node.output))})
+
+
+def sum_steps(b: PlanBuilder, node: Node) -> None:
+    """Add one step for a sum along the last axes."""
+    (source,) = node.operands
+    dims = source.type.dims
+    first = len(dims) - len(node.attrs["axes"])
+    if {normal_axis(k, dims) for k in node.attrs["axes"]} != set(range(first, len(dims))):
+        return reference_steps(b, node)
+    step = integers.plan_sums(prod(dims[:first]), prod(dims[first:]), source.dtype, b.target)
+    b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})

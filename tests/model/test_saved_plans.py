@@ -12,7 +12,7 @@ from graphq.ir import TensorType
 from graphq.ir.signature import Parameter, Signature
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.model.saved_plans import check, check_record, open_axes
+from graphq.model.saved_plans import check, check_record
 from graphq.plan.plan import Buffer, Plan, PythonStep
 from graphq.plan.step import Ref
 
@@ -115,12 +115,6 @@ def test_steps_of_kernels(fields, fine, native):
         check(changed, signature)
     else:
         refused(changed, signature)
-
-
-def test_open_axes():
-    types = TensorType(f32, (None, 3, None)), TensorType(f32, None), TensorType(f32, ()), TensorType(f32, (2, None))
-    signature = Signature("net", tuple(Parameter(f"x{k}", t, "variable") for k, t in enumerate(types)), {})
-    assert open_axes(signature) == [(0, 0), (0, 2), (3, 1)]
 
 
 RECORD = TraceRecord({0: 5, 1: 4, 2: 9, 3: 20}, ((2, max, (0, 1)), (3, min, (2, 1))), (0, 1), {"a": 5, "b": 4},

@@ -147,8 +147,9 @@ def test_formula(name):
         assert_near(without_padding(got, inputs), without_padding(want, inputs))
 
 
-def test_saved_and_loaded_again(tmp_path):
-    inputs, attrs = attention(**CASES["bias in long caches"])
+@pytest.mark.parametrize("name", ["bias in long caches", "both directions", "rotary interleaved", "packed", "sinks"])
+def test_saved_and_loaded_again(name, tmp_path):
+    inputs, attrs = attention(**CASES[name])
     g = gq.load_onnx(node_model("GroupQueryAttention", inputs, attrs, 3))
     gq.save_onnx(g, tmp_path / "again.onnx")
     again = gq.load_onnx(tmp_path / "again.onnx")

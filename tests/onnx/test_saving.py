@@ -38,6 +38,7 @@ STATEMENTS = [
     'group_norm(x, v, v, groups=3, keep_stats=false, data_format="NCX")',
     'lrn(x, size=2, data_format="NCX")', "lrn(x, size=3, alpha=0.5, beta=0.4, bias=2)",
     "layer_norm(x, v5, v5, keep_stats=false)", "reduce_mean(x, axes=[1,2], keep_dims=true)", "reduce_sum(x)",
+    "integer_sum(t, axes=[-1])", "integer_sum(i, axes=[0], keep_dims=true)",
     "reduce_max(x, axes=[-1])", 'interpolate(x, mode="nearest", sizes=[8,10], data_format="NCX")',
     'interpolate(x, mode="linear", sizes=[8,10], coordinate_transformation_mode="asymmetric")',
     'interpolate(x, mode="linear", sizes=[7,9])', "static_reshape(x, shape=[2,-1])",
@@ -168,7 +169,8 @@ def test_round_trip(statement, tmp_path):
 
 
 def test_every_exporter_is_tried():
-    elsewhere = {"onnx_node", "partition", "non_max_suppression"}  # below, in test_partitions.py, in test_detect.py
+    # below, in test_partitions.py, in test_detect.py, in test_grouped_attention.py
+    elsewhere = {"onnx_node", "partition", "non_max_suppression", "cached_attention"}
     operations = EXPORTERS.keys() | {op.name for op in walk_ops() if op.onnx}
     assert operations - elsewhere <= set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS])))
 

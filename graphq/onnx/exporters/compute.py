@@ -181,12 +181,12 @@ def layer_norm(w: Writer, node: Node) -> None:
     w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
 
 
-@exports(*REDUCTIONS.values())
+@exports(*REDUCTIONS.values(), "integer_sum")
 def reduction(w: Writer, node: Node) -> None:
     """Write the reduction, with its axes as an initializer."""
     if len(node.inputs) > 1:
         raise GraphError("axes that are a tensor are s32 here and s64 in ONNX")
-    name = next(theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name)
+    name = next((theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name), "ReduceSum")
     w.node(node, name, w.integers(*node.attrs["axes"]), keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1)
 
 

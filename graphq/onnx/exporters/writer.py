@@ -19,6 +19,9 @@ from graphq.onnx.protos.fallback import since_version
 OPSET, IR_VERSION = 21, 10
 """The versions of the operators and of the format that are written: the first with 4-bit types and blocks."""
 
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
 Exporter: TypeAlias = "Callable[[Writer, Node], None]"
 
 EXPORTERS: dict[str, Exporter] = {}

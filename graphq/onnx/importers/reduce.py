@@ -1,7 +1,7 @@
-"""Importers of reductions of floats."""
+"""Importers of reductions of floats, and of sums of integers."""
 from __future__ import annotations
 
-from graphq.dtypes import f64
+from graphq.dtypes import f64, s32, s64
 from graphq.ir import Value
 from graphq.ir.op import lookup
 from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
@@ -53,4 +53,5 @@ def _reduced(c: Call, x: Value, name: str) -> Value | None:
             return None
         axes = tuple(range(len(x.shape)))
     attrs = {"axes": axes, "keep_dims": bool(c.attr("keepdims", 1))}
-    return c.graph.add_node(lookup(REDUCTIONS[name]), [x], attrs)[0]
+    whole = name == "ReduceSum" and x.dtype in (s32, s64)
+    return c.graph.add_node(lookup("integer_sum" if whole else REDUCTIONS[name]), [x], attrs)[0]

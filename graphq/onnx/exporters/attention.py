@@ -1,0 +1,18 @@
+"""The exporter of attention with caches: ONNX has none whose caches end where lengths say, ONNX Runtime has."""
+from __future__ import annotations
+
+from graphq.ir import Node
+from graphq.onnx.exporters.writer import MICROSOFT, Writer, exports
+
+
+@exports("cached_attention")
+def cached_attention(w: Writer, node: Node) -> None:
+    """Write com.microsoft's GroupQueryAttention."""
+    names = [w.name(v) for v in node.inputs] + [""] * (12 - len(node.inputs))
+    query, lengths, total, key, value, past_key, past_value, *others = names
+    a = node.attrs
+    w.add("GroupQueryAttention", [query, key, value, past_key, past_value, lengths, total, *others],
+          [w.name(v) for v in node.outputs], domain=MICROSOFT, num_heads=a["heads"], kv_num_heads=a["groups"],
+          scale=a["scale"], softcap=a["softcap"], local_window_size=a["window"] if a["window"] > 0 else -1,
+          do_rotary=int(bool(others[0])), rotary_interleaved=int(a["interleaved"]),
+          **({} if a["causal"] else {"causal": 0}))

@@ -1,0 +1,149 @@
+"""The operation cached_attention: attention whose keys and values are kept from call to call."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphq.base.sizes import largest, number
+from graphq.dtypes import f32, s32, s64
+from graphq.errors import GraphError, InputError
+from graphq.ir import Dim, Graph, TensorType, Value
+from graphq.ir.constants import known
+from graphq.ir.op import lookup, register_op
+from graphq.kernels.numbers import attention as numbers
+from graphq.ops.compute import Array
+from graphq.ops.infer import expect_dtype, show
+from graphq.ops.open_arrays import element
+
+RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
+         "positions": 2, "bias": 4, "sinks": 1}
+DTYPES = {"lengths": s32, "total": s32, "positions": s64}
+"""The dtypes of operands that are not f32."""
+
+
+def infer_cached_attention(
+        query: TensorType, lengths: TensorType, total: TensorType, key: TensorType | None = None,
+        value: TensorType | None = None, past_key: TensorType | None = None, past_value: TensorType | None = None,
+        cos: TensorType | None = None, sin: TensorType | None = None, positions: TensorType | None = None,
+        bias: TensorType | None = None, sinks: TensorType | None = None, *, heads: int, groups: int, scale: float,
+        softcap: float, window: int, causal: bool, interleaved: bool, capacity: int) -> tuple[TensorType, ...]:
+    """The output, and the caches, whose `capacity` is unknown where it is -1."""
+    if heads < 1 or groups < 1 or heads % groups:
+        raise GraphError(f"heads must be a positive multiple of groups, got {heads} and {groups}")
+    if window > 0 and not causal:
+        raise GraphError(f"a window of {window} keys needs causal")
+    for name, first, second in (("key", key, value), ("past_key", past_key, past_value), ("cos", cos, sin)):
+        if (first is None) != (second is None):
+            raise GraphError(f"'{name}' and the operand after it must be given together")
+    operands = {"query": query, "lengths": lengths, "total": total, "key": key, "value": value, "past_key": past_key,
+                "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks}
+    for name, t in operands.items():
+        if t is not None:
+            expect_dtype(name, t, (DTYPES.get(name, f32),))
+            if name in RANKS and t.shape is not None and len(t.shape) != RANKS[name]:
+                raise GraphError(f"'{name}' must have {RANKS[name]} dimensions, got {t}")
+    batch, tokens, width = query.shape or (None, None, None)
+    parts = heads + 2 * groups if key is None else heads
+    if not width or width % parts:
+        raise GraphError(f"'query' must be [batch, tokens, width] of a known width for {parts} heads, got {query}")
+    size = width // parts
+    half = None if cos is None or cos.shape is None else cos.shape[1]
+    if half is not None and 2 * half > size:
+        raise GraphError(f"'cos' must have at most {size // 2} columns, half of a head's {size}, got {cos}")
+    of_group, cache = (batch, tokens, groups * size), (batch, groups, None, size)
+    wanted: dict[str, tuple[Dim, ...]] = {
+        "key": of_group, "value": of_group, "lengths": (batch,), "past_key": cache, "past_value": cache,
+        "positions": (batch, tokens), "sinks": (heads,)}
+    for name, first in (("past_value", past_key), ("sin", cos)):
+        if first is not None and first.shape is not None:
+            wanted[name] = first.shape
+    for name, dims in wanted.items():
+        expect_shape(name, operands[name], dims)
+    if bias is not None and bias.shape is not None:
+        one = [1 if d == 1 else want for d, want in zip(bias.shape, (batch, heads), strict=False)]
+        expect_shape("bias", bias, (*one, tokens, None))
+    rows = tokens if past_key is None else None if capacity < 0 else capacity
+    kept = TensorType(f32, (batch, groups, rows, size))
+    return TensorType(f32, (batch, tokens, heads * size)), kept, kept
+
+
+def expect_shape(name: str, type: TensorType | None, dims: tuple[Dim, ...]) -> None:
+    """Raise GraphError for a type whose known dimensions are not these."""
+    if type is not None and type.shape is not None and any(
+            None not in (d, want) and d != want for d, want in zip(type.shape, dims, strict=True)):
+        raise GraphError(f"'{name}' must be {show(dims)}, got {type}")
+
+
+def capacity_of(past: Value | None, total: Value) -> int:
+    """The attribute `capacity`: the rows of the caches that are returned, or -1 if they are not known yet."""
+    data, rows = known(total), past.shape[2] if past is not None and past.shape is not None else None
+    return -1 if data is None or rows is None else largest(rows, number(element, data, 0))
+
+
+def resolve_capacity(graph: Graph, operands: Sequence[Value | None],
+                     attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
+    """The node with the capacity that follows from operands that are known now."""
+    total, past = operands[2], operands[5] if len(operands) > 5 else None
+    assert total is not None
+    capacity = capacity_of(past, total)
+    if capacity < 0:
+        return None
+    return graph.add_node(lookup("cached_attention"), operands, {**attrs, "capacity": capacity})
+
+
+@register_op(infer=infer_cached_attention, resolve=resolve_capacity)
+def cached_attention(
+        query: Array, lengths: Array, total: Array, key: Array | None = None, value: Array | None = None,
+        past_key: Array | None = None, past_value: Array | None = None, cos: Array | None = None,
+        sin: Array | None = None, positions: Array | None = None, bias: Array | None = None,
+        sinks: Array | None = None, *, heads: int, groups: int, scale: float, softcap: float = 0.0, window: int = 0,
+        causal: bool = True, interleaved: bool = False, capacity: int = -1) -> tuple[Array, Array, Array]:
+    """Attention of new tokens to themselves and to those before, whose keys and values are in caches.
+
+    It returns the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch, groups,
+    rows, size]: max(rows of `past_key`, `total`) rows, or the new tokens alone without past caches. Of batch element n
+    `lengths[n]` + 1 tokens are valid, the new ones included (com.microsoft GroupQueryAttention, and its order of
+    heads). New rows stand behind the rows before them, where the length says; zeros stand behind the new rows.
+
+    `query` [batch, tokens, heads * size] may hold keys and values behind it; then `key` and `value` [batch, tokens,
+    groups * size] are absent. Each group of heads shares one of `groups` keys and values. `cos` and `sin` [places,
+    half] rotate queries and keys at `positions` [batch, tokens], by default the places in the cache; pairs are
+    neighbours if `interleaved`. With `causal` tokens see keys up to their own, and only `window` of them if it is
+    positive. `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are as in
+    graphq.kernels.numbers.attention, which has the formula. `capacity` are the rows of the new caches, -1 where only
+    a run tells. Raises InputError for lengths below 1 or that the caches cannot hold, and for positions without angles.
+    """
+    batch, tokens, _ = query.shape
+    if key is None or value is None:
+        size = query.shape[2] // (heads + 2 * groups)
+        query, key, value = np.split(query, [heads * size, (heads + groups) * size], axis=2)
+    q, k, v = numbers.by_heads(query, heads), numbers.by_heads(key, groups), numbers.by_heads(value, groups)
+    rows = 0 if past_key is None else past_key.shape[2]
+    room = tokens if past_key is None else max(rows, int(total.reshape(-1)[0]))
+    ends = lengths.astype(np.int64) + 1
+    before = np.maximum(ends - tokens, 0)
+    most = room if bias is None else min(room, bias.shape[3])
+    if (wrong := (ends < 1) | (before > rows) | (before + tokens > most)).any():
+        raise length_error(rows, most, tokens, int(ends[wrong][0]))
+    if cos is not None and sin is not None:
+        places = before[:, None] + np.arange(tokens) if positions is None else positions
+        if (outside := (places < 0) | (places >= len(cos))).any():
+            raise position_error(len(cos), int(places[outside][0]))
+        q, k = (numbers.rotated(x, cos[places], sin[places], interleaved) for x in (q, k))
+    keys, values = (numbers.written(past, x, before, room) for past, x in ((past_key, k), (past_value, v)))
+    y = numbers.attended(q, keys, values, before, ends, bias, sinks, scale=scale, softcap=softcap, window=window,
+                         causal=causal)
+    return y.reshape(batch, tokens, -1), keys, values
+
+
+def length_error(rows: int, capacity: int, tokens: int, length: int) -> InputError:
+    """The error of a batch element with a wrong number of valid tokens."""
+    return InputError(f"cached_attention: {tokens} new tokens behind a cache of {rows} rows, and room for {capacity}, "
+                      f"allow no length of {length} tokens")
+
+
+def position_error(places: int, position: int) -> InputError:
+    """The error of a position that has no angle."""
+    return InputError(f"cached_attention: positions must be in [0, {places - 1}], got {position}")

@@ -1,0 +1,78 @@
+"""The plan steps of cached_attention: both caches, then the attention to them."""
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from graphq.ir import Node, Value
+from graphq.kernels.attention.attend import plan_attention
+from graphq.kernels.attention.cache import number_of, plan_cache
+from graphq.ops.attention import length_error, position_error
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.reference import reference_steps
+from graphq.plan.step import Ref, Word
+
+MOST = 256
+"""The largest size of a head, which is a single chain of products; larger ones are left to the reference."""
+
+
+def attention_steps(b: PlanBuilder, node: Node) -> None:
+    """Add three steps; wrong lengths and positions are errors after the run."""
+    query, lengths = node.operand(0), node.operand(1)
+    key, value, past_key, past_value, cos, sin, positions, bias, sinks = [*node.inputs[3:], *[None] * 9][:9]
+    a, (y, *caches) = node.attrs, node.outputs
+    batch, groups, capacity, size = caches[0].type.dims
+    tokens = query.type.dims[1]
+    if size > MOST or y.type.size == 0:
+        return reference_steps(b, node)
+    rows = 0 if past_key is None else past_key.type.dims[2]
+    most = capacity if bias is None else bias.type.dims[3]
+    half, places = (0, 0) if cos is None else (cos.type.dims[1], cos.type.dims[0])
+    numbers = {"tokens": tokens, "groups": groups, "rows": rows, "capacity": capacity, "most": most, "half": half,
+               "places": places}
+    wrong = {"wrong_length": Ref(b.report(partial(_length_error, rows, most, tokens))),
+             "wrong_position": Ref(b.report(partial(_position_error, places)))}
+    angles: dict[str, Word] = {"cos": _operand(b, cos), "sin": _operand(b, sin), "positions": _operand(b, positions)}
+    of_lengths: dict[str, Word] = {"lengths": Ref(b.of[lengths])}
+    for k, (x, past, cache) in enumerate(zip((key, value), (past_key, past_value), caches, strict=True)):
+        start, stride = (4 * size * (a["heads"] + groups * k), 4 * query.type.dims[2]) if x is None else \
+            (0, 4 * size * groups)
+        rotary = cos is not None and k == 0
+        step = plan_cache({**numbers, "size": size, "stride": stride, "heads": batch * groups}, rotary,
+                          a["interleaved"], b.target)
+        b.run(step, {"new": Ref(b.of[query if x is None else x], start), "past": _operand(b, past),
+                     "cache": Ref(b.result(cache)), **of_lengths, **wrong, **(angles if rotary else {})})
+    biased = bias is not None
+    rank = (0, 0, 0) if bias is None else _strides(bias)
+    step = plan_attention(
+        {**numbers, "batch": batch, "shared": a["heads"] // groups, "stride": 4 * query.type.dims[2],
+         "window": max(a["window"], 0), "causal": int(a["causal"]), "scale": _bits(a["scale"]),
+         "softcap": _bits(a["softcap"]), **dict(zip(("bias_batch", "bias_head", "bias_row"), rank, strict=True))},
+        size, cos is not None, a["interleaved"], bool(a["softcap"]), biased, sinks is not None, b.target)
+    keys, values = (Ref(b.of[v]) for v in caches)
+    b.run(step, {"query": Ref(b.of[query]), "keys": keys, "values": values, "target": Ref(b.result(y)), **of_lengths,
+                 **angles, "bias": _operand(b, bias), "sinks": _operand(b, sinks)})
+
+
+def _operand(b: PlanBuilder, value: Value | None) -> Word:
+    return 0 if value is None else Ref(b.of[value])
+
+
+def _bits(x: float) -> int:
+    return int(np.float32(x).view(np.int32))
+
+
+def _strides(bias: Value) -> tuple[int, int, int]:
+    """Bytes from one batch element, head and token of the bias to the next; 0 where all have the same."""
+    batch, heads, tokens, keys = bias.type.dims
+    row = 4 * keys
+    return 0 if batch == 1 else row * tokens * heads, 0 if heads == 1 else row * tokens, row
+
+
+def _length_error(rows: int, most: int, tokens: int, report: int) -> Exception:
+    return length_error(rows, most, tokens, number_of(report) + 1)
+
+
+def _position_error(places: int, report: int) -> Exception:
+    return position_error(places, number_of(report))

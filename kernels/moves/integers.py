@@ -1,0 +1,121 @@
+"""Kernels of arithmetic and comparisons of integers of 32 and 64 bits, and of their sums along rows.
+
+An operand of a function lies in rows and columns, in which it may have one element for all (a stride of 0).
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphq.dtypes import DType
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s32, store_s64, store_u8
+from graphq.kernels.jit.records import Record
+from graphq.plan.step import Step, Target, plan_rows
+
+COMBINE = Record("target", "a", "b", "rows", "columns", "a_row", "a_column", "b_row", "b_column", "each")
+"""`rows` of the target, `each` a block, of `columns`, and the bytes between rows and columns of both operands, whose
+addresses the caller fills in."""
+SUM = Record("source", "target", "rows", "columns", "each")
+"""The sums of `rows` of `columns` integers; `each` rows a block."""
+combine_view, sum_view = COMBINE.view, SUM.view
+
+ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
+COMPARISONS = ("less", "less_equal", "greater", "equal")
+
+
+def combining(function: str, bits: int) -> Functions:
+    """Make the block function of a function of ARITHMETIC or COMPARISONS, of integers of `bits`."""
+    load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
+    if function in COMPARISONS:
+        store, width = store_u8, 1
+    add, subtract, multiply, highest = (function == name for name in ARITHMETIC[:4])
+    less, less_equal, greater, equal = (function == name for name in COMPARISONS)
+
+    @njit
+    def combined(x: int, y: int) -> int:
+        if add:
+            return x + y
+        if subtract:
+            return x - y
+        if multiply:
+            return x * y
+        if highest:
+            return max(x, y)
+        if less:
+            return int(x < y)
+        if less_equal:
+            return int(x <= y)
+        if greater:
+            return int(x > y)
+        if equal:
+            return int(x == y)
+        return min(x, y)
+
+    def block(args: int, index: int) -> None:
+        p = combine_view(args)
+        columns, a_column, b_column = p.columns, p.a_column, p.b_column
+        for i in range(index * p.each, min(index * p.each + p.each, p.rows)):
+            a, b, target = p.a + i * p.a_row, p.b + i * p.b_row, p.target + i * columns * width
+            for j in range(columns):
+                store(target + j * width, combined(load(a + j * a_column), load(b + j * b_column)))
+
+    return Functions(block=block)
+
+
+def summing(bits: int) -> Functions:
+    """Make the block function of sums of rows, which wrap."""
+    load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
+
+    def block(args: int, index: int) -> None:
+        p = sum_view(args)
+        columns = p.columns
+        for i in range(index * p.each, min(index * p.each + p.each, p.rows)):
+            source, total = p.source + i * columns * width, 0
+            for j in range(columns):
+                total += load(source + j * width)
+            store(p.target + i * width, total)
+
+    return Functions(block=block)
+
+
+def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
+    """Bytes between rows and between columns of an operand of a result whose first `split` axes are the rows.
+
+    None where there are no such strides. Both have the same rank.
+    """
+    out = []
+    for part, of in ((dims[:split], result[:split]), (dims[split:], result[split:])):
+        one, whole = all([d == 1 for d in part]), all([d == n for d, n in zip(part, of, strict=True)])
+        if not one and not whole:
+            return None
+        out.append(not one)
+    row = itemsize
+    for d in dims[split:]:
+        row = row * d
+    return row if out[0] else 0, itemsize if out[1] else 0
+
+
+def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], result: Sequence[int],
+                  target: Target) -> Step | None:
+    """Plan a function of operands of these dimensions; None for a broadcast of more than two levels."""
+    padded = [[*[1] * (len(result) - len(d)), *d] for d in dims]
+    for split in range(len(result) + 1):
+        found = [strides(d, result, split, dtype.itemsize) for d in padded]
+        if None not in found:
+            break
+    else:
+        return None
+    (a_row, a_column), (b_row, b_column) = (x for x in found if x is not None)
+    rows = columns = 1
+    for k, d in enumerate(result):
+        rows, columns = (rows * d, columns) if k < split else (rows, columns * d)
+    words = {"rows": rows, "columns": columns, "a_row": a_row, "a_column": a_column, "b_row": b_row,
+             "b_column": b_column}
+    return plan_rows(combining, COMBINE, words, target, rows=rows, cycles=10 + columns, of=(function, dtype.bits))
+
+
+def plan_sums(rows: int, columns: int, dtype: DType, target: Target) -> Step:
+    """Plan the sums of `rows` rows of `columns` integers."""
+    return plan_rows(summing, SUM, {"rows": rows, "columns": columns}, target, rows=rows, cycles=10 + columns,
+                     of=(dtype.bits,))

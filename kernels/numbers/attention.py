@@ -1,0 +1,101 @@
+"""Attention with a cache of keys and values, in NumPy.
+
+    scores   q @ k' * scale; with a cap, tanh(x / cap) * cap; plus bias; -inf at keys that the query does not see
+    weights  softmax of a row of scores; a sink is one more score, in front, whose weight is dropped
+    y        weights @ v, where a key that the query does not see is left out, whatever its value is
+
+Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
+is rounded once.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.kernels.lanes.elementary import tanh
+from graphq.kernels.lanes.expression import fused, load
+from graphq.kernels.lanes.stores import evaluate
+from graphq.kernels.numbers.float_sums import BLOCK, float_sums
+from graphq.kernels.numbers.rows import softmax
+
+Array = np.ndarray
+
+_SCORE, _CAP = load(0, "f32", "vector"), load(1, "f32", "vector")
+CAPPED = tanh(_SCORE / _CAP) * _CAP
+
+
+def by_heads(x: Array, count: int) -> Array:
+    """[batch, tokens, width] as [batch, tokens, heads, size]."""
+    return x.reshape(*x.shape[:2], count, -1)
+
+
+def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """Rotate pairs of the first elements of each head, x [batch, tokens, heads, size], by angles of each token.
+
+    Pairs are neighbours if `interleaved`, else elements of the first and of the second half.
+    """
+    half = cos.shape[-1]
+    first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
+        (slice(half), slice(half, 2 * half))
+    a, b, c, s = x[..., first], x[..., second], cos[:, :, None], sin[:, :, None]
+    y = x.copy()
+    with np.errstate(all="ignore"):
+        y[..., first], y[..., second] = c * a - s * b, s * a + c * b
+    return y
+
+
+def written(past: Array | None, new: Array, before: Array, capacity: int) -> Array:
+    """The cache [batch, groups, capacity, size].
+
+    It has `before` tokens of each batch element from `past`, behind them the new ones, [batch, tokens, groups, size],
+    and zeros.
+    """
+    batch, tokens, groups, size = new.shape
+    out = np.zeros((batch, groups, capacity, size), new.dtype)
+    for n, start in enumerate(before):
+        if past is not None:
+            out[n, :, :start] = past[n, :, :start]
+        out[n, :, start:start + tokens] = new[n].swapaxes(0, 1)
+    return out
+
+
+def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Array | None, sinks: Array | None, *,
+             scale: float, softcap: float, window: int, causal: bool) -> Array:
+    """The output [batch, tokens, heads, size] of queries of that shape, for caches [batch, groups, capacity, size].
+
+    The tokens follow `before` others. With `causal` they see keys up to their own, else `ends` keys; a window above 0
+    is the number of keys up to their own that they see.
+    """
+    batch, tokens, heads, size = q.shape
+    groups, n = k.shape[1], int(before.max(initial=0)) + tokens
+    k, v = k[:, :, :n], v[:, :, :n]
+    places, columns = before[:, None] + np.arange(tokens), np.arange(n)
+    last = (places + 1 if causal else np.broadcast_to(ends[:, None], places.shape))[..., None]
+    seen = (columns < last) & (columns >= (last - window if window > 0 else 0))
+    seen = seen[:, None]  # [batch, 1, tokens, keys]
+
+    def grouped(x: Array) -> Array:
+        return x.reshape(batch, groups, -1, x.shape[-1])
+
+    with np.errstate(all="ignore"):
+        x = float_sums(grouped(q.swapaxes(1, 2)), k.swapaxes(2, 3)).reshape(batch, heads, tokens, n) * np.float32(scale)
+        if softcap:
+            x = evaluate(CAPPED, None, [x, np.float32(softcap)])
+        if bias is not None:
+            x = x + bias[..., :n]
+        x = np.where(seen, x, np.float32(-np.inf))
+        if sinks is not None:
+            x = np.concatenate([np.broadcast_to(sinks[:, None, None], (*x.shape[:3], 1)), x], axis=3)
+        weights = softmax(x, inf_as_zero=False)[..., 0 if sinks is None else 1:]
+    y = _sums(grouped(weights), v, grouped(np.broadcast_to(seen, weights.shape)))
+    return y.reshape(batch, heads, tokens, size).swapaxes(1, 2)
+
+
+def _sums(weights: Array, v: Array, seen: Array) -> Array:
+    """weights @ v as `float_sums`, in which zeros stand for the values of keys that are not seen."""
+    out = np.zeros((*weights.shape[:3], v.shape[3]), np.float32)
+    for start in range(0, v.shape[2], BLOCK):
+        chain = np.zeros_like(out)
+        for k in range(start, min(start + BLOCK, v.shape[2])):
+            chain = fused(weights[..., k, None], np.where(seen[..., k, None], v[:, :, k, None], np.float32(0)), chain)
+        out += chain
+    return out

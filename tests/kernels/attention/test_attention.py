@@ -1,0 +1,114 @@
+"""The kernels of attention with caches give what the operation's reference gives, bit for bit, at every level."""
+import numpy as np
+import pytest
+from guarded_memory import guarded
+
+import graphq as gq
+from graphq.errors import InputError
+from graphq.kernels.jit import isa
+
+rng = np.random.default_rng(7)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def attention(lengths=(7,), tokens=1, rows=6, heads=4, groups=2, size=8, total=None, *, packed=False, rotary=0,
+              positions=None, bias=None, sinks=False, past=True, **attrs):
+    """A graph of one node, and its inputs."""
+    batch, total = len(lengths), total or max(lengths)
+    angles = rng.uniform(0, 6, (32, rotary // 2)).astype(np.float32)
+    width = heads + 2 * groups if packed else heads
+    x = {"query": floats(batch, tokens, width * size),
+         "lengths": np.int32(lengths) - 1, "total": np.int32([total]),
+         "key": None if packed else floats(batch, tokens, groups * size),
+         "value": None if packed else floats(batch, tokens, groups * size),
+         "past_key": floats(batch, groups, rows, size) if past else None,
+         "past_value": floats(batch, groups, rows, size) if past else None,
+         "cos": np.cos(angles) if rotary else None, "sin": np.sin(angles) if rotary else None,
+         "positions": positions, "bias": None if bias is None else floats(*bias, tokens, total),
+         "sinks": floats(heads) if sinks else None}
+    g = gq.Graph("attention")
+    operands = {n: None if v is None else g.constant(v) if n == "total" else
+                g.input(n, shape=v.shape, dtype={"f": "f32", "i": f"s{8 * v.itemsize}"}[v.dtype.kind])
+                for n, v in x.items()}
+    attrs.setdefault("scale", 0.3)
+    outs = g.cached_attention(*operands.values(), heads=heads, groups=groups, **attrs,
+                              capacity=max(rows, total) if past else -1)
+    for name, v in zip(("y", "keys", "values"), outs, strict=True):
+        g.output(v, name=name)
+    return g, {n: guarded(v) for n, v in x.items() if v is not None and n != "total"}
+
+
+CASES = {
+    "one token": dict(),
+    "of several lengths": dict(lengths=(4, 7, 1), rows=9),
+    "a prompt": dict(lengths=(5, 3), tokens=5, rows=0),
+    "a prompt without caches": dict(lengths=(5, 3), tokens=5, past=False),
+    "some tokens": dict(lengths=(30, 17), tokens=11, rows=25, heads=6, groups=2, size=20),
+    "a head of its own": dict(lengths=(40,), rows=39, heads=3, groups=3, size=16),
+    "two heads each": dict(lengths=(40,), rows=39, heads=2, groups=1, size=33),
+    "many heads": dict(lengths=(19,), rows=40, heads=9, groups=1, size=80),
+    "blocks of keys": dict(lengths=(600, 290), rows=599, heads=4, groups=1, size=17),
+    "a window in blocks": dict(lengths=(600, 290), rows=599, heads=4, groups=1, size=17, window=40),
+    "a window of a prompt": dict(lengths=(300,), tokens=30, rows=270, heads=2, groups=1, window=5),
+    "rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36),
+    "rotary pairs": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, interleaved=True),
+    "packed": dict(lengths=(9, 4), tokens=2, rows=9, packed=True, rotary=8, size=8),
+    "positions": dict(lengths=(9, 4), tokens=2, rows=9, rotary=8, size=8, positions=np.array([[3, 1], [31, 0]])),
+    "softcap": dict(lengths=(20, 4), tokens=2, rows=20, softcap=1.5),
+    "bias": dict(lengths=(20, 4), tokens=2, rows=20, bias=(2, 4), softcap=2.0),
+    "bias of all": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 1)),
+    "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
+    "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
+    "a longest head": dict(lengths=(9,), rows=8, size=256),
+}
+
+
+AT_ALL_LEVELS = {"some tokens", "many heads", "a window in blocks", "rotary", "rotary pairs", "bias", "sinks"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_the_reference(name):
+    g, x = attention(**CASES[name])
+    want = gq.reference(g, x)
+    levels = [level.name for level in isa.available()] if name in AT_ALL_LEVELS else []
+    for level, threads in [(None, 1), (None, 2), *((level, 2) for level in levels)]:
+        got = gq.compile(g, isa=level, threads=threads, strict=True)(x)
+        for n in want:
+            np.testing.assert_array_equal(got[n], want[n], err_msg=f"{n} at {level}")
+
+
+def test_values_that_are_not_seen_do_not_matter():
+    """Infinities and NaNs behind the tokens of a batch element, and at later tokens of a prompt."""
+    g, x = attention(lengths=(40, 17), tokens=6, rows=50, size=20)
+    x["value"][0, 4:], x["past_value"][:, :, 34:], x["past_key"][:, :, 34:] = np.nan, np.inf, np.nan
+    want, got = gq.reference(g, x), gq.compile(g, strict=True)(x)
+    for n in want:
+        np.testing.assert_array_equal(got[n], want[n], err_msg=n)
+    assert np.isfinite(got["y"][0, :4]).all() and np.isfinite(got["y"][1]).all() and np.isnan(got["y"][0, 4:]).all()
+
+
+@pytest.mark.parametrize("case, lengths, message", [
+    (dict(), [9], "1 new tokens behind a cache of 6 rows, and room for 7, allow no length of 9 tokens"),
+    (dict(), [0], "allow no length of 0 tokens"), (dict(), [-3], "allow no length of -3 tokens"),
+    (dict(lengths=(5, 5), tokens=3, rows=5, total=5, bias=(1, 1)), [5, 6], "room for 5, allow no length of 6 tokens"),
+    (dict(lengths=(40,), rows=39, rotary=8), [40], r"positions must be in \[0, 31\], got 39"),
+    (dict(rotary=8, positions=np.array([[-1]])), [7], r"positions must be in \[0, 31\], got -1")])
+def test_lengths_and_positions_out_of_range(case, lengths, message):
+    g, x = attention(**case)
+    x["lengths"] = np.int32(lengths) - 1
+    for run in (gq.compile(g, strict=True), lambda x: gq.reference(g, x)):
+        with pytest.raises(InputError, match=message):
+            run(x)
+
+
+def test_a_head_of_many_elements_is_left_to_the_reference():
+    g, x = attention(lengths=(4,), rows=3, size=300)
+    assert "NumPy reference" in gq.compile(g).explain()
+
+
+def test_multiply_accumulates():
+    g, _ = attention(lengths=(9, 4), tokens=3, rows=7, size=40)
+    assert gq.compile(g).coverage().total_by_op == {"cached_attention": 2 * 2 * 4 * 3 * 9 * 40}
