@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, overload
 
 import numpy as np
@@ -18,7 +20,8 @@ from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import check_array, check_inputs, fits, named_inputs, pack_outputs
 from graphq.ir.names import counted
 from graphq.kernels.jit.isa import Level
-from graphq.model.open_shapes import signature_of
+from graphq.kernels.jit.memory import address_of
+from graphq.model.open_shapes import has_integers, signature_of
 from graphq.model.planned import Options
 from graphq.model.plans import Plans
 from graphq.rewrite.rule import Refusal
@@ -26,6 +29,8 @@ from graphq.rewrite.rule import Refusal
 if TYPE_CHECKING:  # only reports need these, and import them when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
+    from graphq.model.staged import Staged
+    from graphq.plan.runtime import Runner
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
@@ -59,6 +64,7 @@ class CompiledGraph:
         self._lock = Lock()
         self.plans = Plans(self.signature, read_source, options, unread, self._part)
         self._fixed = self.plans.fixed
+        self._undecided = has_integers(self.signature)
 
     @property
     def source(self) -> Graph:
@@ -80,7 +86,7 @@ class CompiledGraph:
         """
         from graphq.model.saved_models import save
 
-        save(path, self.source, self.options, self.plans.all(), self.rows_mix)
+        save(path, self.plans, self.rows_mix)
 
     @property
     def graph(self) -> Graph:
@@ -137,8 +143,10 @@ class CompiledGraph:
 
         Names are keywords, or keys of one mapping (in which inputs named "out" or "fetch" must be). Inputs must have
         the dtype and shape that the graph states; those that are not C-contiguous are copied. `out` are arrays for the
-        results: C-contiguous, writeable, of the outputs' types, sharing no memory with inputs. Inputs marked constant
-        keep the array of the first call.
+        results: C-contiguous, writeable, of the outputs' types. They share no memory with inputs, but for the caches of
+        cached_attention: where the past and the new cache have one shape they may be the same array. Then only the new
+        rows are written, and those behind them stay as they are. Inputs marked constant keep the array of the first
+        call.
 
         With `fetch`, names of any values of the graph, the call returns these values instead: a dict by name, or an
         array if `fetch` is a single name. They are computed by a separate model, `compile(..., outputs=fetch)`, which
@@ -150,13 +158,16 @@ class CompiledGraph:
         if fetch is not None:
             return self._fetch(fetch, out, inputs, named)
         given = named_inputs(self.signature, inputs, named) if inputs else named
-        run, checked = self._fixed, self._fast_check(given)
+        checked = self._fast_check(given)
+        if self._undecided:
+            self._take_values(dict(zip(self.names, checked, strict=True)))
+        run = self._fixed
         if run is None:
             by_name = dict(zip(self.names, checked, strict=True))
             run = self.plans.at(self.plans.shapes_of(by_name), by_name)
             if constant := self.plans.constants.names:
                 checked = [x for name, x in by_name.items() if name not in constant]
-        outs = run(checked, None if out is None else self._check_out(run.output_types, out, checked))
+        outs = run(checked, None if out is None else self._check_out(run, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
 
     @overload
@@ -301,11 +312,21 @@ class CompiledGraph:
         checked = check_inputs(self.signature, given)
         return [checked[n] for n in self.names]
 
+    def _take_values(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace the plans, if this call shows that values of inputs decide shapes (`signature_of`)."""
+        self._undecided = False
+        signature = signature_of(self.source, arrays)
+        if has_integers(signature):
+            return
+        plans = Plans(signature, self.plans.read_source, self.options, (), self._part)
+        plans.grown = self.plans.grown
+        self.signature, self.plans, self._fixed = signature, plans, plans.fixed
+
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.options)
 
-    def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
+    def _check_out(self, run: Runner | Staged, out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         names = list(self.signature.outputs)
         if not isinstance(out, Mapping):
@@ -314,7 +335,7 @@ class CompiledGraph:
             out = {names[0]: out}
         if set(out) != set(names):
             raise InputError(f"out must hold the outputs {names}, got {list(out)}")
-        for name, type in zip(names, types, strict=True):
+        for name, type in zip(names, run.output_types, strict=True):
             x = out[name]
             if _is_plain(x, type.dtype.numpy) and x.shape == type.shape and x.flags.writeable:
                 continue
@@ -324,10 +345,31 @@ class CompiledGraph:
             if not (x.flags.c_contiguous and x.flags.writeable and x.flags.aligned):
                 raise InputError(f"out '{name}' must be C-contiguous, aligned and writeable")
         arrays = [out[n] for n in names]
-        for k, x in enumerate(arrays):
-            if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
+        for k, input in _shared(arrays, inputs):
+            if input is None:
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
+            if (input, k) not in run.in_place or not _is_same(arrays[k], inputs[input]):
+                name = [n for n in self.names if n not in self.plans.constants.names][input]
+                raise InputError(f"out '{names[k]}' shares memory with input '{name}', which is not its cache, or not "
+                                 "the same array")
         return arrays
+
+
+def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, int | None]]:
+    """The numbers of C-contiguous arrays that share memory with an input, and of the input; None for another array."""
+    spans = sorted((address_of(x), x.nbytes, k) for k, x in enumerate(arrays) if x.nbytes)
+    for (start, nbytes, k), (following, _, other) in pairwise(spans):
+        if following < start + nbytes:
+            yield max(k, other), None
+    for number, x in enumerate(inputs):
+        start = address_of(x)
+        last = bisect(spans, (start + x.nbytes,)) - 1  # no other array reaches further
+        if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
+            yield spans[last][2], number
+
+
+def _is_same(x: np.ndarray, y: np.ndarray) -> bool:
+    return address_of(x) == address_of(y) and x.shape == y.shape
 
 
 def _is_plain(x: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:

@@ -118,7 +118,7 @@ class Kept:
         try:
             folder = cache.lasting()
             if folder is not None:
-                save(folder / self.name, made.source, made.options, made.all(), rows_mix, key=self.digest)
+                save(folder / self.name, made, rows_mix, key=self.digest)
                 cache.tidy(folder)
         except Exception as e:  # full disk, folder gone, no memory, an option without JSON
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)

@@ -13,7 +13,7 @@ from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import specialised
-from graphq.ir.signature import Signature
+from graphq.ir.signature import Parameter, Signature
 from graphq.plan.stages import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
@@ -129,40 +129,44 @@ MOST_VALUES = 8
 """The most elements of an input whose values are open sizes."""
 
 
-def _is_small(value: Value) -> bool:
+def _is_small(value: Value | Parameter) -> bool:
     return value.dtype in (s32, s64) and value.type.known and 0 < value.type.size <= MOST_VALUES
 
 
-def signature_of(graph: Graph) -> Signature:
+def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -> Signature:
     """The signature of a graph, in which inputs of a few integers have the property SIZE if shapes depend on them.
 
-    None has it if shapes depend on more than such inputs.
+    None has it if shapes depend on more than such inputs, or if dimensions are open and no call's `arrays` are given.
     """
     signature = Signature.of(graph)
-    sizes = _sizes(graph) if any(map(_is_small, graph.inputs)) else ()
+    sizes = _sizes(graph, arrays) if has_integers(signature) else ()
     return signature._replace(inputs=tuple([replace(p, property=SIZE) if p.name in sizes else p
                                             for p in signature.inputs]))
 
 
-def _sizes(graph: Graph) -> Container[str]:
+def has_integers(signature: Signature) -> bool:
+    """Whether inputs of a few integers may be open sizes that are not taken as such."""
+    return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)
+
+
+def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[str]:
     """The names of the inputs whose values decide shapes."""
-    if any(v.shape is None or v.property == "constant" for v in graph.inputs):
-        return ()
-    types = {str(v.name): TensorType(v.dtype, tuple([_ANY if d is None else d for d in v.type.shape or ()]))
+    types = {str(v.name): v.type if arrays is None else TensorType(v.dtype, arrays[str(v.name)].shape)
              for v in graph.inputs}
+    if not all(t.known for t in types.values()):
+        return ()
     values: dict[str, np.ndarray] = {}
+    few = {str(v.name) for v in graph.inputs if _is_small(v)}
     try:
         while not in_one_plan(trial := specialised(graph, types, {}, values)):
-            found = [name for name in _deciding(trial) if name not in values]
+            found = [name for name in _deciding(trial) & few if name not in values]
             if not found:
                 return ()
-            values |= {name: np.full(types[name].dims, _ANY, types[name].dtype.numpy) for name in found}
-    except GraphqError:  # these sizes do not fit the graph
+            values |= {name: np.full(types[name].dims, EXAMPLES[3][0], types[name].dtype.numpy) if arrays is None
+                       else arrays[name] for name in found}
+    except GraphqError:  # an example's value does not fit the graph
         return ()
     return values
-
-
-_ANY = EXAMPLES[3][0]
 
 
 def _deciding(graph: Graph) -> set[str]:

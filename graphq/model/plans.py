@@ -84,7 +84,7 @@ class Plans:
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
                  unread: Sequence[Unread], part: Callable[[Graph], CompiledGraph]) -> None:
-        self.signature, self._read_source, self.options, self._part = signature, read_source, options, part
+        self.signature, self.read_source, self.options, self._part = signature, read_source, options, part
         self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
         self._arenas = Arenas()
         self._shared = Shared()
@@ -109,7 +109,7 @@ class Plans:
     @property
     def source(self) -> Graph:
         """The graph as the user gave it."""
-        return self._read_source()
+        return self.read_source()
 
     @lazy_property
     def dimensions(self) -> list[Dimension]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -24,8 +24,8 @@ from graphq.kernels.jit import cache, isa
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
-from graphq.model.open_shapes import Places, signature_of
-from graphq.model.planned import Options
+from graphq.model.open_shapes import Places
+from graphq.model.plans import Plans
 from graphq.model.saved_file import File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads
 from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
@@ -41,8 +41,7 @@ JSON_GROWTH = 24
 """The most bytes of memory that a byte of JSON takes when it is parsed: `[],` is a list in a list."""
 
 
-def save(path: str | os.PathLike[str], source: Graph, options: Options,
-         plans: Sequence[OpenPlan], rows_mix: str | None, *, key: str | None = None) -> None:
+def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
     `rows_mix` is that of `CompiledGraph`. With a `key` the model belongs to the kernel cache's folder, for this user
@@ -51,15 +50,15 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     Raises GraphError if the path cannot be written, or for passes that are not those of PIPELINE, since a file cannot
     name them.
     """
-    passes = None
+    passes, options = None, of.options
     if options.passes is not None:
         with importing.hold:
             from graphq.passes import pipeline
         passes = pipeline.names_of(options.passes)
     writer = Writer()
-    graph = writer.of(source)
-    name, inputs, outputs = signature_of(source)
-    sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
+    graph = writer.of(of.source)
+    name, inputs, outputs = of.signature
+    sizes_of = {plan: list(plan.trace.assumed.values()) for plan in of.all()}
     made = [(x, sizes) for plan, sizes in sizes_of.items()
             if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
     for module in modules_of_team() if key is None else ():

@@ -80,6 +80,9 @@ def check(plan: Plan, signature: Signature) -> None:
     _want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
     _want(all(map(callable, plan.errors)) and all(k is None or _is_number(k) for k in plan.nodes)
           and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
+    _want(type(plan.in_place) is tuple and all(
+        type(x) is tuple and len(x) == 2 and _is_number(x[0]) and x[0] < len(signature.inputs) and _is_number(x[1])
+        and x[1] < len(outputs) for x in plan.in_place), "no pairs of inputs and outputs")
     types = {"input": tuple(p.type for p in signature.inputs), "output": plan.output_types}
     for k, b in enumerate(plan.buffers):
         _want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")

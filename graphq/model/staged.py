@@ -44,6 +44,8 @@ class Staged:
     passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
     """
 
+    in_place: tuple[tuple[int, int], ...] = ()
+
     def __init__(self, graph: Graph, compile: Callable[[Graph], CompiledGraph]) -> None:
         self.graph, self.stages = graph, stages(graph)
         self.refusals: list[Refusal] = []

@@ -1,6 +1,7 @@
 """PlanBuilder: collects the buffers and steps of a plan."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -12,7 +13,7 @@ from graphq.base.budget import expect, reserve
 from graphq.base.sizes import Later, assumed, is_open, largest, number
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
-from graphq.plan.plan import VIEWS, AnyStep, Buffer, MakeError, Plan
+from graphq.plan.plan import VIEWS, AnyStep, Buffer, MakeError, Plan, touched
 from graphq.plan.step import Ref, Slot, Step, Target, Word
 from graphq.plan.strips import Strips, plan_strips, row_stride
 
@@ -29,6 +30,7 @@ class PlanBuilder:
         self.steps: list[AnyStep] = []
         self.errors: list[MakeError] = []
         self.strips: Strips | None = None
+        self._in_place: list[tuple[int, int]] = []
         self.of: dict[Value, int] = {}
         for k, v in enumerate(graph.inputs):
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
@@ -57,6 +59,10 @@ class PlanBuilder:
         """
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
+
+    def may_share(self, source: int, target: int) -> None:
+        """Say that the step that reads buffer `source` may write `target` at the same place."""
+        self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
         """The word for a table of offsets; 0 if there is none."""
@@ -118,8 +124,11 @@ class PlanBuilder:
             if isinstance(weights, Ref) and (buffer := self.buffers[weights.buffer]).storage == "constant":
                 nbytes = min(buffer.nbytes - weights.offset, MOST_AHEAD)
                 steps[k] = step.filled({"ahead": weights, "ahead_bytes": nbytes})
+        readers = Counter(b for step in steps for b in set(touched(step)))
+        pairs = [(self.buffers[a], self.buffers[b]) for a, b in self._in_place if readers[a] == 1]
         return Plan(tuple(self.buffers), tuple(steps), tuple(v.type for v in self.graph.outputs), self.target.threads,
-                    self.target.level.name, tuple(self.errors), tuple(nodes))
+                    self.target.level.name, tuple(self.errors), tuple(nodes),
+                    tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
 
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to.

@@ -64,7 +64,8 @@ MakeError: TypeAlias = Callable[[int], Exception]
 class Plan(NamedTuple):
     """Buffers, steps in order, and the exceptions that a run raises if a step stored a number other than 0 in a report.
 
-    `nodes` has for each step the number of its node in the graph; None for a copy to an output.
+    `nodes` has for each step the number of its node in the graph; None for a copy to an output. `in_place` are pairs of
+    an input and an output that may have the same memory, where their shapes are equal.
     """
 
     buffers: tuple[Buffer, ...]
@@ -74,6 +75,7 @@ class Plan(NamedTuple):
     level: str = ""
     errors: tuple[MakeError, ...] = ()
     nodes: tuple[int | None, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
 
     @property
     def references(self) -> list[str]:

@@ -121,7 +121,7 @@ class Runner:
         self.open, self._values, self._arenas, self._cache = open, values, arenas, cache
         self.sizes = dict(zip(open.trace.assumed, sizes, strict=True))
         self.plan = _plan_at(open, values) if sizes else open.plan
-        self.output_types, buffers = self.plan.output_types, self.plan.buffers
+        self.output_types, buffers, self.in_place = self.plan.output_types, self.plan.buffers, self.plan.in_place
         self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in open.clashes}, open.clashes)
         reserve(self.arena_bytes, "what lies between inputs and outputs")
         for type in self.output_types:

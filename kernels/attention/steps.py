@@ -41,8 +41,11 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
         rotary = cos is not None and k == 0
         step = plan_cache({**numbers, "size": size, "stride": stride, "heads": batch * groups}, rotary,
                           a["interleaved"], b.target)
+        target = b.result(cache)
+        if past is not None:
+            b.may_share(b.of[past], target)
         b.run(step, {"new": Ref(b.of[query if x is None else x], start), "past": _operand(b, past),
-                     "cache": Ref(b.result(cache)), **of_lengths, **wrong, **(angles if rotary else {})})
+                     "cache": Ref(target), **of_lengths, **wrong, **(angles if rotary else {})})
     biased = bias is not None
     rank = (0, 0, 0) if bias is None else _strides(bias)
     step = plan_attention(

@@ -181,7 +181,7 @@ BAD_OUT = {
     "another dtype": (lambda: np.zeros((2, 3)), "out 'out0' must be f32"),
     "another shape": (lambda: np.zeros((3, 2), np.float32), "out 'out0' must be f32"),
     "no array": (lambda: [[0.0] * 3] * 2, "out 'out0' must be an array"),
-    "the input": (lambda: X, "out 'out0' shares memory with an input or another output"),
+    "the input": (lambda: X, "out 'out0' shares memory with input 'x', which is not its cache"),
     "rows of a larger one": (lambda: np.zeros((4, 3), np.float32)[1:3], None),
 }
 
