@@ -16,22 +16,33 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from graphq.base.locks import lazy_property
 from graphq.base.sizes import is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Arrays below this size in bytes are not checked against the system.
-
-It is less than any limit, and every run may make some.
-"""
+"""Less bytes than this in all are not checked against the default limit, which is more and takes 0.1 ms to read."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class _Budget:
-    """A limit in bytes, the bytes that are reserved, and the bytes that were in use at the last recount."""
+    """A limit in bytes, the bytes that are reserved, and the bytes that were in use at the last recount.
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.used, self.live = limit, 0, 0
+    Without a limit it is the default one.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._given, self.used, self.live = limit, 0, 0
+
+    def allows(self, nbytes: int) -> bool:
+        """Whether so many bytes more are within the limit."""
+        total = self.used + nbytes
+        return self._given is None and total < SMALL or total <= self.limit
+
+    @lazy_property
+    def limit(self) -> int:
+        """The limit in bytes."""
+        return default_limit() if self._given is None else self._given
 
 
 _CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
@@ -67,7 +78,7 @@ def budget(memory: int | None) -> Iterator[None]:
     """
     check_limit(memory)
     outer = _CURRENT.get()
-    now = outer or _Budget(memory or default_limit())
+    now = outer or _Budget(memory)
     try:
         _CURRENT.set(now)
         yield
@@ -83,10 +94,8 @@ def expect(nbytes: int, what: str) -> None:
     if is_open(nbytes):  # counted at the sizes that a call has
         return
     current = _CURRENT.get()
-    if current is None and nbytes < SMALL:
-        return
-    now = current or _Budget(default_limit())
-    if now.used + nbytes > now.limit:
+    now = current or _Budget()
+    if not now.allows(nbytes):
         hint = "; the option memory=BYTES of load_onnx and compile raises it"
         taken = f", which with the {size_text(now.used)} taken so far" if now.used else ", which"
         raise CompileError(f"{what} would take {size_text(nbytes)}{taken} is more than the limit of "

@@ -120,14 +120,20 @@ class Runner:
     def __init__(self, open: OpenPlan, sizes: Sequence[int], values: Values, arenas: Arenas, cache: bool) -> None:
         self.open, self._values, self._arenas, self._cache = open, values, arenas, cache
         self.sizes = dict(zip(open.trace.assumed, sizes, strict=True))
-        self.plan = _plan_at(open, values) if sizes else open.plan
-        self.output_types, buffers, self.in_place = self.plan.output_types, self.plan.buffers, self.plan.in_place
-        self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in open.clashes}, open.clashes)
+        self.output_types = tuple([_type_at(t, values) for t in open.plan.output_types])
+        self.in_place, buffers = open.plan.in_place, open.plan.buffers
+        self._offsets, self.arena_bytes = plan_arena({b: values.of(buffers[b].nbytes) for b in open.clashes},
+                                                     open.clashes)
         reserve(self.arena_bytes, "what lies between inputs and outputs")
         for type in self.output_types:
             expect(type.nbytes, "the result")
         self._pool: list[_Instance] = []
         self.output_specs = [(t.dims, t.dtype.numpy) for t in self.output_types]
+
+    @lazy_property
+    def plan(self) -> Plan:
+        """The plan at these sizes."""
+        return _plan_at(self.open, self._values) if self.sizes else self.open.plan
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Run on checked, contiguous arrays; returns the outputs, which are new arrays or the given ones, filled."""
@@ -144,7 +150,7 @@ class Runner:
         finally:
             instance.arena = None
             self._arenas.give_back(arena)
-        if self.plan.errors:
+        if self.open.plan.errors:
             self._raise(instance)
         self._pool.append(instance)
         return outs
@@ -196,19 +202,20 @@ class Runner:
 
     def _instance(self, *, traced: bool = False) -> _Instance:
         numbers = [(at, self._values.of(number)) for at, number in self.open.numbers]
-        needed = (*(s.function for s in self.plan.steps if isinstance(s, Step)), *(f for _, f in self.open.functions),
+        steps = self.open.plan.steps
+        needed = (*(s.function for s in steps if isinstance(s, Step)), *(f for _, f in self.open.functions),
                   *(number for _, number in numbers))
         for word in needed:  # begin all compilations before waiting for one
             if isinstance(word, Function | FunctionTable):
                 word.want()
         self.open.address_functions()
-        return _Instance(self.open, self.plan, self._values, numbers, self._offsets, self._cache, traced=traced)
+        return _Instance(self.open, self._values, numbers, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
         """Raise the error that a step has reported."""
-        for number, make in zip(instance.reports, self.plan.errors, strict=True):
+        for number, make in zip(instance.reports, self.open.plan.errors, strict=True):
             if number:
-                raise make(number)
+                raise self._values.of(make)(number)
 
     def _segment(self, part: team.StepTable | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                  outputs: Sequence[np.ndarray]) -> None:
@@ -261,10 +268,10 @@ class _Instance:
     If `traced`, steps record when and where they run: the attribute `traced` holds them, None for each Python step.
     """
 
-    def __init__(self, open: OpenPlan, plan: Plan, values: Values,
-                 numbers: Sequence[tuple[int, int | Function | FunctionTable]], offsets: dict[int, int], cache: bool, *,
-                 traced: bool = False) -> None:
-        self.plan = plan
+    def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[tuple[int, int | Function | FunctionTable]],
+                 offsets: dict[int, int], cache: bool, *, traced: bool = False) -> None:
+        self._open, self._values, plan = open, values, open.plan
+        self._constants: dict[int, np.ndarray | None] = {}
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = open.template.copy()
         for at, number in numbers:
@@ -272,8 +279,8 @@ class _Instance:
         for at, k, _ in open.places["report"]:
             self.words[at] = ctypes.addressof(self.reports) + 8 * plan.buffers[k].index
         for at, k, offset in open.places["constant"]:
-            data = plan.buffers[k].data
-            assert isinstance(data, np.ndarray)
+            data = self._data(k)
+            assert data is not None
             self.words[at] = address_of(data) + values.of(offset)
         inputs = sum(b.storage == "input" for b in plan.buffers)
         self._arrays = [(at, first + plan.buffers[k].index, values.of(offset))
@@ -304,12 +311,19 @@ class _Instance:
 
     def view(self, b: int) -> np.ndarray:
         """The array of a buffer in the arena, or of a constant."""
-        buffer = self.plan.buffers[b]
-        if isinstance(buffer.data, np.ndarray):
-            return buffer.data
-        assert buffer.type is not None and self.arena is not None
-        raw = self.arena.array[self._offsets[b]:self._offsets[b] + buffer.type.nbytes]
-        return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
+        data, type = self._data(b), self._open.plan.buffers[b].type
+        if data is not None:
+            return data
+        assert type is not None and self.arena is not None
+        type = _type_at(type, self._values)
+        raw = self.arena.array[self._offsets[b]:self._offsets[b] + type.nbytes]
+        return raw.view(type.dtype.numpy).reshape(type.dims)
+
+    def _data(self, b: int) -> np.ndarray | None:
+        """The array of a constant at these sizes, the same one each time, since its address is a word."""
+        if b not in self._constants:
+            self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
+        return self._constants[b]
 
     def _copied(self, number: int, x: np.ndarray) -> int:
         """The address of an aligned copy of input `number`."""
@@ -322,12 +336,13 @@ class _Instance:
     def _cut(self, addresses: list[int], cache: bool, traced: bool) -> list[team.StepTable | PythonStep]:
         out: list[team.StepTable | PythonStep] = []
         native = iter(addresses)
-        for alone, steps in groupby(self.plan.steps, lambda step: isinstance(step, PythonStep)):
+        of = self._values.of
+        for alone, steps in groupby(self._open.plan.steps, lambda step: isinstance(step, PythonStep)):
             if alone:
-                out += (in_python := [s for s in steps if isinstance(s, PythonStep)])
+                out += (in_python := [of(s) for s in steps])
                 self.traced += [None] * len(in_python)
                 continue
-            rows: list[team.Row] = [(s.function, next(native), s.blocks, s.pieces)
+            rows: list[team.Row] = [(s.function, next(native), of(s.blocks), of(s.pieces))
                                     for s in steps if isinstance(s, Step)]
             if traced:
                 from graphq.kernels.threads.traced import TracedStep
