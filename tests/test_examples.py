@@ -93,6 +93,14 @@ def asks_for_packages(script, folder):
     return True
 
 
+def test_generate_text(tmp_path):
+    out = run(ROOT / "examples" / "generate_text.py", "--tokens", "60", "--threads", "1", cwd=tmp_path)
+    texts = dict(re.findall(r"^(f32|4 bits): [\d,]+ letters/s, 100% of them those of the text\n((?:.+\n)+)", out,
+                            re.MULTILINE))
+    assert list(texts) == ["f32", "4 bits"] and texts["f32"] == texts["4 bits"]
+    assert "|gly.\nExplicit is better than implicit.\n" in texts["f32"]
+
+
 def test_quantize_text_recogniser(tmp_path):
     pytest.importorskip("onnx")
     script = ROOT / "examples" / "quantize_text_recogniser.py"
