@@ -57,8 +57,7 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
 
 def attention_macs(node: Node) -> int:
     """Count the multiply-accumulates of all queries with all rows of the caches."""
-    batch, _, capacity, size = node.outputs[1].type.dims
-    return 2 * batch * node.attrs["heads"] * node.outputs[0].type.dims[1] * capacity * size
+    return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 
 NATIVE: Mapping[str, Native] = {

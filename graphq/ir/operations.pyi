@@ -36,9 +36,10 @@ class Operations:
     def cached_attention(self, query: Number, lengths: Number, total: Number, key: Number | None = None,
                          value: Number | None = None, past_key: Number | None = None, past_value: Number | None = None,
                          cos: Number | None = None, sin: Number | None = None, positions: Number | None = None,
-                         bias: Number | None = None, sinks: Number | None = None, /, *, heads: int, groups: int,
-                         scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
-                         interleaved: bool = False, capacity: int = -1, name: str | None = None) -> Any:
+                         bias: Number | None = None, sinks: Number | None = None, key_scale: Number | None = None,
+                         value_scale: Number | None = None, /, *, heads: int, groups: int, scale: float,
+                         softcap: float = 0.0, window: int = 0, causal: bool = True, interleaved: bool = False,
+                         bits: Literal[32, 8, 4] = 32, capacity: int = -1, name: str | None = None) -> Any:
         """Attention of new tokens to themselves and to those before, whose keys and values are in caches.
 
         It returns the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch, groups,
@@ -51,7 +52,8 @@ class Operations:
         half] rotate queries and keys at `positions` [batch, tokens], by default the places in the cache; pairs are
         neighbours if `interleaved`. With `causal` tokens see keys up to their own, and only `window` of them if it is
         positive. `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are as in
-        graphq.kernels.numbers.attention, which has the formula. `capacity` are the rows of the new caches, -1 where only
+        graphq.kernels.numbers.attention, which has the formula. Caches of 8 or 4 `bits` are s8, or u8 of two numbers each;
+        they have scales [groups, size]. `capacity` are the rows of the new caches, -1 where only
         a run tells. Raises InputError for lengths below 1 or that the caches cannot hold, and for positions without angles.
         """
 

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from graphq.base.sizes import largest, number
-from graphq.dtypes import f32, s32, s64
+from graphq.dtypes import f32, s8, s32, s64, u8
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, Graph, TensorType, Value
 from graphq.ir.constants import known
@@ -18,7 +18,7 @@ from graphq.ops.infer import expect_dtype, show
 from graphq.ops.open_arrays import element
 
 RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
-         "positions": 2, "bias": 4, "sinks": 1}
+         "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
 """The dtypes of operands that are not f32."""
 
@@ -27,21 +27,27 @@ def infer_cached_attention(
         query: TensorType, lengths: TensorType, total: TensorType, key: TensorType | None = None,
         value: TensorType | None = None, past_key: TensorType | None = None, past_value: TensorType | None = None,
         cos: TensorType | None = None, sin: TensorType | None = None, positions: TensorType | None = None,
-        bias: TensorType | None = None, sinks: TensorType | None = None, *, heads: int, groups: int, scale: float,
-        softcap: float, window: int, causal: bool, interleaved: bool, capacity: int) -> tuple[TensorType, ...]:
+        bias: TensorType | None = None, sinks: TensorType | None = None, key_scale: TensorType | None = None,
+        value_scale: TensorType | None = None, *, heads: int, groups: int, scale: float, softcap: float, window: int,
+        causal: bool, interleaved: bool, bits: int, capacity: int) -> tuple[TensorType, ...]:
     """The output, and the caches, whose `capacity` is unknown where it is -1."""
     if heads < 1 or groups < 1 or heads % groups:
         raise GraphError(f"heads must be a positive multiple of groups, got {heads} and {groups}")
     if window > 0 and not causal:
         raise GraphError(f"a window of {window} keys needs causal")
-    for name, first, second in (("key", key, value), ("past_key", past_key, past_value), ("cos", cos, sin)):
+    for name, first, second in (("key", key, value), ("past_key", past_key, past_value), ("cos", cos, sin),
+                                ("key_scale", key_scale, value_scale)):
         if (first is None) != (second is None):
             raise GraphError(f"'{name}' and the operand after it must be given together")
+    if (bits == 32) != (key_scale is None):
+        raise GraphError(f"scales are for caches of 8 and 4 bits, and only those, got {bits} bits")
     operands = {"query": query, "lengths": lengths, "total": total, "key": key, "value": value, "past_key": past_key,
-                "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks}
+                "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks,
+                "key_scale": key_scale, "value_scale": value_scale}
+    kept = {32: f32, 8: s8, 4: u8}[bits]
     for name, t in operands.items():
         if t is not None:
-            expect_dtype(name, t, (DTYPES.get(name, f32),))
+            expect_dtype(name, t, (kept if name.startswith("past") else DTYPES.get(name, f32),))
             if name in RANKS and t.shape is not None and len(t.shape) != RANKS[name]:
                 raise GraphError(f"'{name}' must have {RANKS[name]} dimensions, got {t}")
     batch, tokens, width = query.shape or (None, None, None)
@@ -49,13 +55,15 @@ def infer_cached_attention(
     if not width or width % parts:
         raise GraphError(f"'query' must be [batch, tokens, width] of a known width for {parts} heads, got {query}")
     size = width // parts
+    if bits == 4 and size % 2:
+        raise GraphError(f"caches of 4 bits need heads of an even size, got {size}")
     half = None if cos is None or cos.shape is None else cos.shape[1]
     if half is not None and 2 * half > size:
         raise GraphError(f"'cos' must have at most {size // 2} columns, half of a head's {size}, got {cos}")
-    of_group, cache = (batch, tokens, groups * size), (batch, groups, None, size)
+    of_group, cache = (batch, tokens, groups * size), (batch, groups, None, size // 2 if bits == 4 else size)
     wanted: dict[str, tuple[Dim, ...]] = {
         "key": of_group, "value": of_group, "lengths": (batch,), "past_key": cache, "past_value": cache,
-        "positions": (batch, tokens), "sinks": (heads,)}
+        "positions": (batch, tokens), "sinks": (heads,), "key_scale": (groups, size), "value_scale": (groups, size)}
     for name, first in (("past_value", past_key), ("sin", cos)):
         if first is not None and first.shape is not None:
             wanted[name] = first.shape
@@ -65,8 +73,8 @@ def infer_cached_attention(
         one = [1 if d == 1 else want for d, want in zip(bias.shape, (batch, heads), strict=False)]
         expect_shape("bias", bias, (*one, tokens, None))
     rows = tokens if past_key is None else None if capacity < 0 else capacity
-    kept = TensorType(f32, (batch, groups, rows, size))
-    return TensorType(f32, (batch, tokens, heads * size)), kept, kept
+    present = TensorType(kept, (batch, groups, rows, cache[3]))
+    return TensorType(f32, (batch, tokens, heads * size)), present, present
 
 
 def expect_shape(name: str, type: TensorType | None, dims: tuple[Dim, ...]) -> None:
@@ -98,8 +106,9 @@ def cached_attention(
         query: Array, lengths: Array, total: Array, key: Array | None = None, value: Array | None = None,
         past_key: Array | None = None, past_value: Array | None = None, cos: Array | None = None,
         sin: Array | None = None, positions: Array | None = None, bias: Array | None = None,
-        sinks: Array | None = None, *, heads: int, groups: int, scale: float, softcap: float = 0.0, window: int = 0,
-        causal: bool = True, interleaved: bool = False, capacity: int = -1) -> tuple[Array, Array, Array]:
+        sinks: Array | None = None, key_scale: Array | None = None, value_scale: Array | None = None, *, heads: int,
+        groups: int, scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
+        interleaved: bool = False, bits: Literal[32, 8, 4] = 32, capacity: int = -1) -> tuple[Array, Array, Array]:
     """Attention of new tokens to themselves and to those before, whose keys and values are in caches.
 
     It returns the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch, groups,
@@ -112,7 +121,8 @@ def cached_attention(
     half] rotate queries and keys at `positions` [batch, tokens], by default the places in the cache; pairs are
     neighbours if `interleaved`. With `causal` tokens see keys up to their own, and only `window` of them if it is
     positive. `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are as in
-    graphq.kernels.numbers.attention, which has the formula. `capacity` are the rows of the new caches, -1 where only
+    graphq.kernels.numbers.attention, which has the formula. Caches of 8 or 4 `bits` are s8, or u8 of two numbers each;
+    they have scales [groups, size]. `capacity` are the rows of the new caches, -1 where only
     a run tells. Raises InputError for lengths below 1 or that the caches cannot hold, and for positions without angles.
     """
     batch, tokens, _ = query.shape
@@ -132,9 +142,12 @@ def cached_attention(
         if (outside := (places < 0) | (places >= len(cos))).any():
             raise position_error(len(cos), int(places[outside][0]))
         q, k = (numbers.rotated(x, cos[places], sin[places], interleaved) for x in (q, k))
-    keys, values = (numbers.written(past, x, before, room) for past, x in ((past_key, k), (past_value, v)))
-    y = numbers.attended(q, keys, values, before, ends, bias, sinks, scale=scale, softcap=softcap, window=window,
-                         causal=causal)
+    keys, values = (numbers.written(past, numbers.packed(x, factor, bits), before, room) for past, x, factor in (
+        (past_key, k, key_scale), (past_value, v, value_scale)))
+    wide_keys, wide_values = (numbers.unpacked(x, factor, bits) for x, factor in (
+        (keys, key_scale), (values, value_scale)))
+    y = numbers.attended(q, wide_keys, wide_values, before, ends, bias, sinks, scale=scale, softcap=softcap,
+                         window=window, causal=causal)
     return y.reshape(batch, tokens, -1), keys, values
 
 

@@ -13,7 +13,7 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s32
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.shuffles import transpose_tiles
-from graphq.kernels.jit.values import F32, I32, I64, Builder, Value, constant, smaller, vector
+from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.transpose import row_copier
@@ -27,11 +27,11 @@ LINE = 64
 ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "positions", "bias", "sinks", "rooms",
                 "room_count", "room_bytes", "batch", "tokens", "groups", "shared", "rows", "capacity", "most", "stride",
                 "half", "places", "window", "causal", "scale", "softcap", "bias_batch", "bias_head", "bias_row",
-                "each")
+                "key_scale", "value_scale", "each")
 """`batch` elements of `tokens` and `groups`, of which `shared` heads share each; the tokens of the query are `stride`
 bytes apart. rows, capacity, most, half, places and positions are those of the caches' kernel. `scale` and `softcap` are
 the bits of f32, the strides of `bias` are bytes, `each` are the query rows of a block. The caller fills in the
-addresses."""
+addresses; scales are those of caches of integers."""
 view = ATTEND.view
 ROW = Record("query", "first", "last", "target", "bias", "stats")
 """A query row in the room: the addresses of the query, the output and the bias, the keys from `first` to before `last`,
@@ -43,33 +43,33 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
-def _scores(rows: int, size: int, capped: bool, biased: bool) -> Intrinsic:
+def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Intrinsic:
     """Make the function that stores the scores of a tile at the keys from `base` to before `high`, 16 at a time."""
     kind = vector(F32, LANES)
 
     @emits
-    def scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, base: Value,
-               high: Value) -> None:
+    def scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, scale: Value,
+               base: Value, high: Value) -> None:
         tile = _tile(room, lines, stride, rows)
         queries = [ROW.load(row, "query") for row, _ in tile]
         limits = [[ROW.load(row, name).trunc(I32).splat(LANES) for name in ("first", "last")] for row, _ in tile]
         word = {name: (args + 8 * ATTEND.number(name)).load(F32).splat(LANES) for name in ("scale", "softcap")}
         with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
             start = base + loop.k * LANES
-            places = [keys + smaller(start + n, high - 1) * (4 * size) for n in range(LANES)]
+            places = [keys + smaller(start + n, high - 1) * (size * bits // 8) for n in range(LANES)]
 
-            def chained(at: Value | int, left: int, chains: list[Value]) -> list[Value]:
-                columns = transpose_tiles([_part(place + at, left) for place in places])
+            def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
+                columns = transpose_tiles(_parts(places, scale, first, left, bits))
                 for k in range(left):
-                    chains = [columns[k].math("fma", (q + at + 4 * k).load(F32).splat(LANES), chain)
+                    chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
                               for q, chain in zip(queries, chains, strict=True)]
                 return chains
 
             with Loop(b, constant(I64, size // LANES), [b.value(kind, 0.0)] * rows) as parts:
-                parts.update(chained(parts.k * (4 * LANES), LANES, parts.values))
+                parts.update(chained(parts.k * LANES, LANES, parts.values))
             totals = parts.values
             if size % LANES:
-                totals = chained(size // LANES * 4 * LANES, size % LANES, totals)
+                totals = chained(constant(I64, size // LANES * LANES), size % LANES, totals)
             key = start.trunc(I32).splat(LANES) + constant(vector(I32, LANES), range(LANES))
             for (row, line), (first, last), x in zip(tile, limits, totals, strict=True):
                 x = x * word["scale"]
@@ -83,13 +83,27 @@ def _scores(rows: int, size: int, capped: bool, biased: bool) -> Intrinsic:
     return scores
 
 
-def _part(place: Value, left: int) -> Value:
-    """The first `left` numbers at an address, as a vector with zeros behind them."""
-    kind = vector(F32, LANES)
-    return place.load(kind) if left == LANES else place.load_where(tail_mask(LANES, constant(I64, left)), kind)
+def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) -> list[Value]:
+    """Of each row at an address 16 numbers from number `first` on, or the `left` ones and zeros behind them."""
+    def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
+        kind = vector(lane, lanes)
+        whole = count == lanes
+        return address.load(kind) if whole else address.load_where(tail_mask(lanes, constant(I64, count)), kind)
+
+    if bits == 32:
+        return [loaded(row + first * 4, F32, LANES, left) for row in rows]
+    factors = loaded(scale + first * 4, F32, LANES, left)
+    if bits == 8:
+        return [loaded(row + first, I8, LANES, left).sext(I32).to_float(F32) * factors for row in rows]
+    out = []
+    for row in rows:
+        pairs = loaded(row + first // 2, I8, LANES // 2, left // 2).zext(I32)
+        lanes = (pairs & 15).shuffle(pairs >> 4, [x for n in range(LANES // 2) for x in (n, n + LANES // 2)])
+        out.append((lanes - 8).to_float(F32) * factors)
+    return out
 
 
-def _outputs(rows: int, size: int) -> Intrinsic:
+def _outputs(rows: int, size: int, bits: int) -> Intrinsic:
     """Make the function that stores the sums of a tile.
 
     It leaves out values that a row does not see: all rows see the keys from `common` to before `until`.
@@ -98,8 +112,8 @@ def _outputs(rows: int, size: int) -> Intrinsic:
     together = max(1, min(count, LANES // rows))
 
     @emits
-    def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, base: Value, high: Value,
-                common: Value, until: Value) -> None:
+    def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
+                high: Value, common: Value, until: Value) -> None:
         tile = _tile(room, lines, stride, rows)
         for row, line in tile:
             factor = (row + 8 * ROW.number("stats")).load(F32).splat(LANES)
@@ -117,8 +131,9 @@ def _outputs(rows: int, size: int) -> Intrinsic:
                 for begin, limit, partly in ((start, middle, True), (middle, end, False), (end, stop, True)):
                     with Loop(b, limit - begin, chains) as loop:
                         key = begin + loop.k
-                        v = [_part(values + (key * (4 * size) + 4 * LANES * n), min(LANES, size - LANES * n))
-                             for n in parts]
+                        place = values + key * (size * bits // 8)
+                        v = [x for n in parts for x in _parts([place], scale, constant(I64, LANES * n),
+                                                              min(LANES, size - LANES * n), bits)]
                         new = []
                         for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
                             weight = (line + (key - base) * 4).load(F32).splat(LANES)
@@ -143,10 +158,11 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
     return [values[k * each:(k + 1) * each] for k in range(rows)]
 
 
-def attending(rows: int, size: int, rotary: int, interleaved: int, capped: int, biased: int, sunk: int) -> Functions:
-    """Make the block function, for tiles of `rows` and heads of `size`; the other arguments are flags."""
+def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, capped: int, biased: int,
+              sunk: int) -> Functions:
+    """Make the block function, for tiles of `rows`, and heads of `size` numbers of `bits`; the others are flags."""
     copy, rotate, numbers = row_copier(), rotation(bool(interleaved)), numbers_of("softmax")
-    scores, outputs = _scores(rows, size, bool(capped), bool(biased)), _outputs(rows, size)
+    scores, outputs = _scores(rows, size, bool(capped), bool(biased), bits), _outputs(rows, size, bits)
     row_view = ROW.view
     wide = 4 * -(-size // LANES) * LANES
 
@@ -165,7 +181,9 @@ def attending(rows: int, size: int, rotary: int, interleaved: int, capped: int, 
         before = max(length + 1 - tokens, 0)
         if length < 0 or before > a.rows or before + tokens > a.most:
             return
-        keys, values = a.keys + head * capacity * (4 * size), a.values + head * capacity * (4 * size)
+        cache, scale = head * capacity * (size * bits // 8), group * 4 * size
+        keys, values = a.keys + cache, a.values + cache
+        key_scale, value_scale = a.key_scale + scale, a.value_scale + scale
         for r in range(begin, min(begin + each, m), rows):
             low, common, high, until = capacity, 0, 0, capacity
             for k in range(rows):
@@ -191,25 +209,25 @@ def attending(rows: int, size: int, rotary: int, interleaved: int, capped: int, 
                     rotate(x.query, turned + k * wide, a.cos + angles, a.sin + angles, half)
                     x.query = turned + k * wide
             base = low // BLOCK * BLOCK
-            scores(args, room, lines, stride, keys, base, high)
+            scores(args, room, lines, stride, keys, key_scale, base, high)
             for k in range(rows):
                 line, n_scores = lines + stride * k + 64, high - base
                 if sunk:
                     numbers(line - 4, n_scores + 1, line - 4, room + 64 * k + 40, 4, 0)
                 else:
                     numbers(line, n_scores, line, room + 64 * k + 40, 4, 0)
-            outputs(room, lines, stride, values, base, high, common, until)
+            outputs(room, lines, stride, values, value_scale, base, high, common, until)
 
     return Functions(block=block)
 
 
-def plan_attention(words: dict[str, int], size: int, rotary: bool, interleaved: bool, capped: bool, biased: bool,
-                   sunk: bool, target: Target) -> Step:
-    """Plan the attention to caches with heads of `size`; `words` are the numbers of ATTEND."""
+def plan_attention(words: dict[str, int], size: int, bits: int, rotary: bool, interleaved: bool, capped: bool,
+                   biased: bool, sunk: bool, target: Target) -> Step:
+    """Plan the attention to caches with heads of `size` numbers of `bits`; `words` are the numbers of ATTEND."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)
-    module = modules.load("attending", attending, rows, size, *map(int, flags), level=target.level.base,
+    module = modules.load("attending", attending, rows, size, bits, *map(int, flags), level=target.level.base,
                           cache=target.cache)
     macs = 2 * batch * groups * m * capacity * size
     worth = threads_for(target.threads, macs // 8)

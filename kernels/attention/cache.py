@@ -6,22 +6,23 @@ from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, stack, store_s64, store_u8
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import F32, Builder, Value
+from graphq.kernels.jit.values import F32, I8, I32, Builder, Value
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.transpose import row_copier
-from graphq.kernels.recurrent.loops import clear
 from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
+MOST = 256
+"""The largest size of a head, which is a single chain of products."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
-              "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "each")
+              "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
 """`heads` of all batch elements, `groups` each. The `new` tokens are `stride` bytes apart, heads of `size` f32 lie side
 by side; past caches have `rows`, new ones `capacity`, of which lengths may need `most`; `places` have angles of `half`
 a row. The caller fills in the addresses, that of `positions` is 0 for the places in the cache. What a wrong length or
-position is (`reported`) goes to the last two addresses."""
+position is (`reported`) goes to the last two addresses; `scale` f32 [groups, size] is there for caches of integers."""
 view = KEEP.view
 
 
@@ -49,6 +50,28 @@ def rotation(interleaved: bool) -> Intrinsic:
     return rotate
 
 
+def packing(bits: int) -> Intrinsic:
+    """Make the function that stores `size` numbers as integers of 8 or 4 bits."""
+    half = 1 << bits - 1
+
+    @emits
+    def pack(b: Builder, x: Value, scale: Value, y: Value, size: Value) -> None:
+        with Loop(b, (size + (LANES - 1)) // LANES) as loop:
+            j = loop.k * LANES
+            columns = Columns(b, LANES, j, tail_mask(LANES, size - j))
+            q = (columns.load(x, F32, 4) / columns.load(scale, F32, 4)).math("rint")
+            q = b.fcmp_unordered("uno", q, q).select(0.0, q)
+            q = (q > half - 1).select(half - 1.0, (q < -half).select(-float(half), q)).to_int(I32)
+            if bits == 8:
+                columns.store(q.trunc(I8), y, I8, 1)
+            else:
+                low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
+                left = tail_mask(LANES // 2, (size - j) // 2)
+                (low | high << 4).trunc(I8).store_where(left, y + j // 2)
+
+    return pack
+
+
 @njit
 def reported(number: int) -> int:
     """A number as an error that is never 0: those from 0 on, plus 1."""
@@ -60,13 +83,15 @@ def number_of(report: int) -> int:
     return report - 1 if report > 0 else report
 
 
-def keeping(rotary: int, interleaved: int) -> Functions:
-    """Make the block function of some heads' caches; `rotary` and `interleaved` are flags."""
-    copy, rotate = row_copier(), rotation(bool(interleaved))
+def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
+    """Make the block function of some heads' caches of numbers of `bits`; `rotary` and `interleaved` are flags."""
+    copy, rotate, pack = row_copier(), rotation(bool(interleaved)), packing(bits)
+    whole, room = bits < 32, 4 * MOST
 
     def block(args: int, index: int) -> None:
         a = view(args)
         tokens, groups, nbytes, rows, capacity = a.tokens, a.groups, 4 * a.size, a.rows, a.capacity
+        row, turned = a.size * bits // 8, stack(room)
         stride, half, places, cos, sin, positions = a.stride, a.half, a.places, a.cos, a.sin, a.positions
         for head in range(index * a.each, min(index * a.each + a.each, a.heads)):
             n = head // groups
@@ -75,14 +100,15 @@ def keeping(rotary: int, interleaved: int) -> Functions:
             if length < 0 or before > rows or before + tokens > a.most:
                 store_s64(a.wrong_length, reported(length))
                 return
-            past, target = a.past + head * rows * nbytes, a.cache + head * capacity * nbytes
+            past, target = a.past + head * rows * row, a.cache + head * capacity * row
             if past != target:
-                copy(past, target, before * nbytes)
-                end = before + tokens
-                clear(target + end * nbytes, (capacity - end) * (nbytes // 4))
+                copy(past, target, before * row)
+                for k in range((before + tokens) * row, capacity * row):
+                    store_u8(target + k, 0)
             for i in range(tokens):
                 token = n * tokens + i
-                x, y = a.new + token * stride + head % groups * nbytes, target + (before + i) * nbytes
+                x, place_of = a.new + token * stride + head % groups * nbytes, target + (before + i) * row
+                y = turned if whole else place_of
                 copy(x, y, nbytes)
                 if rotary:
                     place = load_s64(positions + 8 * token) if positions else before + i
@@ -91,12 +117,14 @@ def keeping(rotary: int, interleaved: int) -> Functions:
                         return
                     angles = 4 * half * place
                     rotate(x, y, cos + angles, sin + angles, half)
+                if whole:
+                    pack(y, a.scale + head % groups * nbytes, place_of, a.size)
 
     return Functions(block=block)
 
 
-def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, target: Target) -> Step:
-    """Plan a cache of keys or values; `words` are the numbers of KEEP."""
+def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, bits: int, target: Target) -> Step:
+    """Plan a cache of keys or values of `bits`; `words` are the numbers of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
-                     of=(int(rotary), int(rotary and interleaved)))
+                     of=(int(rotary), int(rotary and interleaved), bits))

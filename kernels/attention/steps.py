@@ -7,23 +7,20 @@ import numpy as np
 
 from graphq.ir import Node, Value
 from graphq.kernels.attention.attend import plan_attention
-from graphq.kernels.attention.cache import number_of, plan_cache
+from graphq.kernels.attention.cache import MOST, number_of, plan_cache
 from graphq.ops.attention import length_error, position_error
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.reference import reference_steps
 from graphq.plan.step import Ref, Word
 
-MOST = 256
-"""The largest size of a head, which is a single chain of products; larger ones are left to the reference."""
-
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add three steps; wrong lengths and positions are errors after the run."""
+    """Add three steps; wrong lengths and positions are errors after the run. Large heads are left to the reference."""
     query, lengths = node.operand(0), node.operand(1)
-    key, value, past_key, past_value, cos, sin, positions, bias, sinks = [*node.inputs[3:], *[None] * 9][:9]
+    key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
     a, (y, *caches) = node.attrs, node.outputs
-    batch, groups, capacity, size = caches[0].type.dims
-    tokens = query.type.dims[1]
+    (batch, tokens, width), bits = y.type.dims, a["bits"]
+    groups, capacity, size = a["groups"], caches[0].type.dims[2], width // a["heads"]
     if size > MOST or y.type.size == 0:
         return reference_steps(b, node)
     rows = 0 if past_key is None else past_key.type.dims[2]
@@ -35,27 +32,30 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
              "wrong_position": Ref(b.report(partial(_position_error, places)))}
     angles: dict[str, Word] = {"cos": _operand(b, cos), "sin": _operand(b, sin), "positions": _operand(b, positions)}
     of_lengths: dict[str, Word] = {"lengths": Ref(b.of[lengths])}
-    for k, (x, past, cache) in enumerate(zip((key, value), (past_key, past_value), caches, strict=True)):
+    kept = zip((key, value), (past_key, past_value), caches, scales, strict=True)
+    for k, (x, past, cache, scale) in enumerate(kept):
         start, stride = (4 * size * (a["heads"] + groups * k), 4 * query.type.dims[2]) if x is None else \
             (0, 4 * size * groups)
         rotary = cos is not None and k == 0
         step = plan_cache({**numbers, "size": size, "stride": stride, "heads": batch * groups}, rotary,
-                          a["interleaved"], b.target)
+                          a["interleaved"], bits, b.target)
         target = b.result(cache)
         if past is not None:
             b.may_share(b.of[past], target)
         b.run(step, {"new": Ref(b.of[query if x is None else x], start), "past": _operand(b, past),
-                     "cache": Ref(target), **of_lengths, **wrong, **(angles if rotary else {})})
+                     "cache": Ref(target), "scale": _operand(b, scale), **of_lengths, **wrong,
+                     **(angles if rotary else {})})
     biased = bias is not None
     rank = (0, 0, 0) if bias is None else _strides(bias)
     step = plan_attention(
         {**numbers, "batch": batch, "shared": a["heads"] // groups, "stride": 4 * query.type.dims[2],
          "window": max(a["window"], 0), "causal": int(a["causal"]), "scale": _bits(a["scale"]),
          "softcap": _bits(a["softcap"]), **dict(zip(("bias_batch", "bias_head", "bias_row"), rank, strict=True))},
-        size, cos is not None, a["interleaved"], bool(a["softcap"]), biased, sinks is not None, b.target)
+        size, bits, cos is not None, a["interleaved"], bool(a["softcap"]), biased, sinks is not None, b.target)
     keys, values = (Ref(b.of[v]) for v in caches)
     b.run(step, {"query": Ref(b.of[query]), "keys": keys, "values": values, "target": Ref(b.result(y)), **of_lengths,
-                 **angles, "bias": _operand(b, bias), "sinks": _operand(b, sinks)})
+                 **angles, "bias": _operand(b, bias), "sinks": _operand(b, sinks), "key_scale": _operand(b, scales[0]),
+                 "value_scale": _operand(b, scales[1])})
 
 
 def _operand(b: PlanBuilder, value: Value | None) -> Word:

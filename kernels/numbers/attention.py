@@ -4,6 +4,9 @@
     weights  softmax of a row of scores; a sink is one more score, in front, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
+Caches may have integers of 8 or 4 bits: rint(x / scale), with ties to even, saturated; NaN is 0. They stand for
+themselves times the scale. Those of 4 bits lie in pairs in a byte, the first one in its low half, each plus 8.
+
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
 is rounded once.
 """
@@ -41,6 +44,29 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     with np.errstate(all="ignore"):
         y[..., first], y[..., second] = c * a - s * b, s * a + c * b
     return y
+
+
+def packed(x: Array, scale: Array | None, bits: int) -> Array:
+    """Numbers [batch, tokens, groups, size] as a cache of `bits` has them; integers have a `scale` [groups, size]."""
+    if scale is None:
+        return x
+    half = 1 << bits - 1
+    with np.errstate(all="ignore"):
+        q = np.rint(x / scale)
+    q = np.clip(np.where(np.isnan(q), np.float32(0), q), -half, half - 1).astype(np.int8)
+    if bits == 8:
+        return q
+    pairs = (q + 8).astype(np.uint8)
+    return pairs[..., ::2] | pairs[..., 1::2] << 4
+
+
+def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
+    """The numbers that a cache [batch, groups, rows, ...] stands for."""
+    if scale is None:
+        return cache
+    if bits == 4:
+        cache = np.stack([cache & 15, cache >> 4], axis=-1).reshape(*cache.shape[:-1], -1).astype(np.int8) - np.int8(8)
+    return cache.astype(np.float32) * scale[:, None]
 
 
 def written(past: Array | None, new: Array, before: Array, capacity: int) -> Array:

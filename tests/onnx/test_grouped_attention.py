@@ -233,6 +233,32 @@ def test_steps_with_a_total_that_an_input_tells_are_native(open_shapes):
     assert len(model.plans.all()) <= 3
 
 
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("case", [
+    dict(batch=2, cache=9, lengths=[4, 6]), dict(new=3, cache=6), dict(batch=2, new=5, past=True),
+    dict(batch=2, cache=5, packed=True, rotary=16)], ids=str)
+def test_caches_of_integers(case, bits, kind, tmp_path):
+    inputs, attrs = attention(**case, size=16, k_quant_type=kind, v_quant_type=kind, kv_cache_bit_width=bits)
+    values, size = dict(inputs), 16
+    for name in ("past_k", "past_v"):
+        shape = values[name].shape
+        values[name] = rng.integers(-128, 128, shape).astype(np.int8) if bits == 8 else \
+            rng.integers(0, 256, (*shape[:3], size // 2), dtype=np.uint8)
+    shape = (1,) if kind == "PER_TENSOR" else (1, 2, 1, size)
+    scales = [np.abs(floats(*shape)) / 2 ** (bits - 2) + 0.01 for _ in "kv"]
+    inputs = [(n, values.get(n)) for n in NAMES[:12]] + [("k_scale", scales[0]), ("v_scale", scales[1])]
+    m = node_model("GroupQueryAttention", inputs, attrs, 3)
+    want = by_onnx_runtime(m, inputs)
+    gq.save_onnx(gq.load_onnx(m), tmp_path / "again.onnx")
+    for model in (m, onnx.load(tmp_path / "again.onnx")):
+        for got in by_graphq(model, inputs):
+            assert_near(without_padding(got, inputs)[:1], without_padding(want, inputs)[:1])
+            for ours, theirs in zip(got[1:], want[1:], strict=True):
+                for b, n in enumerate(dict(inputs)["lengths"] + 1):  # ONNX Runtime's zeros of 4 bits are 8, ours 0
+                    np.testing.assert_array_equal(ours[b, :, :n], theirs[b, :, :n])
+
+
 def changed(**values):
     inputs, attrs = attention(batch=2, cache=4, rotary=8)
     return [(n, values.get(n, x)) for n, x in inputs], attrs
@@ -258,8 +284,11 @@ BAD = {
     "causal": (changed(), {"causal": 2}, "attribute 'causal' must be 0 or 1"),
     "window": (changed(), {"local_window_size": 0}, "'local_window_size' positive"),
     "both directions": (changed(), {"local_window_size": 4, "causal": 0}, "'local_window_size' positive"),
-    "quantized": (changed(), {"k_quant_type": "PER_TENSOR"}, "attribute 'k_quant_type': quantized caches are not"),
-    "bits": (changed(), {"kv_cache_bit_width": 8}, "attribute 'kv_cache_bit_width'.*: quantized caches are not"),
+    "no scales": (changed(), {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8},
+                  "'kv_cache_bit_width' 8, kinds .'PER_TENSOR'. of scales and inputs 12 and 13 do not fit"),
+    "one kind": (changed(), {"k_quant_type": "PER_TENSOR"}, "'kv_cache_bit_width' 0, .* do not fit together"),
+    "bits": (changed(), {"kv_cache_bit_width": 8}, "attribute 'kv_cache_bit_width' 8, .* do not fit together"),
+    "kind": (changed(), {"k_quant_type": "PER_TOKEN"}, "'v_quant_type' .*'PER_TOKEN'. are not supported"),
     "window cache": (changed(), {"sliding_window_cache": 1}, "attribute 'sliding_window_cache': .* not supported"),
     "products": (changed(), {"qk_output": 1}, "attribute 'qk_output': the products are not given"),
 }

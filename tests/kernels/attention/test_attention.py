@@ -14,8 +14,16 @@ def floats(*shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
+def cache(bits, *shape):
+    """A cache of floats, or of integers of 8 or 4 bits."""
+    if bits == 32:
+        return floats(*shape)
+    low, high, dtype, size = (-128, 128, np.int8, shape[-1]) if bits == 8 else (0, 256, np.uint8, shape[-1] // 2)
+    return rng.integers(low, high, (*shape[:-1], size)).astype(dtype)
+
+
 def attention(lengths=(7,), tokens=1, rows=6, heads=4, groups=2, size=8, total=None, *, packed=False, rotary=0,
-              positions=None, bias=None, sinks=False, past=True, **attrs):
+              positions=None, bias=None, sinks=False, past=True, bits=32, **attrs):
     """A graph of one node, and its inputs."""
     batch, total = len(lengths), total or max(lengths)
     angles = rng.uniform(0, 6, (32, rotary // 2)).astype(np.float32)
@@ -24,17 +32,19 @@ def attention(lengths=(7,), tokens=1, rows=6, heads=4, groups=2, size=8, total=N
          "lengths": np.int32(lengths) - 1, "total": np.int32([total]),
          "key": None if packed else floats(batch, tokens, groups * size),
          "value": None if packed else floats(batch, tokens, groups * size),
-         "past_key": floats(batch, groups, rows, size) if past else None,
-         "past_value": floats(batch, groups, rows, size) if past else None,
+         "past_key": cache(bits, batch, groups, rows, size) if past else None,
+         "past_value": cache(bits, batch, groups, rows, size) if past else None,
          "cos": np.cos(angles) if rotary else None, "sin": np.sin(angles) if rotary else None,
          "positions": positions, "bias": None if bias is None else floats(*bias, tokens, total),
          "sinks": floats(heads) if sinks else None}
+    if bits < 32:
+        x |= {n: np.abs(floats(groups, size)) / (1 << bits - 2) for n in ("key_scale", "value_scale")}
     g = gq.Graph("attention")
     operands = {n: None if v is None else g.constant(v) if n == "total" else
-                g.input(n, shape=v.shape, dtype={"f": "f32", "i": f"s{8 * v.itemsize}"}[v.dtype.kind])
+                g.input(n, shape=v.shape, dtype={"f": "f32", "i": f"s{8 * v.itemsize}", "u": "u8"}[v.dtype.kind])
                 for n, v in x.items()}
     attrs.setdefault("scale", 0.3)
-    outs = g.cached_attention(*operands.values(), heads=heads, groups=groups, **attrs,
+    outs = g.cached_attention(*operands.values(), heads=heads, groups=groups, **attrs, bits=bits,
                               capacity=max(rows, total) if past else -1)
     for name, v in zip(("y", "keys", "values"), outs, strict=True):
         g.output(v, name=name)
@@ -62,11 +72,17 @@ CASES = {
     "bias of all": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 1)),
     "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
     "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
+    "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=8),
+    "8 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, bits=8, packed=True),
+    "4 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=36, bits=4),
+    "4 bits rotary": dict(lengths=(9, 4), tokens=3, rows=9, size=16, rotary=16, bits=4, window=4),
+    "a prompt in 4 bits": dict(lengths=(5, 3), tokens=5, rows=0, size=6, bits=4),
     "a longest head": dict(lengths=(9,), rows=8, size=256),
 }
 
 
-AT_ALL_LEVELS = {"some tokens", "many heads", "a window in blocks", "rotary", "rotary pairs", "bias", "sinks"}
+AT_ALL_LEVELS = {"some tokens", "8 bits", "4 bits",
+                 "many heads", "a window in blocks", "rotary", "rotary pairs", "bias", "sinks"}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -102,6 +118,23 @@ def test_lengths_and_positions_out_of_range(case, lengths, message):
     for run in (gq.compile(g, strict=True), lambda x: gq.reference(g, x)):
         with pytest.raises(InputError, match=message):
             run(x)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rounding_of_integers_in_caches(bits):
+    """Ties, limits, NaN and infinities."""
+    g, x = attention(lengths=(1,), tokens=1, rows=1, heads=1, groups=1, size=16, bits=bits)
+    half = 1 << bits - 1
+    x["key_scale"][:] = x["value_scale"][:] = 0.5
+    x["key"][0, 0] = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, half - 1, half - 0.5, half, -half, -half - 0.5, -half - 1,
+                                 np.nan, np.inf, -np.inf, 0, -0.0]) / 2
+    got, want = gq.compile(g, strict=True)(x), gq.reference(g, x)
+    for n in want:
+        np.testing.assert_array_equal(got[n], want[n], err_msg=n)
+    row = got["keys"][0, 0, 0]
+    row = row.astype(int) if bits == 8 else np.stack([row & 15, row >> 4], -1).reshape(-1).astype(int) - 8
+    top = half - 1
+    assert row.tolist() == [0, 2, 2, 0, -2, top, top, top, -half, -half, -half, 0, top, -half, 0, 0]
 
 
 def test_a_head_of_many_elements_is_left_to_the_reference():

@@ -18,7 +18,7 @@ def group_query_attention(c: Call) -> Outputs:
 
     Query, key, value (or one tensor of all three), caches, lengths - 1, their maximum, cosines, sines, positions.
 
-    Further operands are a bias, sinks, scales of quantized caches, and weights of the norms of query and key.
+    Further operands are a bias, sinks, scales of caches of 8 or 4 bits, and weights of the norms of query and key.
     """
     _check(c)
     g, heads, groups, dtype = c.graph, c.attr("num_heads"), c.attr("kv_num_heads"), c.input(0).dtype
@@ -34,14 +34,27 @@ def group_query_attention(c: Call) -> Outputs:
         c.refuse(f"input 7 must be [length, half of a head's width], got {t}")
     if sinks is None and c.attr("smooth_softmax", -1) == 1:
         sinks = g.constant(np.zeros(heads, np.float32))
-    past_k, past_v, cos, sin, bias, sinks = (
-        None if x is None else _wide(c, x) for x in (past_k, past_v, cos, sin, bias, sinks))
+    bits = c.attr("kv_cache_bit_width", 0) if c.has(12) else 32
+    scales = [_scales(c, k, groups, size) for k in (12, 13)] if c.has(12) else []
+    if bits == 32:
+        past_k, past_v = (None if x is None else _wide(c, x) for x in (past_k, past_v))
+    cos, sin, bias, sinks = (None if x is None else _wide(c, x) for x in (cos, sin, bias, sinks))
     outs = g.cached_attention(
-        q, c.input(5), c.input(6), k, v, past_k, past_v, cos, sin, positions, bias, sinks,
+        q, c.input(5), c.input(6), k, v, past_k, past_v, cos, sin, positions, bias, sinks, *scales,
         heads=heads, groups=groups, scale=c.attr("scale", 0.0) or 1 / math.sqrt(size), softcap=c.attr("softcap", 0.0),
         window=max(c.attr("local_window_size", -1), 0), causal=bool(c.attr("causal", 1)),
-        interleaved=bool(c.attr("rotary_interleaved", 0)), capacity=capacity_of(past_k, c.input(6)))
-    return [x if dtype == f32 else g.type_cast(x, dtype=dtype) for x in outs[:max(1, c.outputs)]]
+        interleaved=bool(c.attr("rotary_interleaved", 0)), bits=bits, capacity=capacity_of(past_k, c.input(6)))
+    return [g.type_cast(x, dtype=dtype) if x.dtype == f32 != dtype else x for x in outs[:max(1, c.outputs)]]
+
+
+def _scales(c: Call, k: int, groups: int, size: int) -> Value:
+    """The scales of input `k`, of all numbers or of each head's, for each group and number of a head."""
+    x = _wide(c, c.input(k))
+    if not x.type.known or x.type.size not in (1, groups * size):
+        c.refuse(f"input {k} must be one scale, or {groups} times {size}, got {x.type}")
+    if x.type.size > 1:
+        return c.graph.static_reshape(x, shape=[groups, size])
+    return c.graph.expand(c.graph.static_reshape(x, shape=[1, 1]), shape=[groups, size])
 
 
 def _wide(c: Call, x: Value) -> Value:
@@ -50,11 +63,14 @@ def _wide(c: Call, x: Value) -> Value:
 
 def _check(c: Call) -> None:
     """Raise GraphError for a node that breaks a rule or is not supported."""
-    for name in ("k_quant_type", "v_quant_type"):
-        if c.attr(name, "NONE") != "NONE":
-            raise GraphError(f"attribute '{name}': quantized caches are not supported")
-    if c.attr("kv_cache_bit_width", 0) or c.has(12) or c.has(13):
-        raise GraphError("attribute 'kv_cache_bit_width' and inputs 12 and 13: quantized caches are not supported")
+    kinds = {c.attr("k_quant_type", "NONE"), c.attr("v_quant_type", "NONE")}
+    if not kinds <= {"NONE", "PER_TENSOR", "PER_CHANNEL"}:
+        raise GraphError(f"attributes 'k_quant_type' and 'v_quant_type' {sorted(kinds)} are not supported")
+    bits, scales = c.attr("kv_cache_bit_width", 0), [c.has(12), c.has(13)]
+    if ("NONE" in kinds) != (bits in (0, 16, 32)) or len(kinds) > 1 and "NONE" in kinds or \
+            scales != [kinds != {"NONE"}] * 2 or bits not in (0, 4, 8, 16, 32):
+        c.refuse(f"attribute 'kv_cache_bit_width' {bits}, kinds {sorted(kinds)} of scales and inputs 12 and 13 do not "
+                 "fit together")
     if c.attr("sliding_window_cache", 0):
         raise GraphError("attribute 'sliding_window_cache': caches of one window are not supported")
     if c.attr("qk_output", 0) or c.outputs > 3:
