@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, stack, store_s64, store_u8
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import F32, I8, I32, Builder, Value
+from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.transpose import row_copier
@@ -48,6 +48,16 @@ def rotation(interleaved: bool) -> Intrinsic:
             columns.store(s * first + c * second, y + half * 4, F32, 4)
 
     return rotate
+
+
+@emits
+def clear(b: Builder, address: Value, nbytes: Value) -> None:
+    """Store zeros, a line at a time, then a byte at a time."""
+    zeros = constant(vector(I8, 64), 0)
+    with Loop(b, nbytes // 64) as loop:
+        zeros.store(address + loop.k * 64)
+    with Loop(b, nbytes & 63) as loop:
+        constant(I8, 0).store(address + nbytes // 64 * 64 + loop.k)
 
 
 def packing(bits: int) -> Intrinsic:
@@ -103,8 +113,7 @@ def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
             past, target = a.past + head * rows * row, a.cache + head * capacity * row
             if past != target:
                 copy(past, target, before * row)
-                for k in range((before + tokens) * row, capacity * row):
-                    store_u8(target + k, 0)
+                clear(target + (before + tokens) * row, (capacity - before - tokens) * row)
             for i in range(tokens):
                 token = n * tokens + i
                 x, place_of = a.new + token * stride + head % groups * nbytes, target + (before + i) * row

@@ -10,7 +10,8 @@ def cached_attention(w: Writer, node: Node) -> None:
     """Write com.microsoft's GroupQueryAttention."""
     names = [w.name(v) for v in node.inputs] + [""] * (14 - len(node.inputs))
     query, lengths, total, key, value, past_key, past_value, *others, key_scale, value_scale = names
-    a, scales, more = node.attrs, [], {} if node.attrs["causal"] else {"causal": 0}
+    a, scales = node.attrs, []
+    more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
     if key_scale:
         scales = [w.add("Unsqueeze", [x, w.integers(0, 2)]) for x in (key_scale, value_scale)]
         more |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": a["bits"]}

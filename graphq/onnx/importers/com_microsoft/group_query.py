@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def group_query_attention(c: Call) -> Outputs:
         c.refuse(f"input 7 must be [length, half of a head's width], got {t}")
     if sinks is None and c.attr("smooth_softmax", -1) == 1:
         sinks = g.constant(np.zeros(heads, np.float32))
-    bits = c.attr("kv_cache_bit_width", 0) if c.has(12) else 32
+    bits: Literal[32, 8, 4] = 32 if not c.has(12) else 8 if c.attr("kv_cache_bit_width") == 8 else 4
     scales = [_scales(c, k, groups, size) for k in (12, 13)] if c.has(12) else []
     if bits == 32:
         past_k, past_v = (None if x is None else _wide(c, x) for x in (past_k, past_v))
