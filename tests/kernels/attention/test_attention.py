@@ -81,13 +81,15 @@ CASES = {
 }
 
 
-AT_ALL_LEVELS = {"some tokens", "8 bits", "4 bits",
-                 "many heads", "a window in blocks", "rotary", "rotary pairs", "bias", "sinks"}
+ALL = dict(lengths=(30, 17), tokens=3, rows=40, heads=6, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 6),
+           sinks=True, window=9)
+AT_ALL_LEVELS = {"all": ALL, "all in 8 bits": {**ALL, "bits": 8, "packed": True, "interleaved": True},
+                 "all in 4 bits": {**ALL, "bits": 4, "tokens": 1}}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *AT_ALL_LEVELS])
 def test_as_the_reference(name):
-    g, x = attention(**CASES[name])
+    g, x = attention(**{**CASES, **AT_ALL_LEVELS}[name])
     want = gq.reference(g, x)
     levels = [level.name for level in isa.available()] if name in AT_ALL_LEVELS else []
     for level, threads in [(None, 1), (None, 2), *((level, 2) for level in levels)]:

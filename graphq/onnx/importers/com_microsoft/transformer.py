@@ -145,7 +145,8 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
         scores = g.add(scores, bias)
     if c.attr("unidirectional", 0):
         places, keys = written(c, PLACES, scores=scores)
-        scores = g.select(seen(c, places, keys), scores, one(scores, -np.inf))
+        mask, = written(c, SEEN, places=places, count=keys)
+        scores = g.select(mask, scores, one(scores, -np.inf))
     y = g.matmul(g.softmax(scores, axis=-1), v)
     y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
     return [y, g.concat(*(_stackable(c, x) for x in (k, v)), axis=0)] if c.outputs > 1 else y
@@ -177,7 +178,7 @@ PLACES = """(scores) => (places, keys) {
 The positions of queries among keys, [1, queries], of which queries are the last, and the number of keys.
 """
 
-SEEN = """(places, count, window) => (mask) {
+SEEN = """(places, count) => (mask) {
     zero = Constant<value_int = 0>()
     one = Constant<value_int = 1>()
     last = Constant<value_ints = [2]>()
@@ -185,13 +186,10 @@ SEEN = """(places, count, window) => (mask) {
     limit = Squeeze(count)
     columns = Range(zero, limit, one)
     here = Unsqueeze(places, last)
-    until = LessOrEqual(columns, here)
-    far = Sub(here, window)
-    since = Greater(columns, far)
-    seen = And(until, since)
+    seen = LessOrEqual(columns, here)
     mask = Unsqueeze(seen, heads)
 }"""
-"""An ONNX function: whether a query sees a key, which is at its own position or before it, within the window."""
+"""An ONNX function: whether queries at `places` [batch, queries] see `count` keys, up to their own position."""
 
 WITHIN = """(mask, scores) => (seen) {
     zero = Constant<value_int = 0>()
@@ -218,14 +216,6 @@ WITHIN = """(mask, scores) => (seen) {
 
 Whether a key lies before the end, and not before a start, that the mask has for its batch element.
 """
-
-
-def seen(c: Call, places: Value, count: Value, window: int = -1) -> Value:
-    """Whether queries at `places` [batch, queries] see `count` keys: [batch, 1, queries, keys].
-
-    A window of -1 has no limit.
-    """
-    return written(c, SEEN, places=places, count=count, window=np.asarray(window if window > 0 else 1 << 40))[0]
 
 
 def _hidden(c: Call, mask: Value, scores: Value) -> Value:
