@@ -78,6 +78,22 @@ class OpenPlan:
         self.clashes = find_clashes(self.lives)
 
     @lazy_property
+    def array_words(self) -> tuple[list[tuple[int, int, int]], bool]:
+        """The words with addresses in inputs, then outputs: word, number of the array, offset; whether one is open."""
+        buffers, inputs = self.plan.buffers, sum(b.storage == "input" for b in self.plan.buffers)
+        words = [(at, first + buffers[k].index, offset) for storage, first in (("input", 0), ("output", inputs))
+                 for at, k, offset in self.places[storage]]
+        return words, is_open(words)
+
+    @lazy_property
+    def arena_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, int]]]:
+        """The words with addresses in the arena, their buffers and offsets; and the offsets that are open, by place."""
+        places = self.places["arena"]
+        numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
+        at, k, offsets = np.array(numbers, np.int64).reshape(-1, 3).T.copy()
+        return at, k, offsets, [(n, offset) for n, (_, _, offset) in enumerate(places) if is_open(offset)]
+
+    @lazy_property
     def program(self) -> Program:
         """Computes the plan's open numbers at given sizes."""
         return Program(self.trace, parts(open_numbers(self.plan)))
@@ -282,13 +298,13 @@ class _Instance:
             data = self._data(k)
             assert data is not None
             self.words[at] = address_of(data) + values.of(offset)
-        inputs = sum(b.storage == "input" for b in plan.buffers)
-        self._arrays = [(at, first + plan.buffers[k].index, values.of(offset))
-                        for storage, first in (("input", 0), ("output", inputs))
-                        for at, k, offset in open.places[storage]]
-        in_arena = [(at, offsets[k] + values.of(offset)) for at, k, offset in open.places["arena"]]
+        arrays, vary = open.array_words
+        self._arrays = values.of(arrays) if vary else arrays
+        self._in_arena, of, within, later = open.arena_words
+        self._relative = np.array([offsets.get(b, 0) for b in range(len(plan.buffers))], np.int64)[of] + within
+        for n, offset in later:
+            self._relative[n] += values.of(offset)
         self._offsets = offsets
-        self._in_arena, self._relative = np.array(in_arena, np.int64).reshape(-1, 2).T.copy()
         self._base = 0
         self.arena: Arena | None = None
         self._aligned = open.aligned
