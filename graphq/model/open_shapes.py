@@ -115,8 +115,9 @@ class Dimension(NamedTuple):
     name: str
 
 
-def open_dimensions(graph: Graph, places: Sequence[Place]) -> list[Dimension]:
-    """The open sizes at these places; names come from `graph.meta`, if the file had any."""
+def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
+    """The open sizes at these places, by default all open dimensions; names come from `graph.meta`, if it has any."""
+    places = Places(Signature.of(graph)).all if places is None else places
     names = graph.meta.get("dimensions", {})
     inputs = [str(graph.inputs[p.input].name) for p in places]
     return [Dimension(of, p.axis, f"{of}[{p.axis}]" if p.of_value else names.get((of, p.axis)) or f"{of}.{p.axis}")

@@ -9,9 +9,8 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.ir.signature import Signature
 from graphq.model import strips
-from graphq.model.open_shapes import Places, Shared, examples, open_dimensions, range_of, size_class
+from graphq.model.open_shapes import Shared, examples, open_dimensions, range_of, size_class
 from graphq.model.plans import MAX_SHAPES
 from graphq.plan.runtime import OpenPlan
 from graphq.plan.step import Ref, Step
@@ -289,10 +288,9 @@ def test_sizes_of_a_class_have_one_example():
 
 def test_open_dimensions_have_names():
     g = two((None, 4), (3, None))
-    places = Places(Signature.of(g)).all
-    assert [d.name for d in open_dimensions(g, places)] == ["a.0", "b.1"]
+    assert [d.name for d in open_dimensions(g)] == ["a.0", "b.1"]
     g.meta = {"dimensions": {("a", 0): "batch"}}
-    assert [d.name for d in open_dimensions(g, places)] == ["batch", "b.1"]
+    assert [d.name for d in open_dimensions(g)] == ["batch", "b.1"]
 
 
 def static_attention(dtype="u8", zp=7, heads=2, size=16):
