@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from graphq.base.budget import budget, check_limit
 from graphq.base.locks import importing
@@ -23,22 +23,31 @@ else:
     graphq = sys.modules["graphq"]  # for tools that evaluate annotations, in which this name stands
 
 
+Precision: TypeAlias = Literal["f32", "bf16"]
+"""In what products and convolutions of f32 take their operands."""
+
+
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
             passes: Sequence[graphq.passes.Pass] | None = None, cache: bool | Literal["kernels"] = True,
-            memory: int | None = None, verify: Literal["numeric"] | None = None) -> graphq.CompiledGraph:
+            memory: int | None = None, verify: Literal["numeric"] | None = None,
+            precision: Precision = "f32") -> graphq.CompiledGraph:
     """Compile `graph`, or the graph of a file (.onnx, .json, the text form); the graph itself is not changed.
 
     `outputs`: names of the values to return, instead of the graph's outputs. A value that is returned is computed and
     stored as the graph states it, so no fusion goes across it (`explain()` shows the fusions).
 
-    `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
-    default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
-    process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
-    `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models: the next process with the same file or graph
-    and options finds the model; its `origin` tells so. "kernels" keeps no model. `memory`: the bytes that constants,
-    packed weights, tables and values between steps may take (default: half of the machine's memory). Results do not
-    depend on `isa`, `threads`, `cache` or `memory`.
+    `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni",
+    "avx512_bf16", "amx"; default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many
+    (default: all cores the process may use). `strict`: refuse operations that would run as NumPy references. `passes`:
+    instead of `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models: the next process with the same
+    file or graph and options finds the model; its `origin` tells so. "kernels" keeps no model. `memory`: the bytes that
+    constants, packed weights, tables and values between steps may take (default: half of the machine's memory). Results
+    do not depend on `isa`, `threads`, `cache` or `memory`.
+
+    `precision="bf16"`: products and convolutions of f32 take both operands rounded to bf16, and add their products,
+    which are exact, in f32 (`passes.RoundProducts`; docs/numbers.md says more). This saves time on CPUs with
+    AVX512-BF16; results are the same everywhere.
 
     `verify="numeric"` first tests the passes: the op-by-op reference runs before and after each pass that changes the
     graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes for a model.
@@ -56,6 +65,11 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')
+    if precision not in get_args(Precision):
+        raise CompileError(f"precision must be {' or '.join(get_args(Precision))}, got {precision!r}")
+    if precision != "f32" and passes is not None:
+        raise CompileError(f"precision {precision!r} is a pass: give `passes` alone, such as "
+                           f"passes.PRECISIONS[{precision!r}]")
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with importing.hold:
@@ -66,7 +80,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         check_order(graph)
     given = graph if isinstance(graph, Graph) else path_of(graph)
     keeps, cache = cache is True and passes is None and verify is None, bool(cache)
-    kept = Kept.of(given, isa, most, names, strict, memory) if keeps else None
+    kept = Kept.of(given, isa, most, names, strict, memory, precision) if keeps else None
     found = None if kept is None else kept.find()
     if found is not None:
         return found
@@ -75,9 +89,9 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         from graphq.kernels import levels
         from graphq.model.compiled_graph import CompiledGraph
         from graphq.model.planned import Options
-        from graphq.passes import PIPELINE
+        from graphq.passes import PIPELINE, PRECISIONS
         from graphq.passes.pipeline import check_passes
-    chosen = None if passes is None else check_passes(passes)
+    chosen = check_passes(passes) if passes is not None else None if precision == "f32" else PRECISIONS[precision]
     if names is not None:
         graph = returning(graph, names)
     require_outputs(graph)

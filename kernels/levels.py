@@ -9,19 +9,18 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import cycle
 
 import numpy as np
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
-from graphq.kernels.jit.isa import Level, available, level_named, native
-from graphq.kernels.lanes.expression import acc
+from graphq.kernels.jit.isa import LEVELS, Level, available, level_named, native
+from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.pack import pack_sorted
+from graphq.kernels.matmul.pack import pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
 from graphq.kernels.matmul.table import KERNELS
-from graphq.kernels.matmul.tiles import DTYPES, SORTED_DTYPES
+from graphq.kernels.matmul.tiles import BF16, DTYPES, SORTED_DTYPES
 from graphq.plan.step import Step, Target
 
 SELF_TEST = 35, 37, 70
@@ -76,24 +75,41 @@ def works(level: Level, cache: bool = True) -> bool:
 
 
 def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
-    """Plan small matmuls of u8 and of s8 activations by kernels of the level."""
-    first = {x.dtypes: x for x in reversed(KERNELS.values()) if x.level == level.name}
-    names = [first[x] for x in (*DTYPES, *SORTED_DTYPES) if x in first]
+    """Plan small matmuls of u8 and of s8 activations by the best kernels of the level, and of bf16 if it has them."""
+    order = [x.name for x in LEVELS]
+    best = {x.dtypes: x for x in sorted(reversed(KERNELS.values()), key=lambda x: order.index(x.level))
+            if level.includes(x.level)}
+    sorts = level.lanes > 1 and not level.has("vnni")
+    kernels = [best[x] for x in (*DTYPES, *SORTED_DTYPES * sorts, *[BF16] * level.has("bf16"))]
     target = Target(level, cache=cache)
-    return [plan_matmul(Store(acc(), "s32"), Product(x.dtypes[0], *SELF_TEST, w_dtype=x.dtypes[1]), target, x)
-            for x in names]
+    return [plan_matmul(Store(acc(x), x), Product(kernel.dtypes[0], *SELF_TEST, w_dtype=kernel.dtypes[1]), target,
+                        kernel) for kernel in kernels for x in ("f32" if kernel.dtypes == BF16 else "s32",)]
 
 
 def self_test(level: Level, cache: bool = True) -> str | None:
     """Try a kernel of the level on a small matmul with tails. Returns what is wrong, or None."""
     m, n, k = SELF_TEST
+    for step, (a, w, expected) in zip(plan_self_test(level, cache), _products(level), strict=True):
+        out = np.zeros((m, n), expected.dtype)
+        packed = pack(w) if w.dtype == STORAGE["bf16"] else pack_sorted(w[None], k)
+        step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
+        if not (out == expected).all():
+            return f"{step.kernel} computes a wrong product"
+    return None
+
+
+def _products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Operands and results for the products of `plan_self_test`."""
+    m, n, k = SELF_TEST
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
     w[:k // 2] >>= 1  # small weights, so that some groups use vpmaddubsw
-    for step, flip in zip(plan_self_test(level, cache), cycle((0, 0x80)), strict=False):
-        out, packed = np.zeros((m, n), np.int32), pack_sorted(w[None], k)
-        step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
-        if not (out == (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)).all():
-            return f"{step.kernel} computes a wrong product"
-    return None
+    for flip in (0, 0x80) * (2 if level.lanes > 1 and not level.has("vnni") else 1):
+        yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
+    if level.has("bf16"):
+        x, y = a % 16.0, w % 16.0
+        x[:, :6], y[:6] = (1, 2**24, -2**24, 1, 2**-100, 0), 1  # in order of pairs these add up to 0 + 2**-100
+        y[4:6], y[:, 0] = 0, 0
+        y[4, 0] = 2**-40  # a subnormal sum, which is 0
+        yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

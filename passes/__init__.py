@@ -27,7 +27,7 @@ from graphq.passes.normal_forms import (
 )
 from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
-from graphq.passes.pipeline import PIPELINE, canonicalise, run_passes
+from graphq.passes.pipeline import PIPELINE, PRECISIONS, canonicalise, run_passes
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.requantize import (
     DropLimitAfterDequantize,
@@ -35,6 +35,7 @@ from graphq.passes.requantize import (
     DropRequantize,
     RequantizePicked,
 )
+from graphq.passes.round_products import RoundProducts
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.simplify_moves import (
     DropNoopReshape,
@@ -53,15 +54,15 @@ from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
-__all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups",
+__all__ = ["ANY", "PIPELINE", "PRECISIONS", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups",
            "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne",
            "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint",
            "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes", "MergeTransposes",
            "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize",
            "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal",
-           "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize",
-           "StaticQuantize",
-           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
-           "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
-           "eliminate_dead_code", "find_pass", "fold_constants", "fold_dequantized_constants",
-           "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds", "run_passes", "without"]
+           "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowsLast", "SplitBiasOfRows",
+           "StaticDequantize", "StaticQuantize", "TransposeAsReshape", "TransposeBeforeDequantize",
+           "UniformChannelsArePerTensor", "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize",
+           "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
+           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds",
+           "run_passes", "without"]

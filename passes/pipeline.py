@@ -1,5 +1,7 @@
 """PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
 
+With `precision="bf16"` it also runs RoundProducts (`PRECISIONS`).
+
 `canonicalise` is one of them that consists of many small rewrites, listed here like the pipeline itself.
 """
 from __future__ import annotations
@@ -32,6 +34,7 @@ from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse
 from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
+from graphq.passes.round_products import RoundProducts
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import After, Fixpoint, apply, pass_name
@@ -96,7 +99,12 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
 )
 
-_NAMED: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
+_WIDEN = next(k for k, p in enumerate(PIPELINE) if isinstance(p, WidenProducts))
+PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
+    "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
+"""The passes by the `precision` that `graphq.compile` takes."""
+
+_NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in PRECISIONS.values() for p in passes}
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None,

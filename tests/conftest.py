@@ -39,7 +39,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"skipped: {sum(reasons.values())} ({text})")
 
 
-LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx")
+LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx")
 
 
 WIDTHS = ("scalar", "avx2", "avx512")

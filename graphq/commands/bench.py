@@ -1,10 +1,10 @@
-"""Time a model by thread counts and ISA levels, beside other engines.
+"""Time a model by thread counts, ISA levels and precisions, beside other engines.
 
 All sides run in one process and take turns, so that ratios hold although the machine's speed drifts. A row's ratio is
 its median over the one of graphq's first row with as many threads: where it is above 1, that first row is faster. In
 brackets is the same of the least times, which other work on the machine changes less. `differs` is how far the outputs
 are from those of that row: in steps for integers, else in parts of the largest number. graphq's own outputs are the
-same bit for bit in all rows; where they are not, the exit code is 1.
+same bit for bit in all rows of one precision; where they are not, the exit code is 1.
 
 Beside peers, `cosine` is that of the angle between a row's outputs and what the graph means, computed operation by
 operation in NumPy: a peer may be fast by products that saturate, or by bf16. The smallest of all outputs counts. Peers
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.peers import PEERS, model_file
 from graphq.commands.shared import add_model, comma_separated, compiled, save_graph, write
 from graphq.commands.turns import alternate, cosine, difference
+from graphq.compile import Precision
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs, reference
@@ -43,7 +44,8 @@ class Side(NamedTuple):
     name: str
     threads: int
     run: Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
-    ours: bool
+    precision: Precision | None
+    """That of graphq; None for another engine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", metavar="N,...", help="thread counts (default: 1, and all cores)")
     parser.add_argument("--isa", type=comma_separated, metavar="LEVEL,...",
                         help="ISA levels of graphq (default: the best)")
+    parser.add_argument("--precision", type=comma_separated, default=["f32"], metavar="NAME,...",
+                        help=f"precisions of graphq: {', '.join(get_args(Precision))} (default f32)")
     parser.add_argument("--peer", type=comma_separated, default=[], metavar="NAME,...",
                         help=f"other engines: {', '.join(PEERS)}")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="for each row (default 1)")
@@ -68,11 +72,11 @@ def run(options: argparse.Namespace) -> int:
     arrays = input_arrays(graph, options)
     wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
     with tempfile.TemporaryDirectory() as folder:
-        sides = [_ours(options.file, graph, level, threads)
-                 for threads, level in product(counts, options.isa or [None])]
+        sides = [_ours(options.file, graph, level, threads, precision)
+                 for threads, level, precision in product(counts, options.isa or [None], options.precision)]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
-            sides += [Side(name, threads, model_file(name, path, arrays, threads), False)
+            sides += [Side(name, threads, model_file(name, path, arrays, threads), None)
                       for threads, name in product(counts, peers)]
         sides.sort(key=lambda side: counts.index(side.threads))
         for side in sides:
@@ -88,8 +92,9 @@ def run(options: argparse.Namespace) -> int:
                      "runs": len(spent),
                      "difference": max(map(difference, results[first], result), default=0.0),
                      "cosine": min(map(cosine, wanted, result), default=None)})
-    ours = [result for side, result in zip(sides, results, strict=True) if side.ours]
-    equal = all(_equal(ours[0], other) for other in ours[1:])
+    ours: dict[Precision, list[np.ndarray]] = {}
+    equal = all(_equal(ours.setdefault(side.precision, result), result)
+                for side, result in zip(sides, results, strict=True) if side.precision is not None)
     write(options, "\n".join([_table(graph, arrays, rows), *["graphq's own results differ"] * (not equal)]),
           {"graph": graph.name, "inputs": {n: list(x.shape) for n, x in arrays.items()}, "rows": rows,
            "equal": equal})
@@ -110,13 +115,14 @@ def _peer(name: str) -> str:
     return PEERS[name]
 
 
-def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int) -> Side:
-    model = compiled(path, graph, level, threads)
+def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int, precision: Precision) -> Side:
+    model = compiled(path, graph, level, threads, precision)
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return list(named_outputs(model.outputs, model(arrays)).values())
 
-    return Side(f"graphq {model.level.name}", threads, call, True)
+    name = f"graphq {model.level.name}" + f", {precision}" * (precision != "f32")
+    return Side(name, threads, call, precision)
 
 
 def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
@@ -136,11 +142,12 @@ def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
 def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]]) -> str:
     shapes = ", ".join(f"{name}=" + "x".join(map(str, x.shape)) for name, x in arrays.items())
     lines, cosines = [f"{graph.name}, {shapes}"], "" if rows[0]["cosine"] is None else "   cosine"
+    width = max(18, *(len(row["name"]) for row in rows))
     for threads in dict.fromkeys(row["threads"] for row in rows):
-        lines.append(f"{counted(threads, 'thread'):20s} {'median ms (least)':>18s} {'ratio':>14s} differs{cosines}")
+        lines.append(f"{counted(threads, 'thread'):{width + 2}s} {'median ms (least)':>18s} {'ratio':>14s} differs{cosines}")
         for row in (r for r in rows if r["threads"] == threads):
             times = f"{row['median_ms']:.4g} ({row['least_ms']:.4g})"
             ratios = f"{row['ratio']:.2f} ({row['ratio_of_least']:.2f})"
             near = f" {row['cosine']:8.6f}" if cosines else ""
-            lines.append(f"  {row['name']:18s} {times:>18s} {ratios:>14s} {row['difference']:7.2g}{near}")
+            lines.append(f"  {row['name']:{width}s} {times:>18s} {ratios:>14s} {row['difference']:7.2g}{near}")
     return "\n".join(lines)

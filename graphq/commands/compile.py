@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     if out.suffix != ".graphq":
         raise ParseError(f"-o takes a name that ends in .graphq, by which commands know a saved model, got {out}")
     begin = time.perf_counter()
-    model = compile(options.file, isa=options.isa, threads=options.threads)
+    model = compile(options.file, isa=options.isa, threads=options.threads, precision=options.precision)
     model.save(out)
     seconds, nbytes = time.perf_counter() - begin, out.stat().st_size
     write(options, f"{model!r}\n{out}: {size_text(nbytes)}, after {seconds:.2f} s", {

@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from graphq.compile import compile
+from graphq.compile import Precision, compile
+from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.kernels.jit.isa import LevelName
@@ -45,16 +46,21 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the options --isa and --threads of `compile`."""
+    """Add the options --isa, --threads and --precision of `compile`."""
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
+    parser.add_argument("--precision", choices=get_args(Precision), default="f32",
+                        help="in what products and convolutions of f32 take their operands (default f32)")
 
 
-def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None) -> CompiledGraph:
+def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None,
+             precision: Precision) -> CompiledGraph:
     """The model of a file and its graph: compiled, or if it is a saved model loaded."""
-    if path.suffix == ".graphq":
-        return load_compiled(path, isa=isa, threads=threads)
-    return compile(graph, isa=isa, threads=threads)
+    if path.suffix != ".graphq":
+        return compile(graph, isa=isa, threads=threads, precision=precision)
+    if precision != "f32":
+        raise ParseError(f"--precision {precision}: {path} was compiled before; give it to `graphq compile`")
+    return load_compiled(path, isa=isa, threads=threads)
 
 
 def comma_separated(text: str) -> list[str]:

@@ -7,11 +7,12 @@ from typing import Literal
 
 import numpy as np
 
+from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, Shape, expect_dtype, expect_same_dtype, show
+from graphq.ops.infer import FLOATS, SUMS, Shape, expect_dtype, expect_same_dtype, output_dtype, show
 from graphq.ops.window import (
     AutoPad,
     DataFormat,
@@ -75,7 +76,7 @@ def known_channels(out: Dim, bias: TensorType | None) -> Dim:
 def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | None = None, *,
                       strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
                       dilations: tuple[int, ...], auto_pad: str, groups: int, data_format: str,
-                      weights_format: str) -> TensorType:
+                      weights_format: str, dtype: DType | None) -> TensorType:
     """Weights have I = channels / groups; an axis of the output has (size + pads - span) // stride + 1 elements.
 
     Negative pads_end keep windows off the end of the source.
@@ -91,26 +92,28 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
         raise GraphError(f"output channels must be a multiple of groups, got {o} and {groups}")
     spans = [span(k, d) for k, d in zip(taps, dilations, strict=True)]
     out = output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad)
-    return TensorType(src.dtype, in_format((n, known_channels(o, bias), *out), data_format))
+    return TensorType(output_dtype(src.dtype, dtype, SUMS),
+                      in_format((n, known_channels(o, bias), *out), data_format))
 
 
 @register_op(infer=infer_convolution, layout="anchor", rows="images")
 @quiet
 def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                 pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1,
-                data_format: DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO") -> Array:
+                data_format: DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO",
+                dtype: DType | None = None) -> Array:
     """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
     If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored: same_* pads to an output of ceil(size / stride),
     an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
-    the bias is added in f32; then the result is rounded to the dtype of `src`.
+    the bias is added in f32; then the result is rounded to `dtype` (None: that of `src`).
     """
     x = to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
     pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
             in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
     y = correlate(x, w, tuple(strides), tuple(dilations), pads, groups)
-    return rounded(from_channels_first(with_bias(y, bias), data_format), src.dtype)
+    return rounded(from_channels_first(with_bias(y, bias), data_format), src.dtype if dtype is None else dtype.numpy)
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:

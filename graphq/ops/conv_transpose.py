@@ -7,12 +7,13 @@ from typing import Literal
 import numpy as np
 
 from graphq.base.budget import expect
+from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.conv import check_operands, known_channels, weight_axes, weight_dims, with_bias
-from graphq.ops.infer import show
+from graphq.ops.infer import SUMS, output_dtype, show
 from graphq.ops.window import (
     AutoPad,
     DataFormat,
@@ -63,7 +64,7 @@ def more_at_end(output_padding: tuple[int, ...] | None, count: int) -> tuple[int
 def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType | None = None, *,
                          strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
                          dilations: tuple[int, ...], auto_pad: str, output_padding: tuple[int, ...] | None,
-                         groups: int, data_format: str, weights_format: str) -> TensorType:
+                         groups: int, data_format: str, weights_format: str, dtype: DType | None) -> TensorType:
     """Weights have I = channels, O = output channels / groups; an axis gets (size - 1) * stride + span - pads."""
     check_operands(src, weights, bias, groups)
     count = check_lists(src, {"strides": strides, "dilations": dilations},
@@ -79,7 +80,7 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
                 in zip(sizes, taps, dilations, strides, pads_begin, pads_end, more_at_end(output_padding, count),
                        strict=True))
     o = known_channels(None if o is None else o * groups, bias)
-    return TensorType(src.dtype, in_format((n, o, *out), data_format))
+    return TensorType(output_dtype(src.dtype, dtype, SUMS), in_format((n, o, *out), data_format))
 
 
 @register_op(infer=infer_conv_transpose, layout="anchor", rows="images")
@@ -87,12 +88,13 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
 def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                    pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none",
                    output_padding: list[int] | None = None, groups: int = 1, data_format: DataFormat = "NXC",
-                   weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI") -> Array:
+                   weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI", dtype: DType | None = None) -> Array:
     """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
 
     In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
     IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
-    zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32.
+    zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32; then the result is
+    rounded to `dtype` (None: that of `src`).
     """
     count = src.ndim - 2
     x = to_channels_first(src, data_format).astype(np.float64)
@@ -115,4 +117,4 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
         y[(slice(None), slice(None), *place)] += part
     kept = [slice(b, size - e) for (b, e), size in zip(cuts, full, strict=True)]
     y = with_bias(y[(slice(None), slice(None), *kept)].astype(np.float32), bias)
-    return rounded(from_channels_first(y, data_format), src.dtype)
+    return rounded(from_channels_first(y, data_format), src.dtype if dtype is None else dtype.numpy)

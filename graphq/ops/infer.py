@@ -18,6 +18,8 @@ from graphq.ir.names import listing
 Shape: TypeAlias = tuple[Dim, ...] | None
 
 FLOATS = (f32, bf16, f16)
+SUMS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32, f16)}
+"""The output's dtypes of sums of products by that of the source: oneDNN's table of MatMul, for convolutions, too."""
 
 
 def show(shape: Shape) -> str:

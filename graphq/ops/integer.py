@@ -87,7 +87,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
     _fits(weights.shape, weights_zero_point, 0, "weights")
     out = infer_convolution(_as_f32(src), _as_f32(weights), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
                             dilations=dilations, auto_pad=auto_pad, groups=groups, data_format="NCX",
-                            weights_format="OIX")
+                            weights_format="OIX", dtype=None)
     return TensorType(s32, out.shape)
 
 

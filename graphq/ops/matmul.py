@@ -5,15 +5,22 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.dtypes import DType, bf16, f16, f32
+from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array, in_f32, quiet, rounded
-from graphq.ops.infer import FLOATS, Shape, broadcast, channel_axis, expect_dtype, expect_same_dtype, output_dtype, show
-
-# oneDNN's table of MatMul: the output's dtypes by that of the source.
-OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32, f16)}
+from graphq.ops.infer import (
+    FLOATS,
+    SUMS,
+    Shape,
+    broadcast,
+    channel_axis,
+    expect_dtype,
+    expect_same_dtype,
+    output_dtype,
+    show,
+)
 
 
 def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None = None, *, transpose_a: bool,
@@ -31,7 +38,7 @@ def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None =
     shape = _product(a, b)
     if bias is not None:
         _check_bias(bias, b, shape)
-    return TensorType(output_dtype(src.dtype, dtype, OUTPUTS), shape)
+    return TensorType(output_dtype(src.dtype, dtype, SUMS), shape)
 
 
 def _transposed(shape: Shape, transpose: bool) -> Shape:

@@ -150,9 +150,11 @@ def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
         return []
     total = Counter(n.partition.anchor for n in partitions if n.partition)
     kinds = Counter((n.partition.anchor, n.partition.kind) for n in partitions if n.partition)
+    narrow = Counter((n.partition.anchor, n.partition.factors) for n in partitions if n.partition)
     texts = []
     for anchor, count in total.most_common():
         more = [f"{kinds[anchor, kind]} {words}" for kind, words in KINDS.items() if kinds[anchor, kind]]
+        more += [f"{narrow[anchor, x]} of them of {x}" for x in ("bf16", "f16") if narrow[anchor, x]]
         texts.append(f"{count} {anchor} ({', '.join(more)})")
     return [f"partitions: {', '.join(texts)}"]
 

@@ -7,6 +7,7 @@ from graphq.dtypes import DType, s4, u4
 from graphq.ir import Node, Value
 from graphq.kernels.families import multiplies_integers
 from graphq.ops.quant import QUANTIZED
+from graphq.report.coverage import MACS
 from graphq.report.records import Kind
 
 SCALED = ("dynamic_quantize", "dynamic_dequantize")
@@ -26,6 +27,12 @@ def kind_of(node: Node) -> Kind:
         return "integer"
     inputs = all(is_quantized(v.dtype) and all(u.op.name != "cast" for u in v.users) for v in read(node))
     return "quantized" if inputs and all(is_quantized(v.dtype) for v in node.outputs) else "float"
+
+
+def factors(partition: Node) -> str:
+    """The dtype of the floats that the anchor of a partition multiplies; "" if it multiplies integers or nothing."""
+    anchor = next((n for n in partition.attrs["body"].nodes if n.op.name in MACS), None)
+    return "" if anchor is None or multiplies_integers(partition) else next(anchor.operands).dtype.name
 
 
 def read(partition: Node) -> Iterator[Value]:

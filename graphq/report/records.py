@@ -57,7 +57,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Partition:
-    """The content of a partition: the body's operations in order, and for each input of the body the value outside."""
+    """The content of a partition: the body's operations in order, and for each input of the body the value outside.
+
+    `factors` is the dtype of the floats that the anchor multiplies, "" if it multiplies none.
+    """
 
     anchor: str
     kind: Kind
@@ -65,6 +68,7 @@ class Partition:
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     ties: tuple[str, ...] = ()
+    factors: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from graphq.plan.step import Step
 from graphq.report.causes import Analysis, causes
 from graphq.report.coverage import MACS, Coverage
 from graphq.report.evidence import Evidence
-from graphq.report.kinds import kind_of
+from graphq.report.kinds import factors, kind_of
 from graphq.report.records import (
     CoverageRecord,
     GraphNode,
@@ -121,7 +121,7 @@ def _partition(node: Node) -> Partition:
     return Partition(
         node.attrs["anchor"], kind_of(node), tuple(operation(n) for n in body.nodes),
         {body.label(v): graph.label(outer) for v, outer in zip(body.inputs, node.operands, strict=True)},
-        tuple(body.label(v) for v in body.outputs), settled(node))
+        tuple(body.label(v) for v in body.outputs), settled(node), factors(node))
 
 
 def _step(k: int, step: AnyStep, plan: Plan, found: Evidence | None) -> StepRecord:

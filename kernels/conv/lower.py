@@ -7,8 +7,9 @@ A convolution of a channels-last image is a matmul whose rows are windows (desig
 x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is that of a
 matmul. Transposed convolutions differ in their windows only, groups are matmuls side by side.
 
-For floats, acc is the f32 sum that `float_sums` defines, over the taps of the pixel's phase in order. Each tap has a
-whole number of groups of 4 bytes: an odd number of bf16 or f16 channels gets a zero added. The padding is 0.0.
+For floats, acc is the f32 sum that `tile_sums` defines (`float_sums` if it is depthwise), over the taps of the pixel's
+phase in order. Each tap has a whole number of groups of 4 bytes: an odd number of bf16 or f16 channels gets a zero
+added. The padding is 0.0.
 """
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, s
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
-from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
 from graphq.ops.conv import weight_axes
@@ -230,7 +231,8 @@ class FloatConvolution(Convolution):
         more = 0 if self.depthwise else -channels % (4 // rows.dtype.itemsize)
         rows, w = np.pad(rows, [(0, 0)] * 3 + [(0, more)]), np.pad(w, [(0, 0)] * 2 + [(0, more), (0, 0)])
         k = taps * (channels + more)
-        return float_sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
+        sums = float_sums if self.depthwise else tile_sums
+        return sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
 
 
 class _Checked(NamedTuple):

@@ -33,7 +33,7 @@ class Level(NamedTuple):
     def has(self, extension: str) -> bool:
         """Whether the level has the feature `extension`, for vectors of any width.
 
-        "vnni" means avxvnni or avx512vnni.
+        "vnni" means avxvnni or avx512vnni, "bf16" avx512bf16.
         """
         return any(extension in (x, x.removeprefix("avx512"), x.removeprefix("avx")) for x in self.features)
 
@@ -48,8 +48,9 @@ class Level(NamedTuple):
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512_BF16 = (*_AVX512, "avx512vnni", "avx512bf16")
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping"))
-LevelName: TypeAlias = Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx"]
+LevelName: TypeAlias = Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
 """The names of LEVELS, for type checkers."""
 
 LEVELS = (
@@ -58,7 +59,8 @@ LEVELS = (
     Level("avx_vnni", 8, (*_AVX2, "avxvnni")),
     Level("avx512", 16, _AVX512),
     Level("avx512_vnni", 16, (*_AVX512, "avx512vnni")),
-    Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),
+    Level("avx512_bf16", 16, _AVX512_BF16),
+    Level("amx", 16, (*_AVX512_BF16, "amx-tile", "amx-int8")),
 )
 """The levels from the lowest to the highest; the best level of a machine is the last one that it has."""
 _lock = Lock()

@@ -15,6 +15,8 @@ from llvmlite import ir
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, vector
 
 S32X16 = vector(I32, 16)
+DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
+"""Bits of MXCSR: subnormal operands are zeros, subnormal results are."""
 
 
 def interleave(rows: Sequence[Value], lanes: int) -> Value:
@@ -91,6 +93,46 @@ def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False,
         x = (a << left) >> 24 if signed else (a << left).shr(24)
         acc = acc + x * ((w << left) >> 24)
     return acc
+
+
+def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit vdpbf16ps of 16 or 8 lanes: fma(x low, w low, fma(x high, w high, acc)) of the halves of 32-bit words.
+
+    Subnormal operands count as zeros of their sign, and so do subnormal results of each of the two operations.
+    """
+    return instruction(b, f"avx512bf16.dpbf16ps.{32 * acc.type.count}", acc.type, [acc, x, w])
+
+
+def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
+    """Emit code, the vectors of f32 that it gives, for which subnormal numbers are zeros: operands and results.
+
+    Two bits of MXCSR say so to the CPU, and LLVM does not know of them. Assembly before the code, across which no load
+    moves, and behind it, through which the results pass, keeps operations on what was loaded in between.
+    """
+    with b.goto_entry_block():
+        before, within = (b.alloca(I32) for _ in range(2))
+    nothing = ir.VoidType()
+
+    def control(instruction: str, place: Value) -> None:
+        kind = ir.FunctionType(nothing, [place.type])
+        b.call(ir.InlineAsm(kind, f"{instruction} ($0)", "r,~{memory}", side_effect=True), [place])
+
+    control("stmxcsr", before)
+    b.store(b.load(before) | DENORMALS_ARE_ZERO | FLUSH_TO_ZERO, within)
+    control("ldmxcsr", within)
+    results = []
+    for x in emit():
+        kind = ir.FunctionType(x.type, [x.type])
+        results.append(b.call(ir.InlineAsm(kind, "", "=v,0", side_effect=True), [x]))
+    control("ldmxcsr", before)
+    return results
+
+
+def flushed(b: Builder, x: Value) -> Value:
+    """x with zeros of the same sign in place of subnormal numbers."""
+    bits = x.as_type(vector(I32, x.type.count))
+    normal = bits & 0x7FFFFFFF
+    return normal.ult(0x00800000).select(bits & -0x80000000, bits).as_type(x.type)
 
 
 def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:

@@ -1,16 +1,20 @@
-"""Products of floats for tiles in vector registers: one fused multiply-add each, in f32.
+"""Products of floats for tiles in vector registers, in f32.
 
-bf16 is the upper half of an f32: a group of two takes a shift or a mask. f16 takes vcvtph2ps. vdpbf16ps and AMX's
-tdpbf16ps are not used: they flush subnormals and round pairs in ways of their own.
+f32 and f16, which vcvtph2ps widens, take a fused multiply-add each. bf16 takes vdpbf16ps, two products each, where the
+CPU has it. Elsewhere bf16, the upper half of an f32, is widened by a shift or a mask, and multiplied in the order of
+that instruction: of the two products of a group the second comes first. It takes subnormal numbers as zeros, so the
+others do so, too: by a mode of the CPU or, `emulated`, step by step. AMX's tdpbf16ps adds in an order of its own, and
+is not used.
 """
 from __future__ import annotations
 
 from graphq.kernels.jit.values import F16, F32, I32, Builder, Value, vector
+from graphq.kernels.jit.x86 import dot_bf16, flushed
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
 from graphq.kernels.matmul.vector import Factor, Products
-from graphq.kernels.numbers.float_sums import BLOCK
+from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
 
 
 def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
@@ -20,18 +24,48 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products of f32, bf16 or f16, `lanes` columns a part; `emulated` code goes without vcvtph2ps."""
+    """The products of f32, bf16 or f16, `lanes` columns a part; `emulated` code goes without instructions for them."""
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
-    widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _widen_bf16,
+    widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
+    steps = dtype == "bf16" and emulated
     return Products(16 // lanes, kind, lambda b, group: widen(b, group.splat(lanes)),
-                    lambda b, address: widen(b, address.load(vector(I32, lanes))), _chain,
-                    itemsize=itemsize, block=BLOCK * itemsize // 4)
+                    lambda b, address: widen(b, address.load(vector(I32, lanes))), _flushed_chain if steps else _chain,
+                    itemsize=itemsize, block=BLOCK * itemsize // 4, total=flushed if steps else lambda b, x: x,
+                    flushes=dtype == "bf16" and not emulated)
+
+
+def bf16_pairs(emulated: bool) -> Products:
+    """The products of bf16 by vdpbf16ps, 16 columns a part."""
+    if emulated:
+        return floats("bf16", 16, True)
+    words = vector(I32, 16)
+    return Products(1, vector(F32, 16), lambda b, group: (group.splat(16),), lambda b, address: (address.load(words),),
+                    lambda b, total, x, w: dot_bf16(b, total, x[0], w[0]), itemsize=2, block=BLOCK // 2, total=flushed)
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
+    """The second element of each group, and the first."""
     kind = vector(F32, x.type.count)
-    return (x << 16).as_type(kind), (x & -0x10000).as_type(kind)
+    return (x & -0x10000).as_type(kind), (x << 16).as_type(kind)
+
+
+def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
+    high, low = (flushed(b, part) for part in _widen_bf16(b, x))
+    return high, low
+
+
+def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
+    """The products one after the other, subnormal sums as zeros.
+
+    Whether a sum is subnormal is seen before it is rounded to a subnormal number, that is, on 2^64 times the sum.
+    """
+    for left, right in zip(x, w, strict=True):
+        scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")
+        exact = left.math("fma", right, total)
+        zero = exact.as_type(vector(I32, exact.type.count)) & -0x80000000
+        total = (scaled < float(SCALE * SMALLEST_NORMAL)).select(zero.as_type(exact.type), exact)
+    return total
 
 
 def _widen_f16(b: Builder, x: Value) -> tuple[Value, Value]:

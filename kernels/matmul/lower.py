@@ -7,7 +7,7 @@ An integer matmul's formula (design: "What the numbers are"), with x, w the quan
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
 Scales and zero points may be tensors, known only at run time. ONNX's matmul_integer gives acc itself. For floats y =
-acc + b[j], where acc is the f32 sum that `float_sums` defines.
+acc + b[j], where acc is the f32 sum that `tile_sums` defines.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphq.kernels.family.lower import Arrays, Lowered, Products, at_rows, resu
 from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
-from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
@@ -108,9 +108,9 @@ class FloatMatmul(Matmul):
     """A matmul of f32, bf16 or f16."""
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The f32 sums as kernels order them (`float_sums`)."""
+        """The f32 sums as kernels order them (`tile_sums`)."""
         a, b = self.operands(inputs)
-        return float_sums(a, b) if a.ndim > 1 else float_sums(a[None], b)[0]
+        return tile_sums(a, b) if a.ndim > 1 else tile_sums(a[None], b)[0]
 
 
 class _Checked(NamedTuple):

@@ -19,7 +19,7 @@ from graphq.kernels.jit.intrinsics import stack
 from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
-from graphq.kernels.jit.x86 import Loop, Tiles, instruction, madd8, madd16
+from graphq.kernels.jit.x86 import Loop, Tiles, dot_bf16, instruction, madd8, madd16
 from graphq.kernels.matmul.amx import STATE, amx_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
 from graphq.kernels.threads import team
@@ -31,7 +31,7 @@ view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
 """32-bit elements of the registers for which a peak is measured: AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
-            "vfmadd231ps": 1, "vmulps": 1}
+            "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
 """Multiply-accumulates that an instruction does for each element of its result."""
 CHAINS = 12
 """Accumulators of a loop: with an operand they fit into 16 registers.
@@ -110,6 +110,8 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
     def step(b: Builder, acc: Value, x: Value) -> Value:
         if mnemonic in ("vpdpbusd", "vpdpwssd"):
             return instruction(b, f"avx512.{mnemonic}.{32 * lanes}", kind, [acc, x, x])
+        if mnemonic == "vdpbf16ps":
+            return dot_bf16(b, acc, *[x.as_type(vector(I32, lanes))] * 2)
         words = vector(I16, 2 * lanes)
         if mnemonic == "vpmaddubsw":  # whose results are of use as sums of two
             return acc + madd16(b, madd8(b, acc, x), constant(words, 1))

@@ -345,8 +345,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None, strip_rows))
     tiles, tails, setups = [], [], []
-    own = level.base if x.is_float else level
     for one in kernels:
+        own = level if not x.is_float else one.isa if one.isa.lanes == level.lanes else level.base
         most = one.tile[1] // PANEL
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         whole, *others = [

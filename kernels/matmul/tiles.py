@@ -10,7 +10,7 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import amx_setup, amx_tile
-from graphq.kernels.matmul.float import floats
+from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.scalar import scalar_tile
 from graphq.kernels.matmul.table import ActivationLayout, Dtypes, Kernel, register_kernel
@@ -20,7 +20,8 @@ DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
 """The name that the kernel table uses for the dtype of weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
-FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
+BF16 = ("bf16", "bf16")
+FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
 """Layouts of kernels for which transposed activations are copied into rows first.
 
@@ -169,15 +170,16 @@ def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
     return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
-def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
+def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles.
 
-    One for a product of 16 columns, at least four since products wait for each other, or the weights' loads.
+    One for a product of 16 columns (of `pairs` for two), at least four since products wait for each other, or the
+    weights' loads.
 
     Fitted on Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    elements = 4 // STORAGE[kernel.dtypes[0]].itemsize
+    elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize
     group = max(elements * max(rows * panels, 4) + 0.5, panels * LINE / (24 if m <= rows else 28))
     return tile_count(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
@@ -193,6 +195,14 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, la
                       packed: bool = False) -> Functions:
     """Build vfmadd on 8 columns."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
+
+
+@register_kernel((BF16,), ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
+                 partial(estimate_floats, parts=1, pairs=True))
+def build_bf16(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+               packed: bool = False) -> Functions:
+    """Build vdpbf16ps on 16 columns."""
+    return tile_functions(vector_tile(rows, panels, bf16_pairs(emulated), layout, store, packs=packed))
 
 
 @register_kernel(FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",

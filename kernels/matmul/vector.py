@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, madd8, madd16
+from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, flushing, madd8, madd16
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
@@ -43,6 +43,8 @@ class Products:
     are added in order, which makes the rounding errors of floats smaller. A pixel of `silent` bytes (padding) adds
     nothing to the sums, so it may be left out.
 
+    `total(b, sum)` is what becomes of the sum of two blocks. With `flushes` the tile runs as `x86.flushing` says.
+
     `exact_first` multiplies the groups of sorted weights that come first, which cannot saturate, into the same
     accumulators.
     """
@@ -56,6 +58,8 @@ class Products:
     block: int = 0
     silent: int | None = None
     exact_first: Products | None = None
+    total: Callable[[Builder, Value], Value] = lambda b, x: x
+    flushes: bool = False
 
 
 def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool) -> Value:
@@ -151,14 +155,17 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     def tile(b: Builder, address: Value) -> None:
         f = Frame.read(address)
         x = _Tile(b, f, rows, panels, products)
-        state = x.accumulate(layout)
-        if result is None:
-            x.sums.finish(b, f, state)
-        elif result.second_look is None:
-            _write(b, f, result, rows, panels, x.sums.totals(b, f, state))
-        else:
-            x.sums.finish(b, f, state)
-            _write_whole(b, f, result, rows, panels, state, packs)
+
+        def emit_sums() -> list[Value]:
+            return x.sums.totals(b, f, x.accumulate(layout))
+
+        sums = flushing(b, emit_sums) if products.flushes else emit_sums()
+        if result is None or result.second_look is not None:
+            x.sums.store(f, sums)
+        if result is not None and result.second_look is None:
+            _write(b, f, result, rows, panels, sums)
+        elif result is not None:
+            _write_whole(b, f, result, rows, panels, sums, packs)
 
     return tile
 
@@ -335,12 +342,12 @@ class _TileSums:
         return loop.values[:self.count]
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """The final sums of floats."""
-        raise NotImplementedError
+        """The sums, after the last product."""
+        return state
 
-    def finish(self, b: Builder, f: Frame, state: list[Value]) -> None:
+    def store(self, f: Frame, sums: list[Value]) -> None:
         """Emit the stores of the sums."""
-        for n, value in enumerate(state):
+        for n, value in enumerate(sums):
             value.store(f.acc + self.size * n, self.size)
 
 
@@ -373,7 +380,7 @@ class _Blocks(_TileSums):
         """Emit the end of a block, if it is full."""
         full, before = state[-2].eq(0), b.block
         with b.if_then(full):
-            self.finish(b, f, state)
+            self.store(f, self.totals(b, f, state))
             inside = b.block
         out = []
         for value, fresh in zip(state, [*self.zeros, c64(self.products.block), c64(0)], strict=True):
@@ -391,7 +398,8 @@ class _Blocks(_TileSums):
                 with branch:
                     before = self.zeros if first else [
                         (f.acc + self.size * n).load(self.products.kind, self.size) for n in range(self.count)]
-                    sums.append([x + y for x, y in zip(before, state, strict=False)])
+                    added = [x + y for x, y in zip(before, state, strict=False)]
+                    sums.append(added if first else [self.products.total(b, x) for x in added])
                     blocks.append(b.block)
         out = []
         for pair in zip(*sums, strict=True):
@@ -399,8 +407,3 @@ class _Blocks(_TileSums):
             for value, block in zip(pair, blocks, strict=True):
                 out[-1].add_incoming(value, block)
         return out
-
-    def finish(self, b: Builder, f: Frame, state: list[Value]) -> None:
-        """Emit the stores of the totals."""
-        for n, total in enumerate(self.totals(b, f, state)):
-            total.store(f.acc + self.size * n, self.size)

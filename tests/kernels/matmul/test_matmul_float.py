@@ -15,18 +15,18 @@ from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.table import KERNELS, select
-from graphq.kernels.numbers.float_sums import BLOCK, float_sums
+from graphq.kernels.numbers.float_sums import BLOCK, float_sums, tile_sums
 from graphq.kernels.operands.windows import windows
 from graphq.plan.step import Target
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
 FLOATS = [k for k in KERNELS.values() if k.dtypes in matmul_tiles.FLOATS]
-# Only f16 has an instruction to emulate; levels that the machine lacks are tried on one tile shape.
+# Only bf16 and f16 have instructions to emulate; levels that the machine lacks are tried on one tile shape.
 RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS
          if k.tile == next(x.tile for x in FLOATS if (x.level, x.dtypes) == (k.level, k.dtypes))
-         and k.level != "scalar" and (k.level not in NATIVE or k.dtypes[0] == "f16")]
+         and k.level != "scalar" and (k.level not in NATIVE or k.dtypes[0] != "f32")]
 SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (9, 64, 33), (13, 129, 80), (17, 2, 130), (3, BLOCK, 17),
           (2, BLOCK + 1, 20), (9, 2 * BLOCK + 3, 3)]
 
@@ -39,7 +39,7 @@ def level_of(kernel, emulated):
 def case(dtype, m, k, n, special=False):
     """Operands and their sums."""
     a, w = float_array(dtype, (m, k), m, special), float_array(dtype, (k, n), k + n, special)
-    return a, w, float_sums(a, w)
+    return a, w, tile_sums(a, w)
 
 
 def assert_same(got, expected):
@@ -98,7 +98,7 @@ def convolution(dtype, channels, n):
     padded[:, :channels] = w
     taps[:, :, :channels] = view.gather(image[None], 0)[0]
     flat = padded.reshape(9 * k, n)
-    return image, view, pack.pack(flat), float_sums(taps.reshape(18, 9 * k), flat)
+    return image, view, pack.pack(flat), tile_sums(taps.reshape(18, 9 * k), flat)
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
@@ -131,7 +131,7 @@ def test_batches_and_epilogue(level, dtype, threads):
                              "w_table": at[1]},
                             [(bias.ctypes.data, 0, 0), (rest.ctypes.data, at[2], rest.strides[1]),
                              (out.ctypes.data, at[3], out.strides[1])]))
-    assert (out == evaluate(store, float_sums(a, w), [bias, rest])).all()
+    assert (out == evaluate(store, tile_sums(a, w), [bias, rest])).all()
 
 
 @pytest.mark.parametrize("k", [256, 1024, 3072])
@@ -146,4 +146,5 @@ def test_sums_are_close_to_f64(k):
 def test_levels_from_avx512_on_take_its_kernels(dtype):
     for level in (x for x in isa.LEVELS if x.includes("avx512")):
         for m in (1, 8, 64, 1000):
-            assert select((dtype, dtype), m, 768, 3072, level).level == "avx512"
+            own = "avx512_bf16" if dtype == "bf16" and level.has("bf16") else "avx512"
+            assert select((dtype, dtype), m, 768, 3072, level).level == own
