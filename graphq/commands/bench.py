@@ -144,7 +144,8 @@ def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, 
     lines, cosines = [f"{graph.name}, {shapes}"], "" if rows[0]["cosine"] is None else "   cosine"
     width = max(18, *(len(row["name"]) for row in rows))
     for threads in dict.fromkeys(row["threads"] for row in rows):
-        lines.append(f"{counted(threads, 'thread'):{width + 2}s} {'median ms (least)':>18s} {'ratio':>14s} differs{cosines}")
+        titles = f"{'median ms (least)':>18s} {'ratio':>14s} differs{cosines}"
+        lines.append(f"{counted(threads, 'thread'):{width + 2}s} {titles}")
         for row in (r for r in rows if r["threads"] == threads):
             times = f"{row['median_ms']:.4g} ({row['least_ms']:.4g})"
             ratios = f"{row['ratio']:.2f} ({row['ratio_of_least']:.2f})"

@@ -146,7 +146,7 @@ def tile_modules(kernel, level):
 FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
 INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
                "avx512": {"vpmaddwd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
-               "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
+               "avx512_bf16": {"vdpbf16ps zmm"}, "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
 
 
 @pytest.mark.parametrize("name", INSTRUCTION)
@@ -160,7 +160,7 @@ def test_native_kernels_have_the_instruction_of_their_level(name):
     for kernel, made in tiles.items():
         integers = kernel.dtypes[0] in ("u8", "s8")
         exact = kernel.dtypes[1] == SORTED or kernel.dtypes in FOUR_BITS and not isa.level_named(name).has("vnni")
-        wanted = INSTRUCTION[name] if integers else {f"{x} {register}" for x in FMA}
+        wanted = INSTRUCTION[name] if integers or name == "avx512_bf16" else {f"{x} {register}" for x in FMA}
         assert made
         for module in made:
             counts = assembly.instructions(module)

@@ -36,16 +36,18 @@ def machine(monkeypatch, fresh):
 
 def test_levels_are_ordered():
     names = [level.name for level in isa.LEVELS]
-    assert names == ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx"]
+    assert names == ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
     including = {level.name: [name for name in names if level.includes(name)] for level in isa.LEVELS}
     assert including == {
         "scalar": ["scalar"], "avx2": ["scalar", "avx2"], "avx_vnni": ["scalar", "avx2", "avx_vnni"],
         "avx512": ["scalar", "avx2", "avx512"], "avx512_vnni": ["scalar", "avx2", "avx512", "avx512_vnni"],
-        "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "amx"]}
+        "avx512_bf16": ["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16"],
+        "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"]}
 
 
 def test_levels_have_the_extensions_of_their_features():
-    assert [x.name for x in isa.LEVELS if x.has("vnni")] == ["avx_vnni", "avx512_vnni", "amx"]
+    assert [x.name for x in isa.LEVELS if x.has("vnni")] == ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx"]
+    assert [x.name for x in isa.LEVELS if x.has("bf16")] == ["avx512_bf16", "amx"]
     assert [x.name for x in isa.LEVELS if x.has("amx-tile")] == ["amx"] and not isa.level_named("avx2").has("avx512f")
     assert isa.level_named("avx512").has("avx512f")
     assert [isa.lowest(*x).name for x in ((8,), (16,), (8, "vnni"), (16, "vnni"), (16, "amx-tile"))] == [
@@ -73,7 +75,7 @@ def test_feature_bits_decide(monkeypatch):
     monkeypatch.setattr(isa, "_features", lambda: bits)
     names = [level.name for level in isa.native.__wrapped__()]
     assert names == ["scalar", "avx2", "avx512"]  # no VNNI, so no AMX either
-    bits.add("avx512vnni")
+    bits |= {"avx512vnni", "avx512bf16"}
     for granted in (False, True):
         monkeypatch.setattr(isa, "_request_amx", lambda granted=granted: granted)
         assert ("amx" in [level.name for level in isa.native.__wrapped__()]) == granted
@@ -85,9 +87,9 @@ def test_code_goes_without_features_of_other_levels(monkeypatch):
     bits = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16"}
     monkeypatch.setattr(isa, "_features", lambda: bits)
     withheld = {level.name: set(isa.withheld(level)) for level in isa.LEVELS}
-    own = bits - {"avx512bf16"}
-    assert withheld["scalar"] == own and withheld["avx2"] == own - {"avx2", "fma", "f16c"} == withheld["avx_vnni"]
-    assert withheld["avx512"] == {"avx512vnni"} and not withheld["avx512_vnni"] and not withheld["amx"]
+    assert withheld["scalar"] == bits and withheld["avx2"] == bits - {"avx2", "fma", "f16c"} == withheld["avx_vnni"]
+    assert withheld["avx512"] == {"avx512vnni", "avx512bf16"} and withheld["avx512_vnni"] == {"avx512bf16"}
+    assert not withheld["avx512_bf16"] and not withheld["amx"]
 
 
 @pytest.mark.parametrize(("features", "names", "best"), [

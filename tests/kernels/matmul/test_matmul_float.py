@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from float_arrays import float_array
+from float_arrays import float_array, tiny_arrays
 from guarded_memory import guarded
 
 from graphq.kernels import levels
@@ -15,7 +15,7 @@ from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.table import KERNELS, select
-from graphq.kernels.numbers.float_sums import BLOCK, float_sums, tile_sums
+from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, float_sums, tile_sums
 from graphq.kernels.operands.windows import windows
 from graphq.plan.step import Target
 
@@ -85,6 +85,33 @@ def test_padding_is_never_multiplied(kernel, emulated):
         for layout in ("rows", "columns"):
             got = run(kernel, level, a.astype(STORAGE[dtype]), w.astype(STORAGE[dtype]), layout=layout)
             assert (got == np.inf).all()
+
+
+@cache
+def tiny_case(m, k, n):
+    """Operands whose sums are subnormal now and then, in chains and of blocks; which matters; and the sums."""
+    a, w = tiny_arrays(m, k, n)
+    order, expected = np.arange(k) ^ 1, tile_sums(a, w)
+    assert (float_sums(a[:, order], w[order]) != expected).mean() > 0.5 and (expected != 0).mean() > 0.5
+    assert not ((expected != 0) & (np.abs(expected) < SMALLEST_NORMAL)).any()
+    return a, w, expected
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), [x for x in RUNS if x.values[0].dtypes[0] == "bf16"])
+def test_subnormal_numbers_of_bf16_are_zeros(kernel, emulated):
+    with level_of(kernel, emulated) as level:
+        for shape in ((13, 26, 37), (9, 2 * BLOCK + 44, 20)):
+            a, w, expected = tiny_case(*shape)
+            assert_same(run(kernel, level, a, w), expected)
+            assert_same(run(kernel, level, a, w, layout="columns"), expected)
+        # f32 that come after, in the epilogue of the same tile, keep theirs
+        a, w = (np.full(shape, x, np.float32).astype(STORAGE["bf16"])
+                for shape, x in (((2048, 4), 1), ((4, 16), 2**-120)))
+        step = matmul.plan_matmul(Store(acc("f32") * np.float32(2**-10), "f32"), matmul.Product("bf16", 2048, 16, 4),
+                                  Target(level), kernel)
+        packed, out = pack.pack(w), np.zeros((2048, 16), np.float32)
+        step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data, "stride": 8}, [(out.ctypes.data, 0, 64)]))
+        assert (out == np.float32(2**-128)).all()
 
 
 @cache

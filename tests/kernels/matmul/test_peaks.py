@@ -17,6 +17,8 @@ def needs(name):
         return "amx"
     if mnemonic in ("vpdpbusd", "vpdpwssd"):
         return "avx512_vnni"
+    if mnemonic == "vdpbf16ps":
+        return "avx512_bf16"
     return "avx512" if register == "zmm" else "avx2"
 
 
