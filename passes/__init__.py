@@ -7,6 +7,7 @@ from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse
 from graphq.passes.move_quantization import (
+    CastBeforeMoves,
     ConcatBeforeDequantize,
     GatherBeforeDequantize,
     PadBeforeDequantize,
@@ -54,15 +55,15 @@ from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
-__all__ = ["ANY", "PIPELINE", "PRECISIONS", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups",
-           "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne",
-           "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint",
-           "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes", "MergeTransposes",
-           "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize",
-           "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal",
-           "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowsLast", "SplitBiasOfRows",
-           "StaticDequantize", "StaticQuantize", "TransposeAsReshape", "TransposeBeforeDequantize",
-           "UniformChannelsArePerTensor", "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize",
-           "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
-           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds",
-           "run_passes", "without"]
+__all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "ConcatBeforeDequantize", "ConvIntegerAsConvolution",
+           "DequantizeByGroups", "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize",
+           "DropMultiplyByOne", "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize",
+           "Fixpoint", "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes",
+           "MergeTransposes", "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass",
+           "PickBeforeDequantize", "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose",
+           "RangesByRow", "Refusal", "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts",
+           "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize", "TransposeAsReshape",
+           "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts", "canonicalise", "channels_last",
+           "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass",
+           "fold_constants", "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis",
+           "rounds", "run_passes", "without"]

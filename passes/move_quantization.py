@@ -3,7 +3,7 @@
 Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
 (requantize.py); a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each other:
 dequantize moves down, over reshape, transpose, gather, slice, expand, pad and concat, and quantize up, over reshape,
-transpose and pad.
+transpose and pad. So does a cast to a narrower type, over reshape and transpose.
 """
 from __future__ import annotations
 
@@ -84,6 +84,22 @@ class QuantizeBeforeTranspose(Rewrite):
         if attrs["qtype"] == "per_channel":
             axis = order[axis]
         return g.static_transpose(g.quantize(y, **{**attrs, "axis": axis}), order=order)
+
+
+class CastBeforeMoves(Rewrite):
+    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), and of a transpose, so that narrower data moves"""
+
+    def pattern(self, g, y):
+        return g.type_cast(g.any_of("static_reshape", "static_transpose")(y, attrs=ANY), attrs=ANY)
+
+    def check(self, y, match):
+        """The type must be narrower, so that no rewrite undoes this."""
+        dtype = match.root.attrs["dtype"]
+        return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
+
+    def replace(self, g, y, match):
+        move = next(n for n in match.nodes if n is not match.root)
+        return g.add_node(move.op, [g.type_cast(y, **match.root.attrs)], move.attrs)[0]
 
 
 class GatherBeforeDequantize(Rewrite):

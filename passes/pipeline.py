@@ -53,6 +53,7 @@ canonicalise = Fixpoint(
     move_quantization.ReshapeBeforeDequantize(),
     move_quantization.QuantizeBeforeReshape(),
     move_quantization.QuantizeBeforeTranspose(),
+    move_quantization.CastBeforeMoves(),
     simplify_moves.TransposeAsReshape(),
     normal_forms.positive_axis,
     normal_forms.UniformChannelsArePerTensor(),

@@ -8,8 +8,8 @@ x[p, t] are the channels that output pixel p reads at tap t; in the padding they
 matmul. Transposed convolutions differ in their windows only, groups are matmuls side by side.
 
 For floats, acc is the f32 sum that `tile_sums` defines (`float_sums` if it is depthwise), over the taps of the pixel's
-phase in order. Each tap has a whole number of groups of 4 bytes: an odd number of bf16 or f16 channels gets a zero
-added. The padding is 0.0.
+phase in order. Each tap, or line of taps that are read as one, has a whole number of groups of 4 bytes: an odd number
+of bf16 or f16 gets a zero added. The padding is 0.0.
 """
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ from graphq.ops.window import padding
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
 """Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
+MERGED_BYTES = 16
+"""Below this size of a pixel in bytes, all taps along a line of the kernel are read at once, as one long tap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,17 @@ class Convolution:
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it."""
         return False
+
+    @property
+    def reads_lines(self) -> bool:
+        """Whether all taps of a line are read as one long tap.
+
+        This is for images of few channels, such as the first layer's, where the channels of one tap would not fill a
+        vector.
+        """
+        if self.filter.transposed or self.filter.groups > 1 or self.windows.kernel[-1] == 1:
+            return False
+        return self.windows.pixel_bytes < MERGED_BYTES and self.dilations[-1] == 1
 
     @property
     def pad(self) -> int:
@@ -228,6 +241,10 @@ class FloatConvolution(Convolution):
         Tiles pad the channels of each tap to groups of 4 bytes, as in packed weights.
         """
         groups, pixels, taps, channels = rows.shape
+        if self.reads_lines:
+            line = self.windows.kernel[-1]
+            taps, channels = taps // line, channels * line
+            rows, w = rows.reshape(groups, pixels, taps, channels), w.reshape(groups, taps, channels, w.shape[-1])
         more = 0 if self.depthwise else -channels % (4 // rows.dtype.itemsize)
         rows, w = np.pad(rows, [(0, 0)] * 3 + [(0, more)]), np.pad(w, [(0, 0)] * 2 + [(0, more), (0, 0)])
         k = taps * (channels + more)

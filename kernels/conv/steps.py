@@ -31,9 +31,6 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep
 from graphq.plan.step import Ref
 
-MERGED_BYTES = 16
-"""Below this size of a pixel in bytes, all taps along a line of the kernel are read at once, as one long tap."""
-
 
 def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the steps of a convolution.
@@ -46,7 +43,7 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         return depthwise_steps(b, node, lowered)
     value = node.operand(c.a)
     source, view, merged = b.of[value], c.windows, 1
-    if _reads_lines(c):
+    if c.reads_lines:
         source, view, merged = _padded(b, node, c, source, value.type.dims)
     for phase in c.phases(view):
         _multiply(b, node, lowered, source, phase, merged)
@@ -58,7 +55,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1:  # whole groups read beyond the taps: weights are 0 there, and `_padded` has room
+    if merged > 1 and c.integer:  # whole groups read beyond the taps: weights are 0 there, and `_padded` has room
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
@@ -150,23 +147,6 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
     repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
     return padding_block(b, node, c, repeated.block(pad, runs))
-
-
-def _reads_lines(c: Convolution) -> bool:
-    """Whether all taps of a line are read as one long tap.
-
-    This is for images of few channels, such as the first layer's, where the channels of one tap would not fill a
-    vector.
-
-    Floats are read so only if taps are whole groups: the zeros between taps would be products that change the order of
-    the sums.
-    """
-    w = c.windows
-    if not c.integer and w.pixel_bytes % 4:
-        return False
-    if c.filter.transposed or c.filter.groups > 1 or w.kernel[-1] == 1 or w.pixel_bytes >= MERGED_BYTES:
-        return False
-    return c.dilations[-1] == 1
 
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
