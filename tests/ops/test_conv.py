@@ -94,6 +94,17 @@ def test_formats_agree(run, name, channels, weights):
         np.testing.assert_array_equal(np.moveaxis(got, -1, 1), want)
 
 
+@pytest.mark.parametrize("name, weights", [("convolution", (4, 8, 3, 3)), ("conv_transpose", (8, 4, 3, 3))])
+def test_half_precision_may_give_f32(run, name, weights):
+    x, w = normal(1, 8, 5, 5, dtype="bf16"), normal(*weights, dtype="bf16")
+    attrs = {"data_format": "NCX", "weights_format": "OIX" if name == "convolution" else "IOX", "strides": [1, 1],
+             "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
+    got = run(name, x, w, dtype=DTYPES["f32"], **attrs)
+    np.testing.assert_array_equal(got, run(name, x.astype(np.float32), w.astype(np.float32), **attrs))
+    with pytest.raises(GraphError, match="dtype must be f32 for a source of f32, got bf16"):
+        run(name, *(v.astype(np.float32) for v in (x, w)), dtype=DTYPES["bf16"], **attrs)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_half_precision_rounds_at_the_end(run, dtype):
     x, w, b = normal(1, 8, 5, 5, dtype=dtype), normal(4, 8, 3, 3, dtype=dtype), normal(4, dtype=dtype)

@@ -43,7 +43,7 @@ SCHEMA = {
 }
 
 WINDOW = {"strides": REQ, "pads_begin": REQ, "pads_end": REQ, "auto_pad": "none", "data_format": "NXC"}
-CONV = {**WINDOW, "dilations": REQ, "groups": 1}
+CONV = {**WINDOW, "dilations": REQ, "groups": 1, "dtype": None}
 POOL = {**WINDOW, "kernel": REQ, "rounding_type": "floor"}
 NORM = {"epsilon": 1e-5, "keep_stats": True, "use_affine": True}
 

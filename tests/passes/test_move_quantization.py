@@ -8,6 +8,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes.move_quantization import (
+    CastBeforeMoves,
     ConcatBeforeDequantize,
     GatherBeforeDequantize,
     PadBeforeDequantize,
@@ -24,6 +25,20 @@ PICKS = ["slice({}, axes=[1], starts=[4], ends=[-9], steps=[-2])", "expand({}, s
 
 
 check = partial(check_pass, inputs="x: u8[4,6]")
+
+
+@pytest.mark.parametrize("move, shape", [("static_reshape({}, shape=[3,8])", "4,6"),
+                                         ("static_transpose({}, order=[1,0])", "4,6")])
+def test_casts_to_narrower_types(move, shape):
+    def text(cast_first, dtype):
+        first, second = (f"type_cast({{}}, dtype={dtype})", move)[::1 if cast_first else -1]
+        return f"%0 = {first.format('x')}\n %1 = {second.format('%0')}\n return %1"
+
+    for dtype in ("bf16", "f16"):
+        check_pass(CastBeforeMoves(), text(False, dtype), text(True, dtype), inputs=f"x: f32[{shape}]", count=1)
+    check_pass(CastBeforeMoves(), text(False, "f32"), inputs=f"x: bf16[{shape}]", after=text(False, "f32"))
+    both = text(False, "bf16").replace("return %1", "return %0, %1")  # the moved value has another user
+    check_pass(CastBeforeMoves(), both, inputs=f"x: f32[{shape}]", after=both)
 
 
 @pytest.mark.parametrize("pick", PICKS)
