@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
     with tempfile.TemporaryDirectory() as folder:
         sides = [_ours(options.file, graph, level, threads, precision)
-                 for threads, level, precision in product(counts, options.isa or [None], options.precision)]
+                 for threads, level, precision in product(counts, options.isa or [None], options.precision or ["f32"])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
             sides += [Side(name, threads, model_file(name, path, arrays, threads), None)
@@ -92,9 +92,9 @@ def run(options: argparse.Namespace) -> int:
                      "runs": len(spent),
                      "difference": max(map(difference, results[first], result), default=0.0),
                      "cosine": min(map(cosine, wanted, result), default=None)})
-    ours: dict[Precision, list[np.ndarray]] = {}
-    equal = all(_equal(ours.setdefault(side.precision, result), result)
-                for side, result in zip(sides, results, strict=True) if side.precision is not None)
+    ours = [[result for side, result in zip(sides, results, strict=True) if side.precision == p]
+            for p in get_args(Precision)]
+    equal = all(_equal(results[0], other) for results in ours for other in results[1:])
     write(options, "\n".join([_table(graph, arrays, rows), *["graphq's own results differ"] * (not equal)]),
           {"graph": graph.name, "inputs": {n: list(x.shape) for n, x in arrays.items()}, "rows": rows,
            "equal": equal})

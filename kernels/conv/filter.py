@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+MERGED_BYTES = 16
+"""Below this size of a pixel in bytes, all taps along a line of the kernel are read at once."""
+
 
 class Filter(NamedTuple):
     """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
@@ -42,6 +45,14 @@ class Filter(NamedTuple):
     def outputs(self) -> int:
         """The number of output channels."""
         return self.groups * self.columns
+
+    def reads_lines(self, pixel_bytes: int) -> bool:
+        """Whether taps that lie side by side in a line are to be read as one long tap.
+
+        This is for images of few channels, such as the first layer's, where the channels of one tap would not fill a
+        vector.
+        """
+        return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """A view or copy of weights as [groups, taps, channels, columns]."""

@@ -44,8 +44,6 @@ from graphq.ops.window import padding
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
 """Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
-MERGED_BYTES = 16
-"""Below this size of a pixel in bytes, all taps along a line of the kernel are read at once, as one long tap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +69,8 @@ class Convolution:
 
     @property
     def reads_lines(self) -> bool:
-        """Whether all taps of a line are read as one long tap.
-
-        This is for images of few channels, such as the first layer's, where the channels of one tap would not fill a
-        vector.
-        """
-        if self.filter.transposed or self.filter.groups > 1 or self.windows.kernel[-1] == 1:
-            return False
-        return self.windows.pixel_bytes < MERGED_BYTES and self.dilations[-1] == 1
+        """Whether all taps of a line are read as one long tap."""
+        return self.filter.reads_lines(self.windows.pixel_bytes) and self.dilations[-1] == 1
 
     @property
     def pad(self) -> int:
