@@ -2,17 +2,18 @@
 
     python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL]
                                 [--decision argmax|ctc|mask] [--dims INPUT=1x3x48x320 ...]
-                                [--f32] [--bf16 FLOAT_FILE.onnx] [--first-result] [--busy N] [--json FILE]
+                                [--precision bf16] [--f32] [--bf16 FLOAT_FILE.onnx]
+                                [--first-result] [--busy N] [--json FILE]
 
 Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
 are random and what ONNX Runtime computes without any optimisation: exactly where quantization is written as quantize
 and dequantize; its operators of integers saturate on CPUs without VNNI, and so do its own results. Cosines are the
 least over inputs and outputs; the decision is the class, the text of a CTC output, or the pixels of a mask; of how many
 inputs it is the same is printed, with the share of all classes, texts and pixels. OpenVINO computes floats in bf16
-where the CPU has it; `--f32` also times it in f32, `--bf16` in bf16 on the same model before it was quantized.
-`--first-result` starts processes: seconds from their start to the first result with an empty kernel cache and with a
-filled one, and their peak memory. `--busy` measures beside other processes that compute all the time. Ratios above 1
-say that graphq is faster.
+where the CPU has it; `--precision bf16` also times graphq so, `--f32` OpenVINO in f32, `--bf16` in bf16 on the same
+model before it was quantized. `--first-result` starts processes: seconds from their start to the first result with an
+empty kernel cache and with a filled one, and their peak memory. `--busy` measures beside other processes that compute
+all the time. Ratios above 1 say that graphq is faster.
 """
 from __future__ import annotations
 
@@ -33,6 +34,7 @@ from graphq.commands.peers import BF16, F32, OPENVINO, ORT, missing, model_file
 from graphq.commands.turns import alternate, cosine
 
 Row = dict[str, Any]
+OURS_BF16 = "graphq bf16"
 
 
 def arguments() -> argparse.Namespace:
@@ -42,6 +44,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
     made.add_argument("--seconds", type=float, default=3.0, help="for each file and thread count (default 3)")
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
+    made.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: time graphq in bf16, too")
     made.add_argument("--decision", choices=list(mf.DECISIONS), help="default: by the output's rank and rows")
     made.add_argument("--dims", nargs="+", default=[], metavar="INPUT=1x3x48x320", help="shapes of open inputs")
     made.add_argument("--f32", action="store_true", help="time OpenVINO in f32, too")
@@ -70,6 +73,9 @@ def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[st
     feeds, want = mf.inputs_of(path, dims)
     model = gq.compile(gq.load_onnx(path), threads=threads, isa=options.isa)
     runs: dict[str, mf.Run] = {"graphq": lambda f: mf.listed(model(f))}
+    if options.precision == "bf16":
+        narrow = gq.compile(gq.load_onnx(path), threads=threads, isa=options.isa, precision="bf16")
+        runs[OURS_BF16] = lambda f: mf.listed(narrow(f))
     for name in (ORT, OPENVINO):
         if not missing(name):
             runs[name] = model_file(name, str(path), feeds[0], threads)
@@ -90,7 +96,7 @@ def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[st
         for ratio, key in (("ratio_of_medians", "median_ms"), ("ratio_of_minima", "minimum_ms")):
             found[name][ratio] = found[name][key] / found["graphq"][key]
     if options.first_result:
-        for name in set(runs) - {*others}:
+        for name in set(runs) - {*others, OURS_BF16}:
             found[name] |= mf.first_results(name, path, feeds[0], threads, options.first_result)
     return {"file": path.stem, "threads": threads, "macs": model.coverage().total, **found}
 
@@ -100,7 +106,7 @@ def text(row: Row) -> str:
     share = row["graphq"]["coverage"]
     lines = [f"{row['file']}, {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['macs'] / 1e6:,.0f} million "
              f"multiply-accumulates, {100 * share:.1f}% in integer partitions"]
-    for name in ("graphq", ORT, OPENVINO, F32, BF16):
+    for name in ("graphq", OURS_BF16, ORT, OPENVINO, F32, BF16):
         if name not in row:
             continue
         r = row[name]

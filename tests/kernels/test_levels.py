@@ -8,6 +8,7 @@ from graphq.errors import KernelError
 from graphq.kernels import levels
 from graphq.kernels.jit import isa
 from graphq.kernels.levels import choices, plan_self_test, resolve, self_test, works
+from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +88,13 @@ def test_self_tests_are_of_all_types_with_tails(monkeypatch):
     for level in isa.available():
         steps = plan_self_test(level)
         assert 1 <= len(steps) <= 4 and all(s.blocks for s in steps)
+        monkeypatch.setattr(levels, "plan_self_test", plan_self_test)
         assert self_test(level) is None
+
+
+def test_another_order_of_pairs_and_subnormal_sums_would_be_noticed():
+    a, w, expected = list(levels.self_test_products(isa.level_named("avx512_bf16")))[-1]
+    assert np.array_equal(tile_sums(a, w), expected) and (float_sums(a, w) != expected).all()
 
 
 def test_a_wrong_product_is_noticed(monkeypatch):

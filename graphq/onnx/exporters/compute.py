@@ -107,6 +107,7 @@ def _windows(node: Node) -> dict[str, Any]:
 @exports("convolution", "conv_transpose")
 def convolution(w: Writer, node: Node) -> None:
     """Write Conv with its weights as OIX, or ConvTranspose with them as IOX."""
+    _same_dtype(node)
     transposed = node.op.name == "conv_transpose"
     weights, form = node.inputs[1], node.attrs["weights_format"]
     assert weights is not None
