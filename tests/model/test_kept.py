@@ -139,7 +139,8 @@ def test_the_same_bytes_under_another_name_are_the_same_model(path, tmp_path):
 def test_each_option_has_a_model_of_its_own(path, folder):
     inner = gq.load_onnx(path).nodes[-2].output.name
     options = [{}, {"threads": 1}, {"isa": "scalar", "threads": 1}, {"isa": "avx2", "threads": 1}, {"strict": True},
-               {"memory": 1 << 30}, {"outputs": ["y"]}, {"outputs": [inner]}, {"outputs": ["y", inner]}]
+               {"memory": 1 << 30}, {"precision": "bf16"}, {"outputs": ["y"]}, {"outputs": [inner]},
+               {"outputs": ["y", inner]}]
     made = [gq.compile(path, **o) for o in options]
     assert [m.origin for m in made] == [""] * len(options)
     assert len(files(folder)) == len(options)
