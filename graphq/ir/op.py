@@ -93,7 +93,7 @@ class Op:
         layout  how the op computes on channels-last tensors: a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
         onnx    the ONNX operator that has the same operands, and attributes of the same names, whose defaults in ONNX
-                hold in its files
+                hold in its files; an attribute may be a constant input there, `keep_dims` is `keepdims`
         exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 

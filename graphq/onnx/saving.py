@@ -14,7 +14,7 @@ from graphq.onnx.exporters.partition import DOMAIN
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
 from graphq.onnx.protos.types import value_info
 
-for _family in ("attention", "compute", "move", "partition", "pick", "quant", "recurrent"):
+for _family in ("attention", "compute", "move", "partition", "quant", "recurrent"):
     import_module(f"graphq.onnx.exporters.{_family}")  # each fills EXPORTERS
 
 

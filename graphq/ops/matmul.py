@@ -79,7 +79,7 @@ def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
         raise GraphError(f"'bias' must broadcast to the output {show(out)}, as {show(weights[-1:])} does, got {bias}")
 
 
-@register_op(infer=infer_matmul, rows="product")
+@register_op(infer=infer_matmul, rows="product", onnx="MatMul")
 @quiet
 def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a: bool = False,
            transpose_b: bool = False,

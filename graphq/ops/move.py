@@ -25,7 +25,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
     return TensorType(src.dtype, (*src.shape[:k], *indices.shape, *src.shape[k + 1:]))
 
 
-@register_op(infer=infer_gather, rows="gathered")
+@register_op(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at `indices` along `axis`; negative indices count from the end (ONNX Gather).
 
@@ -75,7 +75,7 @@ def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
     return min(max(start, max(low, 0)), high), min(max(end, low), high), step
 
 
-@register_op(infer=infer_slice, rows="sliced")
+@register_op(infer=infer_slice, rows="sliced", onnx="Slice")
 def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
     """The elements from start to before end in steps, along each of `axes` (ONNX Slice)."""
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
@@ -126,7 +126,7 @@ def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
     return TensorType(src.dtype, broadcast(src.shape, shape))
 
 
-@register_op(infer=infer_expand, rows="broadcast")
+@register_op(infer=infer_expand, rows="broadcast", onnx="Expand")
 def expand(src: Array, *, shape: list[int]) -> Array:
     """`src` repeated along dimensions of 1, as far as it broadcasts with `shape` (ONNX Expand)."""
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()

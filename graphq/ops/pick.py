@@ -35,13 +35,13 @@ def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, las
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
 
-@register_op(infer=infer_arg, rows="picked")
+@register_op(infer=infer_arg, rows="picked", onnx="ArgMax")
 def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the greatest element along `axis` (ONNX ArgMax); of equal elements the first or the last."""
     return _arg(np.argmax, src, axis, keep_dims, select_last_index)
 
 
-@register_op(infer=infer_arg, rows="picked")
+@register_op(infer=infer_arg, rows="picked", onnx="ArgMin")
 def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the least element along `axis` (ONNX ArgMin); of equal elements the first or the last."""
     return _arg(np.argmin, src, axis, keep_dims, select_last_index)
@@ -60,7 +60,7 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
     return TensorType(src.dtype, shape), TensorType(s64, shape)
 
 
-@register_op(infer=infer_top_k, rows="along_axis")
+@register_op(infer=infer_top_k, rows="along_axis", onnx="TopK")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest (or least) elements along `axis`, in order, and their indices; equal elements keep their order.
 
@@ -82,7 +82,7 @@ def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool)
     return src
 
 
-@register_op(infer=infer_cum_sum, rows="along_axis")
+@register_op(infer=infer_cum_sum, rows="along_axis", onnx="CumSum")
 @quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Cumulative sums along `axis`: for each element the sum up to it, in the source's dtype (ONNX CumSum).
@@ -228,7 +228,7 @@ def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
     return src
 
 
-@register_op(infer=infer_trilu)
+@register_op(infer=infer_trilu, onnx="Trilu")
 def trilu(src: Array, *, upper: bool = True, k: int = 0) -> Array:
     """The triangle of each matrix above (or below) diagonal `k`, including it; other elements become 0 (ONNX Trilu)."""
     rows, columns = (np.arange(n) for n in src.shape[-2:])

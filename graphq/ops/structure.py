@@ -43,7 +43,7 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
     return TensorType(srcs[0].dtype, tuple(out))
 
 
-@register_op(infer=infer_concat, layout="along_axis", rows="joined")
+@register_op(infer=infer_concat, layout="along_axis", rows="joined", onnx="Concat")
 def concat(*srcs: Array, axis: int) -> Array:
     """The sources one after the other along `axis` (oneDNN Concat)."""
     return np.concatenate(srcs, axis=axis)

@@ -5,6 +5,7 @@ from typing import Any
 
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
+from graphq.ir.op import OPS
 from graphq.onnx.exporters.writer import Writer, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
 from graphq.onnx.importers.reduce import REDUCTIONS
@@ -18,6 +19,16 @@ def square(w: Writer, node: Node) -> None:
     """Write `x * x` as a Mul, after a Sub for squared_difference."""
     x = w.name(node.inputs[0]) if node.op.name == "square" else w.add("Sub", [w.name(v) for v in node.inputs])
     w.add("Mul", [x, x], [w.name(node.output)])
+
+
+@exports("arithmetic")
+def arithmetic(w: Writer, node: Node) -> None:
+    """Write the ONNX operator of the function, which is that of the float operation of this name, or Mod."""
+    function = node.attrs["function"]
+    if function in OPS:
+        w.node(node, str(OPS[function].onnx))
+    else:
+        w.node(node, "Mod", fmod=int(function == "remainder"))
 
 
 @exports("pow", "clamp")

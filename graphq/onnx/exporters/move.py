@@ -26,22 +26,10 @@ def static_transpose(w: Writer, node: Node) -> None:
     w.node(node, "Transpose", perm=[k % len(order) for k in order])
 
 
-@exports("concat", "gather")
-def with_axis(w: Writer, node: Node) -> None:
-    """Write Concat or Gather, whose attribute `axis` has the same name."""
-    w.node(node, "Concat" if node.op.name == "concat" else "Gather", axis=node.attrs["axis"])
-
-
-@exports("slice")
-def slice_(w: Writer, node: Node) -> None:
-    """Write Slice, with the attributes as initializers."""
-    w.node(node, "Slice", *(w.integers(*node.attrs[name]) for name in ("starts", "ends", "axes", "steps")))
-
-
-@exports("expand")
-def expand(w: Writer, node: Node) -> None:
-    """Write Expand, with the shape as an initializer."""
-    w.node(node, "Expand", w.integers(*node.attrs["shape"]))
+@exports("top_k")
+def top_k(w: Writer, node: Node) -> None:
+    """Write TopK, with k as an initializer."""
+    w.node(node, "TopK", w.integers(node.attrs["k"]), axis=node.attrs["axis"], largest=int(node.attrs["largest"]))
 
 
 @exports("pad")

@@ -13,7 +13,7 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.constants import SIZED_CONSTANT, known
-from graphq.ir.op import lookup
+from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version
 
 OPSET, IR_VERSION = 21, 10
@@ -32,7 +32,7 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
     def declare(f: Exporter) -> Exporter:
         for op in ops:
-            if op in EXPORTERS or lookup(op).onnx:
+            if op in EXPORTERS:
                 raise GraphError(f"an exporter of {op} is registered already")
             EXPORTERS[op] = f
         return f
@@ -115,20 +115,22 @@ class Writer:
 
 
 def declared(w: Writer, node: Node) -> None:
-    """Write the ONNX operator of the operation's declaration.
+    """Write the ONNX operator of the operation's declaration; attributes that are inputs there become initializers.
 
     It may broadcast operands that graphq requires to have equal shapes.
     """
     op = node.op
     assert op.onnx is not None
     since_version(op.onnx, "", OPSET, "ONNX")
-    theirs = onnx.defs.get_schema(op.onnx, OPSET).attributes
-    attrs = {name: int(x) if isinstance(x, bool) else x for name, x in node.attrs.items() if name in theirs}
-    for name in node.attrs.keys() - attrs.keys() - {"auto_broadcast"}:
+    schema = onnx.defs.get_schema(op.onnx, OPSET)
+    given = {RENAMED.get(name, name): int(x) if isinstance(x, bool) else x for name, x in node.attrs.items()}
+    attrs = {name: x for name, x in given.items() if name in schema.attributes}
+    inputs = {name: given[name] for x in schema.inputs if (name := x.name.lower()) in given}
+    for name in given.keys() - attrs.keys() - inputs.keys() - {"auto_broadcast"}:
         if node.attrs[name] != op.attributes[name].default:
             raise GraphError(f"ONNX's operator does not round to {node.attrs[name]}; use a type_cast"
                              if name == "dtype" else f"{op.onnx} has no {name}")
-    w.node(node, op.onnx, **attrs)
+    w.node(node, op.onnx, *(w.constant(np.asarray(x, np.int64)) for x in inputs.values()), **attrs)
 
 
 def rank(value: Value) -> int:

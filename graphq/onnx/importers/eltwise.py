@@ -175,6 +175,12 @@ def gelu(c: Call) -> Outputs:
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
 
+@imports("GreaterOrEqual")
+def greater_or_equal(c: Call) -> Outputs:
+    """Import GreaterOrEqual: `a >= b` is `b <= a`."""
+    return c.graph.less_equal(c.input(1), c.input(0))
+
+
 @imports("Where")
 def where(c: Call) -> Outputs:
     """Import Where: select for floats, choose for other dtypes."""

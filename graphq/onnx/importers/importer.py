@@ -42,6 +42,8 @@ RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
                     "RandomUniformLike"})
 """Operators whose results ONNX does not determine."""
 
+RENAMED = {"keep_dims": "keepdims"}
+"""Attributes of operations that have another name in ONNX."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """The errors of an importer if operands have ranks, or attributes lengths, that the operator does not allow."""
@@ -290,16 +292,23 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
 
 
 def by_declaration(c: Call) -> Outputs:
-    """Import an operator that an operation is declared as; attributes that the node leaves out have ONNX's defaults."""
-    op = operation_of(c.node.op_type)
+    """Import an operator that an operation is declared as; attributes that the node leaves out have ONNX's defaults.
+
+    An attribute that is an input of the operator, by its name there, is a constant.
+    """
+    op, schema = operation_of(c.node.op_type), onnx.defs.get_schema(c.node.op_type, c.version)
     assert op is not None
     operands = aligned(c) if len(op.operands) == 2 and "axis" not in op.attributes else \
         [c.optional(k) if p.optional else c.input(k) for k, p in enumerate(op.operands)]
-    defaults = onnx.defs.get_schema(c.node.op_type, c.version).attributes
-    attrs = {name: c.attrs[name] if name in c.attrs else attribute_default(defaults[name].default_value)
-             for name in op.attributes if name in defaults}
-    return c.graph.add_node(op, operands, {k: bool(x) if op.attributes[k].annotation is bool else x
-                                           for k, x in attrs.items()})
+    inputs, attrs = {x.name.lower(): k for k, x in enumerate(schema.inputs)}, dict[str, Any]()
+    for name, a in op.attributes.items():
+        theirs = RENAMED.get(name, name)
+        if theirs in schema.attributes:
+            x = c.attrs[theirs] if theirs in c.attrs else attribute_default(schema.attributes[theirs].default_value)
+            attrs[name] = bool(x) if a.annotation is bool else x
+        elif theirs in inputs and c.has(inputs[theirs]):
+            attrs[name] = c.numbers(inputs[theirs])[0]
+    return c.graph.add_node(op, operands, attrs)
 
 
 def attribute_default(proto: AttributeProto) -> Any:

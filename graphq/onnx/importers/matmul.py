@@ -8,12 +8,6 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.ops.infer import FLOATS
 
 
-@imports("MatMul")
-def matmul(c: Call) -> Outputs:
-    """Import MatMul, which equals numpy.matmul."""
-    return c.graph.matmul(c.input(0), c.input(1))
-
-
 @imports("Gemm")
 def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`. ONNX's reference, which runs other dtypes, has no older versions."""

@@ -23,10 +23,19 @@ def concat(c: Call) -> Outputs:
     return c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1))
 
 
-@imports("Gather")
-def gather(c: Call) -> Outputs:
-    """Import Gather along `axis`."""
-    return c.graph.gather(c.input(0), c.input(1), axis=c.attr("axis", 0))
+@imports("Scatter")
+def scatter(c: Call) -> Outputs:
+    """Import Scatter, the older name of ScatterElements."""
+    return c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0))
+
+
+@imports("GridSample")
+def grid_sample(c: Call) -> Outputs:
+    """Import GridSample, whose modes have other names before version 20."""
+    mode = c.attr("mode", "linear")
+    return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+                               padding_mode=c.attr("padding_mode", "zeros"),
+                               align_corners=bool(c.attr("align_corners", 0)))
 
 
 @imports("Slice")

@@ -103,12 +103,6 @@ def dynamic_quantize_linear(c: Call) -> Outputs:
     return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp
 
 
-@imports("MatMulInteger")
-def matmul_integer(c: Call) -> Outputs:
-    """Import MatMulInteger, version 10."""
-    return c.graph.matmul_integer(c.input(0), c.input(1), c.optional(2), c.optional(3))
-
-
 @imports("ConvInteger")
 def conv_integer(c: Call) -> Outputs:
     """Import ConvInteger, version 10."""
