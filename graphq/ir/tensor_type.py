@@ -56,6 +56,12 @@ class TensorType:
         return self.size * self.dtype.itemsize
 
 
+def shapes_agree(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None, *, ones: bool = False) -> bool:
+    """Whether all dimensions that are known in both are equal; with `ones`, `a` may have a 1 for any dimension."""
+    return a is None or b is None or len(a) == len(b) and all(
+        x is None or y is None or x == y or ones and x == 1 for x, y in zip(a, b, strict=True))
+
+
 def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...] | None:
     """The shape in normal form; raises GraphError for a negative, fractional or absurdly large dimension."""
     if shape is None:

@@ -18,6 +18,7 @@ from graphq.base.paths import path_of
 from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Value
+from graphq.ir.tensor_type import shapes_agree
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
 from graphq.onednn.kinds import (
     attribute_form,
@@ -31,7 +32,7 @@ from graphq.onednn.kinds import (
 )
 from graphq.onednn.names import ID, name_of, names_of, states_names
 from graphq.onednn.reader import read_graph_file
-from graphq.onednn.topology import in_order, interface, shapes_agree, tensors
+from graphq.onednn.topology import in_order, interface, tensors
 
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 

@@ -5,10 +5,8 @@ from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 
 from graphq.errors import GraphError
-from graphq.ir.tensor_type import Dim
+from graphq.ir.tensor_type import shapes_agree
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
-
-Shape = tuple[Dim, ...] | None
 
 
 def in_order(file: GraphFile, where: str) -> list[FileOp]:
@@ -66,17 +64,6 @@ def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
             if not shapes_agree(t.shape, first.shape, ones=t.id in made):
                 raise GraphError(f"{place}.shape: tensor {t.id} is {first.type} elsewhere, here {t.type}")
     return out
-
-
-def shapes_agree(declared: Shape, shape: Shape, *, ones: bool = False) -> bool:
-    """Whether all dimensions that are known in both are equal.
-
-    With `ones`, `declared` may have a 1 instead of any dimension.
-    """
-    if declared is None or shape is None:
-        return True
-    return len(declared) == len(shape) and all(
-        a is None or b is None or a == b or ones and a == 1 for a, b in zip(declared, shape, strict=True))
 
 
 def interface(file: GraphFile, where: str) -> tuple[list[int], list[int]]:

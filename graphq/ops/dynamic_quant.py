@@ -14,6 +14,7 @@ from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
+from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
@@ -31,10 +32,7 @@ def _check_zps(dtype: DType, scales: TensorType, zps: TensorType | None) -> None
     if not allowed:
         raise GraphError(f"'zps' must be absent for {dtype}, got {zps}")
     expect_dtype("zps", zps, allowed)
-    a, b = scales.shape, zps.shape
-    same = a is None or b is None or (len(a) == len(b)
-                                      and all(None in (m, n) or m == n for m, n in zip(a, b, strict=True)))
-    if not same:
+    if not shapes_agree(scales.shape, zps.shape):
         raise GraphError(f"'zps' must have the shape of 'scales', got {zps} and {scales}")
 
 

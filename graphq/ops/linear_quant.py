@@ -13,6 +13,7 @@ from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
+from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
@@ -32,8 +33,7 @@ def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> N
     if block_size:
         size = src[k]
         want = (*src[:k], None if size is None else -(-size // block_size), *src[k + 1:])
-    if len(want) != len(scale) or any(a is not None and b is not None and a != b
-                                      for a, b in zip(want, scale, strict=True)):
+    if not shapes_agree(want, scale):
         raise GraphError(f"scales must have shape [], [1] or {show(want)} for {show(src)} at axis {axis}"
                          f"{f' in blocks of {block_size}' if block_size else ''}, got {show(scale)}")
 
@@ -53,9 +53,7 @@ def _check_zero_point(dtype: DType, scale: TensorType, zero_point: TensorType | 
         return
     if zero_point.dtype != dtype:
         raise GraphError(f"'zero_point' must be {dtype}, got {zero_point}")
-    a, b = scale.shape, zero_point.shape
-    if a is not None and b is not None and (len(a) != len(b) or any(x is not None and y is not None and x != y
-                                                                    for x, y in zip(a, b, strict=True))):
+    if not shapes_agree(scale.shape, zero_point.shape):
         raise GraphError(f"'zero_point' must have the scale's shape, got {zero_point} and {scale}")
 
 

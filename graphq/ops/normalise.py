@@ -10,6 +10,7 @@ from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
+from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, channel_axis, expect_dtype, expect_same_dtype, finite_f32, normal_axis, show
 from graphq.ops.window import DataFormat
@@ -32,9 +33,7 @@ def _check_parameters(src: TensorType, allowed: dict[DType, tuple[DType, ...]],
 
 def _check_elements(name: str, got: Shape, want: tuple[Dim, ...], why: str) -> None:
     """Raise GraphError unless a parameter can have the dimensions `want`."""
-    fits = got is None or (len(got) == len(want)
-                           and all(None in (a, b) or a == b for a, b in zip(got, want, strict=True)))
-    if not fits:
+    if not shapes_agree(got, want):
         raise GraphError(f"'{name}' must be {show(want)}, {why}, got {show(got)}")
 
 

@@ -6,6 +6,7 @@ lies halfway between two integers, and rounding errors of f32 decide which of th
 """
 from __future__ import annotations
 
+import functools
 from math import prod
 
 import numpy as np
@@ -15,7 +16,7 @@ from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers.mean_sums import row_totals
-from graphq.ops.compute import Array, quiet, rounded
+from graphq.ops.compute import Array, Body, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype, normal_axis
 
 WIDE = np.dtype(np.float64)
@@ -56,101 +57,93 @@ def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], 
     return TensorType(src.dtype, (None,) * len(src.shape) if keep_dims and src.shape is not None else None)
 
 
-def _chosen(src: Array, axes_tensor: Array | None, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes to reduce; raises GraphError if axes in a tensor are out of range."""
-    if axes_tensor is None:
-        return axes
-    chosen = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
-    if len(set(chosen)) < len(chosen):
-        raise GraphError(f"axes must be different ones, got {axes_tensor.tolist()} for shape {list(src.shape)}")
-    return chosen
+def over_axes(f: Body) -> Body:
+    """Run the body of a reduction on the chosen axes, at least one, and round its result to the source's dtype.
+
+    Without axes the result is the source. Raises GraphError if axes in a tensor are out of range.
+    """
+
+    @quiet
+    @functools.wraps(f)
+    def run(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
+            keep_dims: bool = False) -> Array:
+        if axes_tensor is not None:
+            axes = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
+            if len(set(axes)) < len(axes):
+                raise GraphError(f"axes must be different ones, got {axes_tensor.tolist()} for shape {list(src.shape)}")
+        return rounded(f(src, axes=axes, keep_dims=keep_dims), src.dtype) if axes else src
+
+    return run
 
 
 @register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""
-    chosen = _chosen(src, axes_tensor, axes)
-    return rounded(src.sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
+    return src.sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
     """The mean over `axes` (oneDNN ReduceMean), in f32, NaN if there are no elements.
 
     Without axes the result is `src`.
     """
-    chosen = _chosen(src, axes_tensor, axes)
-    if not chosen:
-        return src
-    reduced = sorted(a % src.ndim for a in chosen)
+    reduced = sorted(a % src.ndim for a in axes)
     rows = np.moveaxis(src.astype(np.float32, copy=False), reduced, range(-len(reduced), 0))
     shape = rows.shape[:-len(reduced)]
     count = prod(src.shape[a] for a in reduced)
     means = row_totals(rows.reshape(*shape, count)) / np.float32(count)
-    return rounded(np.expand_dims(means, reduced) if keep_dims else means, src.dtype)
+    return np.expand_dims(means, reduced) if keep_dims else means
 
 
 @register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
     """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes the result is `src`."""
-    chosen = _chosen(src, axes_tensor, axes)
-    return rounded(np.abs(src).sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
+    return np.abs(src).sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
 @register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
     """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes the result is `src`."""
-    chosen = _chosen(src, axes_tensor, axes)
-    if not chosen:
-        return src
-    return rounded(np.sqrt(np.square(src, dtype=WIDE).sum(axis=chosen, keepdims=keep_dims)), src.dtype)
+    return np.sqrt(np.square(src, dtype=WIDE).sum(axis=axes, keepdims=keep_dims))
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
     """The product over `axes` (oneDNN ReduceProd), 1 if there are no elements. Without axes the result is `src`."""
-    chosen = _chosen(src, axes_tensor, axes)
-    return rounded(src.prod(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
+    return src.prod(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf if there are no elements.
 
     Without axes the result is `src`.
     """
-    chosen = _chosen(src, axes_tensor, axes)
-    if not chosen:
-        return src
-    x = src.astype(np.float32, copy=False)
-    return rounded(x.max(axis=chosen, keepdims=keep_dims, initial=-np.inf), src.dtype)
+    return src.astype(np.float32, copy=False).max(axis=axes, keepdims=keep_dims, initial=-np.inf)
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
-@quiet
+@over_axes
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf if there are no elements.
 
     Without axes the result is `src`.
     """
-    chosen = _chosen(src, axes_tensor, axes)
-    if not chosen:
-        return src
-    x = src.astype(np.float32, copy=False)
-    return rounded(x.min(axis=chosen, keepdims=keep_dims, initial=np.inf), src.dtype)
+    return src.astype(np.float32, copy=False).min(axis=axes, keepdims=keep_dims, initial=np.inf)
 
 
 def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool) -> TensorType:

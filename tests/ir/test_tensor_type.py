@@ -6,7 +6,14 @@ import pytest
 from graphq.dtypes import DTYPES, bf16, f16, f32, f64, s8, s32, s64, u8, u64
 from graphq.errors import GraphError
 from graphq.ir.names import check_name, choice, counted, listing, quote, suggestion
-from graphq.ir.tensor_type import MAX_ELEMENTS, MAX_RANK, TensorType, check_dims, check_size, frozen
+from graphq.ir.tensor_type import MAX_ELEMENTS, MAX_RANK, TensorType, check_dims, check_size, frozen, shapes_agree
+
+
+def test_shapes_agree():
+    assert shapes_agree(None, (2,)) and shapes_agree((2,), None) and shapes_agree((2, None), (None, 3))
+    assert shapes_agree((), ()) and not shapes_agree((2,), (2, 2)) and not shapes_agree((2, 3), (2, 4))
+    assert shapes_agree((1, 3), (2, 3), ones=True) and not shapes_agree((1, 3), (2, 3))
+    assert not shapes_agree((2, 3), (1, 3), ones=True) and not shapes_agree((1,), (2, 3), ones=True)
 
 
 def test_types():

@@ -3,7 +3,7 @@ import pytest
 
 from graphq.errors import GraphError
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor, dense_stride
-from graphq.onednn.topology import in_order, interface, shapes_agree, tensors
+from graphq.onednn.topology import in_order, interface, tensors
 
 
 def tensor(id, shape=(2,), dtype="f32"):
@@ -81,13 +81,6 @@ def test_tensors_of_other_types_are_refused(declared, message):
 def test_ones_agree_where_the_tensor_is_computed_alone():
     with pytest.raises(GraphError, match="tensor 0 is"):
         tensors(file(op(1, [tensor(0, (4, 3))], [1]), op(2, [tensor(0, (1, 3))], [2])), "f")
-
-
-def test_shapes_agree():
-    assert shapes_agree(None, (2,)) and shapes_agree((2,), None) and shapes_agree((2, None), (None, 3))
-    assert shapes_agree((), ()) and not shapes_agree((2,), (2, 2)) and not shapes_agree((2, 3), (2, 4))
-    assert shapes_agree((1, 3), (2, 3), ones=True) and not shapes_agree((1, 3), (2, 3))
-    assert not shapes_agree((2, 3), (1, 3), ones=True) and not shapes_agree((1,), (2, 3), ones=True)
 
 
 def test_interface():

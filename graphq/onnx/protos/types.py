@@ -7,7 +7,7 @@ from onnx import TensorProto, TypeProto, ValueInfoProto
 from graphq import dtypes as t
 from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.ir.tensor_type import TensorType, check_dims
+from graphq.ir.tensor_type import TensorType, check_dims, shapes_agree
 
 ELEMENTS: dict[int, DType] = {
     TensorProto.FLOAT: t.f32, TensorProto.FLOAT16: t.f16, TensorProto.BFLOAT16: t.bf16, TensorProto.DOUBLE: t.f64,
@@ -72,12 +72,7 @@ def value_info(name: str, type: TensorType) -> ValueInfoProto:
 
 def agree(a: TensorType, b: TensorType) -> bool:
     """Whether one tensor can have both types."""
-    if a.dtype != b.dtype:
-        return False
-    if a.shape is None or b.shape is None:
-        return True
-    return len(a.shape) == len(b.shape) and all(x is None or y is None or x == y
-                                                for x, y in zip(a.shape, b.shape, strict=True))
+    return a.dtype == b.dtype and shapes_agree(a.shape, b.shape)
 
 
 def as_array(x: object, type: TensorType, where: str) -> np.ndarray:
