@@ -11,23 +11,9 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
+from graphq.ops import window
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, SUMS, Shape, expect_dtype, expect_same_dtype, output_dtype, show
-from graphq.ops.window import (
-    AutoPad,
-    DataFormat,
-    Pads,
-    channels_first,
-    check_channels,
-    check_lists,
-    from_channels_first,
-    in_format,
-    output_sizes,
-    padded,
-    padding,
-    span,
-    to_channels_first,
-)
 
 COLUMNS = 2**22
 """Elements of the columns that one matrix product of the reference reads: 32 MB of f64."""
@@ -69,7 +55,7 @@ def known_channels(out: Dim, bias: TensorType | None) -> Dim:
     """The number of output channels, which equals the bias's size; raises GraphError if they differ."""
     if bias is None or bias.shape is None:
         return out
-    check_channels("the elements of 'bias'", bias.shape[0], out, bias.shape, "the output's channels")
+    window.check_channels("the elements of 'bias'", bias.shape[0], out, bias.shape, "the output's channels")
     return bias.shape[0] if out is None else out
 
 
@@ -82,25 +68,25 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
     Negative pads_end keep windows off the end of the source.
     """
     check_operands(src, weights, bias, groups)
-    count = check_lists(src, {"strides": strides, "dilations": dilations},
-                        {"pads_begin": pads_begin}, pads_end=pads_end)
-    n, c, *sizes = channels_first(src.shape, count, data_format)
+    count = window.check_lists(src, {"strides": strides, "dilations": dilations},
+                               {"pads_begin": pads_begin}, pads_end=pads_end)
+    n, c, *sizes = window.channels_first(src.shape, count, data_format)
     o, i, *taps = weight_dims(weights.shape, weights_format, count)
-    check_channels("channels of 'src'", c, None if i is None else i * groups, src.shape,
-                   f"{groups} groups of the {i} in weights {weights}")
+    window.check_channels("channels of 'src'", c, None if i is None else i * groups, src.shape,
+                          f"{groups} groups of the {i} in weights {weights}")
     if o is not None and o % groups != 0:
         raise GraphError(f"output channels must be a multiple of groups, got {o} and {groups}")
-    spans = [span(k, d) for k, d in zip(taps, dilations, strict=True)]
-    out = output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad)
+    spans = [window.span(k, d) for k, d in zip(taps, dilations, strict=True)]
+    out = window.output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad)
     return TensorType(output_dtype(src.dtype, dtype, SUMS),
-                      in_format((n, known_channels(o, bias), *out), data_format))
+                      window.in_format((n, known_channels(o, bias), *out), data_format))
 
 
 @register_op(infer=infer_convolution, layout="anchor", rows="images")
 @quiet
 def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
-                pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1,
-                data_format: DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO",
+                pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none", groups: int = 1,
+                data_format: window.DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO",
                 dtype: DType | None = None) -> Array:
     """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
@@ -108,12 +94,13 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
     an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
     the bias is added in f32; then the result is rounded to `dtype` (None: that of `src`).
     """
-    x = to_channels_first(src, data_format).astype(np.float32, copy=False)
+    x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
-    pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
+    pads = [window.padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
             in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
     y = correlate(x, w, tuple(strides), tuple(dilations), pads, groups)
-    return rounded(from_channels_first(with_bias(y, bias), data_format), src.dtype if dtype is None else dtype.numpy)
+    y = window.from_channels_first(with_bias(y, bias), data_format)
+    return rounded(y, src.dtype if dtype is None else dtype.numpy)
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
@@ -121,14 +108,14 @@ def with_bias(y: Array, bias: Array | None) -> Array:
     return y if bias is None else y + bias.astype(np.float32).reshape(-1, *[1] * (y.ndim - 2))
 
 
-def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: Pads,
+def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: window.Pads,
               groups: int, result: type = np.float32) -> Array:
     """The sums of products of x [n, c, ...] and w [o, c / groups, ...], rounded to `result` once.
 
     They are computed as matrix products over columns of windows.
     """
     count, taps = len(strides), w.shape[2:]
-    x = padded(x, pads)
+    x = window.padded(x, pads)
     spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, count + 2)))
     windows = windows[(slice(None), slice(None), *[slice(None, None, s) for s in (*strides, *dilations)])]

@@ -11,20 +11,10 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
+from graphq.ops import window
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.conv import check_operands, known_channels, weight_axes, weight_dims, with_bias
 from graphq.ops.infer import SUMS, output_dtype, show
-from graphq.ops.window import (
-    AutoPad,
-    DataFormat,
-    channels_first,
-    check_channels,
-    check_lists,
-    from_channels_first,
-    in_format,
-    span,
-    to_channels_first,
-)
 
 
 def transposed_padding(auto_pad: str, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
@@ -67,27 +57,27 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
                          groups: int, data_format: str, weights_format: str, dtype: DType | None) -> TensorType:
     """Weights have I = channels, O = output channels / groups; an axis gets (size - 1) * stride + span - pads."""
     check_operands(src, weights, bias, groups)
-    count = check_lists(src, {"strides": strides, "dilations": dilations},
-                        {"pads_begin": pads_begin, "pads_end": pads_end})
-    n, c, *sizes = channels_first(src.shape, count, data_format)
+    count = window.check_lists(src, {"strides": strides, "dilations": dilations},
+                               {"pads_begin": pads_begin, "pads_end": pads_end})
+    n, c, *sizes = window.channels_first(src.shape, count, data_format)
     o, i, *taps = weight_dims(weights.shape, weights_format, count)
-    check_channels("channels of 'src'", c, i, src.shape, f"as I of weights {weights} in {weights_format}")
+    window.check_channels("channels of 'src'", c, i, src.shape, f"as I of weights {weights} in {weights_format}")
     channels = i if c is None else c
     if channels is not None and channels % groups != 0:
         raise GraphError(f"channels of 'src' must be a multiple of groups, got {channels} in {show(src.shape)} "
                          f"and {groups}")
-    out = tuple(_output_size(size, span(k, d), s, (b, e), auto_pad, m) for size, k, d, s, b, e, m
+    out = tuple(_output_size(size, window.span(k, d), s, (b, e), auto_pad, m) for size, k, d, s, b, e, m
                 in zip(sizes, taps, dilations, strides, pads_begin, pads_end, more_at_end(output_padding, count),
                        strict=True))
     o = known_channels(None if o is None else o * groups, bias)
-    return TensorType(output_dtype(src.dtype, dtype, SUMS), in_format((n, o, *out), data_format))
+    return TensorType(output_dtype(src.dtype, dtype, SUMS), window.in_format((n, o, *out), data_format))
 
 
 @register_op(infer=infer_conv_transpose, layout="anchor", rows="images")
 @quiet
 def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
-                   pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none",
-                   output_padding: list[int] | None = None, groups: int = 1, data_format: DataFormat = "NXC",
+                   pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none",
+                   output_padding: list[int] | None = None, groups: int = 1, data_format: window.DataFormat = "NXC",
                    weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI", dtype: DType | None = None) -> Array:
     """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
 
@@ -97,7 +87,7 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
     rounded to `dtype` (None: that of `src`).
     """
     count = src.ndim - 2
-    x = to_channels_first(src, data_format).astype(np.float64)
+    x = window.to_channels_first(src, data_format).astype(np.float64)
     w = weights.transpose(weight_axes(weights_format, count)).astype(np.float64)
     n, c, *sizes = x.shape
     o, _, *taps = w.shape
@@ -117,4 +107,4 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
         y[(slice(None), slice(None), *place)] += part
     kept = [slice(b, size - e) for (b, e), size in zip(cuts, full, strict=True)]
     y = with_bias(y[(slice(None), slice(None), *kept)].astype(np.float32), bias)
-    return rounded(from_channels_first(y, data_format), src.dtype if dtype is None else dtype.numpy)
+    return rounded(window.from_channels_first(y, data_format), src.dtype if dtype is None else dtype.numpy)

@@ -13,23 +13,9 @@ import numpy as np
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers.mean_sums import array_total, pool_order
+from graphq.ops import window
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
-from graphq.ops.window import (
-    AutoPad,
-    DataFormat,
-    channels_first,
-    check_lists,
-    from_channels_first,
-    in_format,
-    output_size,
-    output_sizes,
-    padded,
-    padding,
-    span,
-    to_channels_first,
-    window_counts,
-)
 
 
 def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
@@ -38,30 +24,30 @@ def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
     """An axis of the output has (size + pads - span) / stride + 1 elements, rounded down or up; pads_end may be < 0."""
     expect_dtype("src", src, FLOATS)
     dilations = (1,) * len(kernel) if dilations is None else dilations
-    count = check_lists(src, {"kernel": kernel, "strides": strides, "dilations": dilations},
-                        {"pads_begin": pads_begin}, pads_end=pads_end)
-    n, c, *sizes = channels_first(src.shape, count, data_format)
-    spans = [span(k, d) for k, d in zip(kernel, dilations, strict=True)]
-    out = output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad, ceil=rounding_type == "ceil")
-    return TensorType(src.dtype, in_format((n, c, *out), data_format))
+    count = window.check_lists(src, {"kernel": kernel, "strides": strides, "dilations": dilations},
+                               {"pads_begin": pads_begin}, pads_end=pads_end)
+    n, c, *sizes = window.channels_first(src.shape, count, data_format)
+    spans = [window.span(k, d) for k, d in zip(kernel, dilations, strict=True)]
+    out = window.output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad, ceil=rounding_type == "ceil")
+    return TensorType(src.dtype, window.in_format((n, c, *out), data_format))
 
 
 @register_op(infer=infer_max_pool, layout="anchor", rows="images")
 @quiet
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
-             rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: AutoPad = "none",
-             dilations: list[int] | None = None, data_format: DataFormat = "NXC") -> Array:
+             rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: window.AutoPad = "none",
+             dilations: list[int] | None = None, data_format: window.DataFormat = "NXC") -> Array:
     """The greatest element of each window (oneDNN MaxPool), NaN if there is one.
 
     Padding never wins; a window of only padding gives -inf. `auto_pad` is as in convolution.
     """
-    x = to_channels_first(src, data_format).astype(np.float32, copy=False)
+    x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
         axis = _Axis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],
                      (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
         whole = axis.padded(x, k + 2, -np.inf)
         x = functools.reduce(np.maximum, (axis.tap(whole, k + 2, tap) for tap in range(taps)))
-    return rounded(from_channels_first(x, data_format), src.dtype)
+    return rounded(window.from_channels_first(x, data_format), src.dtype)
 
 
 def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
@@ -76,7 +62,7 @@ def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
 @quiet
 def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              exclude_pad: bool, in_order: bool = False, rounding_type: Literal["floor", "ceil"] = "floor",
-             auto_pad: AutoPad = "none", data_format: DataFormat = "NXC") -> Array:
+             auto_pad: window.AutoPad = "none", data_format: window.DataFormat = "NXC") -> Array:
     """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
     Its sum has the order of `mean_sums.pool_order` (kernels/numbers); with `in_order`, which oneDNN does not have, the
@@ -84,15 +70,15 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     NaN. Elements beyond the padding, which rounding up adds, never count, as in ONNX; oneDNN refuses them without
     `exclude_pad`.
     """
-    x = to_channels_first(src, data_format).astype(np.float32, copy=False)
+    x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     sizes = x.shape[2:]
     axes = [_Axis(sizes[k], taps, 1, strides[k], (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
             for k, taps in enumerate(kernel)]
     counts = np.ones((), np.float32)
     for k, axis in enumerate(axes):
         x = axis.padded(x, k + 2, 0.0)
-        counts = np.multiply.outer(counts, window_counts(sizes[k], kernel[k], strides[k], axis.pads, axis.out,
-                                                         inside=exclude_pad))
+        counts = np.multiply.outer(counts, window.window_counts(sizes[k], kernel[k], strides[k], axis.pads, axis.out,
+                                                                inside=exclude_pad))
 
     def tap(flat: int) -> Array:
         y = x
@@ -102,7 +88,7 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
 
     order = pool_order(sizes, kernel, strides, [axis.pads for axis in axes], in_order)
     total = array_total(order, tap, prod(kernel), kernel[-1], (*x.shape[:2], *counts.shape))
-    return rounded(from_channels_first(total / counts, data_format), src.dtype)
+    return rounded(window.from_channels_first(total / counts, data_format), src.dtype)
 
 
 class _Axis:
@@ -112,8 +98,8 @@ class _Axis:
                  ceil: bool) -> None:
         width = (taps - 1) * dilation + 1
         self.size, self.taps, self.dilation, self.stride = size, taps, dilation, stride
-        self.pads = padding(auto_pad, size, width, stride, *pads)
-        out = output_size(size, width, stride, pads, auto_pad, ceil=ceil)
+        self.pads = window.padding(auto_pad, size, width, stride, *pads)
+        out = window.output_size(size, width, stride, pads, auto_pad, ceil=ceil)
         assert out is not None
         self.out, self.last = out, (out - 1) * stride + width
 
@@ -121,7 +107,7 @@ class _Axis:
         """The source with `fill` in the padding, and in the elements that rounding up adds."""
         begin, end = self.pads
         end = max(self.last - begin - self.size, end)
-        return padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
+        return window.padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
         """The elements that all windows read at `tap`, from a padded source."""
