@@ -19,17 +19,8 @@ from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.tensor_type import shapes_agree
+from graphq.onednn import kinds
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
-from graphq.onednn.kinds import (
-    attribute_form,
-    canonical_kind,
-    expect_value,
-    from_outputs,
-    grouped,
-    kind_of,
-    op_of_kind,
-    read_attributes,
-)
 from graphq.onednn.names import ID, name_of, names_of, states_names
 from graphq.onednn.reader import read_graph_file
 from graphq.onednn.topology import in_order, interface, tensors
@@ -101,10 +92,10 @@ def _add(graph: Graph, record: FileOp, values: dict[int, Value], names: Mapping[
          readers: Sequence[tuple[FileOp, int]], where: str) -> None:
     operands = [values[t.id] for t in record.inputs]
     try:
-        op = op_of_kind(record.kind)
-        attrs = read_attributes(op, record.attrs or {})
-        attrs = grouped(op, [v.type for v in operands], attrs, readers)
-        attrs = from_outputs(op, [v.type for v in operands], attrs, record.outputs)
+        op = kinds.op_of_kind(record.kind)
+        attrs = kinds.read_attributes(op, record.attrs or {})
+        attrs = kinds.grouped(op, [v.type for v in operands], attrs, readers)
+        attrs = kinds.from_outputs(op, [v.type for v in operands], attrs, record.outputs)
         outs = graph.add_node(op, operands, attrs)
     except GraphqError as e:
         raise GraphError(f"{where}: {e}") from None
@@ -139,7 +130,7 @@ def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
     taken: set[int] = set()
     for node in nodes:
         place, record = old.get(node.meta.get("id", -1), (len(file.ops), None))
-        if record is not None and (record.id in taken or kind_of(node) != canonical_kind(record.kind)):
+        if record is not None and (record.id in taken or kinds.kind_of(node) != kinds.canonical_kind(record.kind)):
             record = None
         id = record.id if record is not None else next(fresh)
         taken.add(id)
@@ -171,7 +162,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
                              for k, v in enumerate(values))
                        for values, before in ((operands, old.inputs if old else ()),
                                               (node.outputs, old.outputs if old else ())))
-    kind = old.kind if old else kind_of(node)
+    kind = old.kind if old else kinds.kind_of(node)
     own = old.name if old and not states_names(old) else None if old else node.meta.get("name")
     name = name_of(node) or own or f"{node.op.name}_{id}"
     return FileOp(id, name, kind, _attributes(node, old), inputs, outputs)
@@ -182,8 +173,8 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
-        form, a, value = attribute_form(node.op, name), node.op.attributes[name], node.attrs[name]
-        expect_value(value)
+        form, a, value = kinds.attribute_form(node.op, name), node.op.attributes[name], node.attrs[name]
+        kinds.expect_value(value)
         if name in before and name in loaded and loaded[name] == value:
             out[name] = before[name]
         elif form is not None and (a.required or (node.op.kind, name) in REQUIRED or value != a.default):
