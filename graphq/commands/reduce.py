@@ -101,10 +101,7 @@ def _fails(step: Pass) -> Callable[[Graph], bool]:
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:
-    """Why there is nothing to shrink for a pass.
-
-    It is correct, or it raises, which does not count as a wrong number.
-    """
+    """Why there is nothing to shrink for a pass: it is right, or it raises, which counts as no wrong number."""
     for copy in variants(graph):
         try:
             step(copy)

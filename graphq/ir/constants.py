@@ -72,10 +72,7 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """The array in C order.
-
-    A single number keeps its rank of 0, of which NumPy's `ascontiguousarray` makes a vector.
-    """
+    """The array in C order, a single number with its rank of 0, unlike NumPy's `ascontiguousarray`."""
     return np.asarray(array, order="C")
 
 

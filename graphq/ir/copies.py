@@ -87,10 +87,7 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Values that replace the node's outputs: by simpler operations, or since its operands became constants.
-
-    None if there are none.
-    """
+    """The values for a node's outputs by simpler operations, or now constant operands; None if there are none."""
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -127,10 +124,7 @@ def flat(graph: Graph) -> tuple[Any, ...]:
 
 def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
             meta: Mapping[str, Any]) -> Graph:
-    """Rebuild the graph from the result of `flat`.
-
-    It takes the arrays among the attributes over and makes them read-only.
-    """
+    """The graph of a result of `flat`, whose arrays it takes over and makes read-only."""
     out = Graph(name)
     values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
     for op, operands, attrs, names, facts in nodes:

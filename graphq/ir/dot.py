@@ -38,10 +38,7 @@ def _dot(box: Box, indent: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of the language, in which a backslash begins an escape.
-
-    Control characters other than newlines become `?`.
-    """
+    """A string of the language, in which a backslash escapes; control characters but newlines become `?`."""
     shown = "".join(c if c.isprintable() else "\n" if c == "\n" else "?" for c in text)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 

@@ -115,10 +115,7 @@ class Graph(Operations):
         return self._add(op, operands, attrs, name, complete=False)
 
     def add_constant(self, array: np.ndarray, *, name: str | None = None) -> Value:
-        """Add a constant of the array's own dtype, even f64.
-
-        It is for passes and importers; `constant` is for users.
-        """
+        """Add a constant of the array's own dtype, even f64: for passes and importers; `constant` is for users."""
         return self._constant(frozen(array, "constant", real=f64), name)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
@@ -187,10 +184,7 @@ class Graph(Operations):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
-        """Remove every node whose outputs have no use; with `start` only it and nodes above it.
-
-        Returns their number.
-        """
+        """Remove every node without used outputs; with `start` only it and nodes above. Returns their number."""
         work = list(self.nodes if start is None else start)
         dead: list[Node] = []
         while work:
@@ -275,10 +269,7 @@ class Graph(Operations):
 
     if TYPE_CHECKING:
         def partitions(self) -> list[graphq.Partition]:
-            """The groups of operations that oneDNN Graph would fuse.
-
-            The package graphq adds the method (`graphq.onednn`).
-            """
+            """The groups that oneDNN Graph would fuse; the package graphq adds the method (`graphq.onednn`)."""
 
         def _repr_html_(self) -> str:
             """The drawing that notebooks show; the package graphq adds the method (`graphq.report`)."""
@@ -322,10 +313,7 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """`x`, checked.
-
-        A number or an array becomes the array of a constant; numbers without a dtype get the dtype `real`.
-        """
+        """`x`, checked: a number or an array becomes a constant's array, numbers without a dtype of dtype `real`."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:

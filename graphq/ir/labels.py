@@ -44,10 +44,7 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """The name of a value in errors.
-
-        Its label or, if it is unnamed, its operation, as in `the matmul of 'x' and a constant`.
-        """
+        """The value's label in errors; if unnamed its operation: `the matmul of 'x' and a constant`."""
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -60,10 +57,7 @@ class Labels:
         return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
-        """Note that the graph has changed.
-
-        Unnamed values are numbered again at the next label, unless numbers are kept.
-        """
+        """Note that the graph has changed: the next label numbers unnamed values again, unless numbers are kept."""
         if not self.kept:
             self._numbers = None
 

@@ -180,10 +180,7 @@ class Op:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def _left_out(self, a: Attribute) -> Any:
-        """The value of an attribute that is not given: its default, or a number for each axis.
-
-        `REQUIRED` if it has neither.
-        """
+        """The value of an attribute not given: its default, a number for each axis, or `REQUIRED` without both."""
         number = self.per_axis.get(a.name) if a.required else None
         return a.default if number is None else number
 
@@ -254,10 +251,7 @@ def register_op(
     bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
     onnx: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare the decorated function as an op, with all facts about it (`Op`).
-
-    Raises GraphError if its name is taken.
-    """
+    """Declare the decorated function as an op, with all facts about it; raises GraphError if its name is taken."""
 
     def declare(f: Callable[..., Any]) -> Op:
         name = f.__name__.rstrip("_")

@@ -248,10 +248,7 @@ class Operations:
         """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
 
     def pow(self, src: Number, /, *, beta: float, name: str | None = None) -> Value:
-        """`src**beta` (oneDNN Pow); for a beta of 3 two products, as in ONNX Runtime.
-
-        NaN below zero if beta is not an integer.
-        """
+        """`src**beta` (oneDNN Pow), NaN below zero if beta is no integer; beta 3 is two products, as in ONNX Runtime."""
 
     def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype`, rounded to nearest even; numbers beyond the range become infinities (oneDNN TypeCast)."""
@@ -365,10 +362,7 @@ class Operations:
         """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
 
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
-        """`src` at `indices` along `axis`; negative indices count from the end (ONNX Gather).
-
-        Raises InputError for an index out of range.
-        """
+        """`src` at `indices` along `axis`, from the end if negative (ONNX Gather); InputError for one out of range."""
 
     def slice(self, src: Number, /, *, axes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray,
               ends: Sequence[int] | np.ndarray, steps: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
@@ -561,10 +555,7 @@ class Operations:
 
     def reduce_mean(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                     keep_dims: bool = False, name: str | None = None) -> Value:
-        """The mean over `axes` (oneDNN ReduceMean), in f32, NaN if there are no elements.
-
-        Without axes the result is `src`.
-        """
+        """The mean over `axes` (oneDNN ReduceMean) in f32, NaN of no elements. Without axes the result is `src`."""
 
     def reduce_l1(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                   keep_dims: bool = False, name: str | None = None) -> Value:
@@ -580,17 +571,11 @@ class Operations:
 
     def reduce_max(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf if there are no elements.
-
-        Without axes the result is `src`.
-        """
+        """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf of none; `src` without axes."""
 
     def reduce_min(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf if there are no elements.
-
-        Without axes the result is `src`.
-        """
+        """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf of none; `src` without axes."""
 
     def integer_sum(self, src: Number, /, *, axes: Sequence[int] | np.ndarray = (), keep_dims: bool = False,
                     name: str | None = None) -> Value:
@@ -605,10 +590,7 @@ class Operations:
         """
 
     def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """Axis k of the result is axis `order[k]` of `src`.
-
-        Negative numbers count from the end (oneDNN StaticTranspose).
-        """
+        """Axis k of the result is axis `order[k]` of `src`, from the end if negative (oneDNN StaticTranspose)."""
 
     def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
         """The sources one after the other along `axis` (oneDNN Concat)."""

@@ -110,10 +110,7 @@ class _Outliner:
         return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
 
     def connected(self, node: Node, id: str) -> Node:
-        """Add edges from the boxes of a node's operands to its box, and make that the source of its results.
-
-        Returns the node.
-        """
+        """Add edges from the operands' boxes to a node's box, the source of its results; returns the node."""
         for v in node.operands:
             self.connect(v, id)
         self.source |= dict.fromkeys(node.outputs, id)

@@ -78,10 +78,7 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
-    """Raise GraphError for more axes than NumPy has, or more than MAX_ELEMENTS elements.
-
-    Dimensions of 0 count as 1 (strides).
-    """
+    """Raise GraphError for more axes than NumPy has, or more than MAX_ELEMENTS elements, 0 counting as 1."""
     if len(dims) > MAX_RANK:
         raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
     if math.prod([int(n) for n in map(assumed, dims) if n]) > MAX_ELEMENTS:
@@ -89,10 +86,7 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
 
 
 def _real(value: Any) -> Any:
-    """Convert Python's integers to f64, as NumPy would make objects of integers beyond 64 bits.
-
-    Raises OverflowError.
-    """
+    """Python's integers as f64, of which NumPy makes objects beyond 64 bits; raises OverflowError."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -34,10 +34,7 @@ def verify(graph: Graph) -> None:
 
 
 def check_order(graph: Graph) -> None:
-    """Raise VerifyError, naming the node, unless every operand is an input or computed before.
-
-    So there are no cycles.
-    """
+    """Raise VerifyError, naming the node, unless every operand is an input or computed before: no cycles."""
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for k, v in enumerate(node.inputs):

@@ -1,7 +1,4 @@
-"""Group, the base of the rewrites of group.py.
-
-It decides which nodes join a partition besides the nodes that a pattern matches.
-"""
+"""Group, the base of the rewrites of group.py: which nodes join a partition besides the matched ones."""
 from __future__ import annotations
 
 from typing import Any

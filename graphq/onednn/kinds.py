@@ -61,10 +61,7 @@ def op_of_kind(kind: str) -> Op:
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
-    """The op's attributes from those of a file.
-
-    Raises GraphError for an unknown or missing attribute, or a wrong type.
-    """
+    """The op's attributes from a file's; raises GraphError for an unknown or missing one, or a wrong type."""
     out = {}
     for name, a in given.items():
         form = attribute_form(op, name)
@@ -166,10 +163,7 @@ def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -
 
 
 def kind_of(node: Node) -> str:
-    """oneDNN's kind of a node.
-
-    Raises GraphError for an op that only graphq has, and for scales of groups that a file cannot hold.
-    """
+    """oneDNN's kind of a node; raises GraphError for graphq's own ops, and for scales of groups no file holds."""
     if node.op.kind not in KINDS:
         raise GraphError(f"save: {node.graph.describe(node)} is no oneDNN operation"
                          + ("; save the graph before its passes" if node.op.name == "partition" else ""))

@@ -40,10 +40,7 @@ class Partition:
     graph: Graph
 
     def compile(self, **options: Any) -> CompiledGraph:
-        """Compile the partition; `options` and errors are those of `graphq.compile`.
-
-        Raises GraphError if the partition is not supported.
-        """
+        """Compile it as `graphq.compile` does, with its `options`; raises GraphError if it is not supported."""
         if not self.supported:
             raise GraphError(f"{self} cannot be compiled")
         return compile(self.graph, **options)

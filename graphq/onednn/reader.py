@@ -199,10 +199,7 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """Check oneDNN's rules of strides.
-
-    There is one stride for each dimension, and no two elements are at one place, unless a stride is 0.
-    """
+    """Check oneDNN's rules: a stride a dimension, no two elements at one place unless a stride is 0."""
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):
             fail(where, f"must be unknown for a shape of unknown rank, got {shown(list(t.stride))}")

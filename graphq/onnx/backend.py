@@ -41,10 +41,7 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output in the form of ONNX's own data sets.
-
-    A TensorProto if all inputs were TensorProtos, or one of its dtype was.
-    """
+    """An output as in ONNX's data sets: a TensorProto if all inputs were TensorProtos, or one of its dtype was."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

@@ -16,10 +16,7 @@ from graphq.ops.compute import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
-    """The output types that ONNX's shape inference gives for these types.
-
-    Dimensions that depend on data are unknown.
-    """
+    """The output types that ONNX's shape inference gives; dimensions that depend on data are unknown."""
     with importing.hold:
         from graphq.onnx.protos.fallback import infer
     return infer(model.tobytes(), srcs)

@@ -140,10 +140,7 @@ def _without_data(model: ModelProto) -> ModelProto:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """The model, in which inputs without a rank and outputs without a type get one.
-
-    They are inferred later, but the checker requires them.
-    """
+    """The model; inputs without a rank and outputs without a type get one, which the checker requires."""
     graph = model.graph
     for v in graph.output:
         if v.type.WhichOneof("value") is None:

@@ -14,10 +14,7 @@ from graphq.ops.infer import expect_dtype, show
 def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: TensorType | None = None,
                               iou_threshold: TensorType | None = None, score_threshold: TensorType | None = None, *,
                               center_point_box: bool) -> TensorType:
-    """Boxes are f32 [N, boxes, 4], scores [N, classes, boxes], `most` is s64.
-
-    The number of picked boxes is known at run time.
-    """
+    """Boxes are f32 [N, boxes, 4], scores [N, classes, boxes], `most` s64; how many are picked is open."""
     for name, t, dtype in (("boxes", boxes, f32), ("scores", scores, f32), ("most", most, s64),
                            ("iou_threshold", iou_threshold, f32), ("score_threshold", score_threshold, f32)):
         if t is not None:

@@ -12,10 +12,7 @@ from graphq.ops.infer import FLOATS, expect_dtype
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
-    """The source is a float; seed and offset are integers of 32 or 64 bits, the probability f32.
-
-    Each of the three is one number.
-    """
+    """The source is a float; seed and offset are one integer of 32 or 64 bits each, the probability one f32."""
     expect_dtype("src", src, FLOATS)
     expect_dtype("probability", probability, (f32,))
     for name, t in (("seed", seed), ("offset", offset)):

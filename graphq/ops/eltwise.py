@@ -169,10 +169,7 @@ def infer_pow(src: TensorType, *, beta: float) -> TensorType:
 
 @register_op(infer=infer_pow, elementwise=True)
 def pow_(src: Array, *, beta: float) -> Array:
-    """`src**beta` (oneDNN Pow); for a beta of 3 two products, as in ONNX Runtime.
-
-    NaN below zero if beta is not an integer.
-    """
+    """`src**beta` (oneDNN Pow), NaN below zero if beta is no integer; beta 3 is two products, as in ONNX Runtime."""
     return _cube(src) if beta == 3 else _power(src, beta=beta)
 
 

@@ -76,10 +76,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
                        weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
                        pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
                        auto_pad: str, groups: int) -> TensorType:
-    """Shapes are as in a convolution with channels first.
-
-    A zero point is one number, or one for each output channel of weights.
-    """
+    """Shapes as in a convolution with channels first; a zero point is one number, or one an output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
     if src_zero_point is not None and src_zero_point.shape not in ((), (1,), None):

@@ -27,10 +27,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 
 @register_op(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """`src` at `indices` along `axis`; negative indices count from the end (ONNX Gather).
-
-    Raises InputError for an index out of range.
-    """
+    """`src` at `indices` along `axis`, from the end if negative (ONNX Gather); InputError for one out of range."""
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
     if outside.size:

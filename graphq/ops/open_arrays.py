@@ -24,10 +24,7 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """The elements of a range, given start, limit and delta: `start + k * delta`.
-
-    Raises CompileError if they take too much memory.
-    """
+    """`start + k * delta` up to limit, given all three; raises CompileError if they take too much memory."""
     start, limit, delta = (x.reshape(()) for x in numbers)
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")

@@ -1,7 +1,4 @@
-"""The pools.
-
-max_pool goes along one axis after another, since a window is a product of intervals; avg_pool does not.
-"""
+"""The pools: max_pool goes axis by axis, since a window is a product of intervals; avg_pool does not."""
 from __future__ import annotations
 
 import functools

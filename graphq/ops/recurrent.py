@@ -40,10 +40,7 @@ def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, t
 def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
                scales: TensorType | None = None, lengths: TensorType | None = None,
                peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """All operands are f32, except for lengths, which are s32.
-
-    Scales are one number, or one for each row of the weights.
-    """
+    """All operands are f32 but for s32 lengths; scales are one number, or one for each row of the weights."""
     n = _check(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
                lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
                scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))

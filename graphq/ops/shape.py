@@ -68,8 +68,5 @@ def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> Tensor
 
 @register_op(infer=infer_static_transpose, rows="transposed")
 def static_transpose(src: Array, *, order: list[int]) -> Array:
-    """Axis k of the result is axis `order[k]` of `src`.
-
-    Negative numbers count from the end (oneDNN StaticTranspose).
-    """
+    """Axis k of the result is axis `order[k]` of `src`, from the end if negative (oneDNN StaticTranspose)."""
     return np.asarray(np.transpose(src, order))

@@ -15,10 +15,7 @@ from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, sho
 
 
 def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
-    """The sources have one dtype and equal shapes except along `axis`, where sizes are added.
-
-    oneDNN's table has floats only; ONNX takes any dtype.
-    """
+    """Sources of one dtype, in oneDNN a float, and of equal shapes but along `axis`, where sizes are added."""
     if not srcs:
         raise GraphError("takes at least one source, got none")
     if len({t.dtype for t in srcs}) > 1:

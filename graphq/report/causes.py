@@ -32,10 +32,7 @@ CHAIN = Fuse("eltwise", floats=True).name
 
 
 def causes(analysis: Analysis) -> list[Cause]:
-    """The causes, one for all operations that are outside for the same reason.
-
-    Products come first, the graph's borders last.
-    """
+    """The causes, one for all operations outside for the same reason: products first, the graph's borders last."""
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
         for r in analysis.of(node):
@@ -115,10 +112,7 @@ class Analysis(Fusions):
             and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
-        """How far from integers a value is computed.
-
-        It may be in their partition, in a chain from them, or independent of them.
-        """
+        """How far from integers a value is computed: in their partition, in a chain from them, or apart from them."""
         node = value.node
         if node is None:
             return 4
@@ -129,10 +123,7 @@ class Analysis(Fusions):
         return 2 if way_up(value, self.given) else 3
 
     def _ended(self, value: Value, user: Node, members: list[Node], last: Node) -> Reason:
-        """Why `user` and the operation that computes `value` are not in one partition.
-
-        The quantize `last` could follow.
-        """
+        """Why `user`, which the quantize `last` could follow, and the maker of `value` are not in one partition."""
         maker = value.node
         if maker is None:
             stage = self.given.stage(value)
@@ -150,10 +141,7 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """The reason if something besides `user` reads `value` in floats.
-
-        This may be the caller, the scale of `last`, or another operation.
-        """
+        """The reason if besides `user` the caller, the scale of `last` or another operation reads `value` in floats."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
@@ -219,10 +207,7 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """The reason for an operation in no partition that reads `source`.
-
-        `more` operations and the quantize `last` follow.
-        """
+        """The reason for an operation in no partition that reads `source`; `more` others and `last` follow."""
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
         if source.node is None or source.node.op.name not in DEQUANTIZES:
@@ -245,10 +230,7 @@ class Analysis(Fusions):
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why the result of a chain of dequantized operands stays in f32.
-
-        There are no reasons for a dequantize that several users share.
-        """
+        """Why the result of a chain of dequantized operands stays in f32; nothing for a dequantize that users share."""
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)

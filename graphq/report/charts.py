@@ -19,10 +19,7 @@ Box = Callable[[int], tuple[str, str]]
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The timeline: the pieces of a run by threads, and how long each thread was busy.
-
-    `box` gets the numbers of steps.
-    """
+    """The timeline of a run: its pieces by threads, and how busy each was; `box` gets the numbers of steps."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
     scale, busy = width / (profile.elapsed or 1.0), profile.busy
     tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}

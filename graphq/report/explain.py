@@ -168,10 +168,7 @@ def _partition(node: GraphNode) -> str:
 
 
 def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
-    """The operations that could be in integer partitions and are not, with reason and edit.
-
-    The graph's borders come last.
-    """
+    """The operations that could be in integer partitions, with reason and edit; the graph's borders come last."""
     lines = []
     for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
                                                                                  if c.check != BORDER]),
@@ -203,10 +200,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
-    """Near misses, the deepest first, including operations that a later pass fused.
-
-    The reason is useful in any case.
-    """
+    """Near misses, the deepest first, also of operations that a later pass fused: the reason helps in any case."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for m in sorted(misses, key=lambda m: -m.depth):
         seen.setdefault(m.node, {}).setdefault(m.reason, {})[m.rewrite] = None

@@ -69,10 +69,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion that could most nearly take in both nodes.
-
-        It is that of the product or, without one, that of the other anchor.
-        """
+        """The fusion that could most nearly take in both nodes: the product's or, without one, the other anchor's."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -102,10 +99,7 @@ class Fusions:
         return refused
 
     def anchors(self, maker: Node) -> bool:
-        """Whether the anchor of `maker`'s partition is an operation before the fusions.
-
-        It is true for families without anchors.
-        """
+        """Whether the anchor of `maker`'s partition, if its family has one, is an operation before the fusions."""
         family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 

@@ -50,10 +50,7 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, the values that `beside` gives for it, then for these, and so on.
-
-    Each comes once, the nearest first, `most` in all.
-    """
+    """A value, those that `beside` gives for it, and so on: each once, the nearest first, `most` in all."""
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
@@ -91,10 +88,7 @@ class Given:
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
-        """The counterpart of a value in the given graph.
-
-        If `readers` read it before or behind moves, the value that they read.
-        """
+        """The counterpart of a value in the given graph or, if `readers` read it before or behind moves, of that."""
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
@@ -114,10 +108,7 @@ class Given:
         return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
-        """Whether passes added this reorder.
-
-        Its operand and its result have the same counterpart in the given graph.
-        """
+        """Whether passes added this reorder: operand and result have the same counterpart in the given graph."""
         if node is None or node.op.name not in REORDERS or node.graph is self.source:
             return False
         here, there = self.place(next(node.operands)), self.place(node.outputs[0])

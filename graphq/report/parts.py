@@ -12,10 +12,7 @@ from graphq.report.records import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of a plan.
-
-    It has the bytes of the arena, of constants, inputs and outputs, and the places of buffers in the arena.
-    """
+    """The bytes of a plan's arena, constants, inputs and outputs, and the places of buffers in the arena."""
 
     arena: int
     constants: int

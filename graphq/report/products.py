@@ -1,7 +1,4 @@
-"""Why a matmul or a convolution does not multiply integers.
-
-The reason is an operand, or a check of the kernels.
-"""
+"""Why a matmul or a convolution does not multiply integers: for an operand, or a check of the kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence

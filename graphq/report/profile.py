@@ -115,10 +115,7 @@ class Profile:
 
     @property
     def busy(self) -> dict[str, float]:
-        """The share of the run in which each thread ran pieces.
-
-        0 for helpers that the plan may use but that ran none.
-        """
+        """The share of the run in which each thread ran pieces; 0 for helpers of the plan that ran none."""
         tracks = self.tracks
         seconds = {**dict.fromkeys(tracks.values(), 0.0), **{f"helper {k}": 0.0 for k in range(len(tracks), self.most)}}
         for p in (p for s in self.steps for p in s.pieces):

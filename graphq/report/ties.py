@@ -1,7 +1,4 @@
-"""The part of `explain()` on outputs near a rounding tie.
-
-How they are settled, and for which quantizes they are not.
-"""
+"""The part of `explain()` on outputs near a rounding tie: how they are settled, and for which not."""
 from __future__ import annotations
 
 from collections import Counter
@@ -13,10 +10,7 @@ from graphq.report.coverage import MACS
 
 
 def settled(partition: Node) -> tuple[str, ...]:
-    """How a partition's quantizes settle outputs near a tie, as noted by the plan.
-
-    Without a plan the partition is lowered.
-    """
+    """How a partition's quantizes settle outputs near a tie, as its plan noted, or as it is lowered now."""
     noted: tuple[str, ...] | None = partition.meta.get(TIES)
     return lower_partition(partition).ties if noted is None else noted
 

@@ -165,10 +165,7 @@ def _numbers(graph: Graph) -> list[float]:
 
 
 def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.Generator) -> np.ndarray:
-    """A pool of floats.
-
-    It has ties of quantizations, edges of ranges, the given numbers, their neighbours, zeros, and small numbers.
-    """
+    """A pool of floats: ties of quantizations, edges of ranges, the numbers, their neighbours, small numbers."""
     chosen = [found[k] for k in rng.permutation(len(found))[:MANY]] or [Quantization(1.0, 0, s8)]
     numbers = [numbers[k] for k in rng.permutation(len(numbers))[:MANY]]
     exact: list[np.ndarray] = [np.array([0.0, 1.0, -1.0, 0.5, *numbers], np.float32)]
@@ -191,10 +188,7 @@ def _integer_pool(found: list[Quantization]) -> np.ndarray:
 
 
 def _extremes(dtype: DType) -> np.ndarray:
-    """The least and the greatest number of a dtype, in this order.
-
-    For floats also the smallest ones, and large ones that sums can hold.
-    """
+    """The least and the greatest number of a dtype; of floats then the smallest, and large ones for sums."""
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)

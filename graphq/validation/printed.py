@@ -57,10 +57,7 @@ def _expression(step: Pass) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Whether another process can import the module.
-
-    It cannot if it is a script, or if pytest imported it by its path.
-    """
+    """Whether another process can import the module: no script, and not imported by pytest by its path."""
     try:
         return module != "__main__" and PathFinder.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):

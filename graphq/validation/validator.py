@@ -42,10 +42,7 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
 
 
 def variants(graph: Graph) -> list[Graph]:
-    """Copies of a graph on which passes are tried.
-
-    The graph as it is, and with sizes in place of its open dimensions.
-    """
+    """Copies of a graph on which passes are tried: as it is, and with sizes for its open dimensions."""
     sized = sized_copies(graph)
     return [detached(graph) for graph in (sized if sized[0] is graph else [graph, *sized])]
 

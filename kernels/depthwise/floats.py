@@ -58,10 +58,7 @@ view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
-    """A tile.
-
-    Output pixels of a line, vectors of channels and their lanes, the taps of a run, and the strides of windows.
-    """
+    """A tile: pixels of a line, vectors of channels, lanes, taps of a run, strides of windows."""
 
     pixels: int
     vectors: int
@@ -105,10 +102,7 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
-    """The table that `Windows.block` gets besides its own.
-
-    Byte offsets of columns, int64 [tiles a line, runs, lines * LINE].
-    """
+    """The table beside those of `Windows.block`: byte offsets of columns, s64 [tiles a line, runs, lines * LINE]."""
     return later(_table, windows.inner, tile)
 
 

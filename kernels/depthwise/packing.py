@@ -63,10 +63,7 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of a chunk that each [vector, lane] holds.
-
-        Pairs of taps are in the order of vpunpcklbw within 128 bits.
-        """
+        """The channel of a chunk in each [vector, lane]; pairs of taps as vpunpcklbw orders them in 128 bits."""
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)

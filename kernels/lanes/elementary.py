@@ -254,10 +254,7 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 
 @define("f32 f32 f32 f32 f32 -> s32")
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size.
-
-    For NaN the low 16 bits are zp.
-    """
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], numbers below 2**22; the low 16 bits of a NaN are zp."""
     # Clipping q to whole bounds before rounding is the same as saturating after it, and makes the conversion safe;
     # rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
     # operand and converts to -2**31, whose low bits are 0: a test for it made requantizing a tenth slower.
@@ -293,10 +290,7 @@ def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Ex
 
 
 def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
-    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
-
-    At a tie this is 0.5 or more.
-    """
+    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, q = y * inv_scale; 0.5 and up at ties."""
     lo, hi = RANGES[dtype]
     return op("tie", y, inv_scale, zp, lo, hi, slope)
 

@@ -262,10 +262,7 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 @cache
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
-    """The types of an operation's arguments and result.
-
-    `argument_types` has the types of the arguments given, None for numbers.
-    """
+    """The types of an operation's arguments, given in `argument_types` or None for numbers, and result."""
     if name in BASIC:
         rules = BASIC[name].results
     elif name in DEFINITIONS:
@@ -285,10 +282,7 @@ def _fit(argument_types: tuple[str | None, ...], types: tuple[str, ...]) -> bool
 
 
 def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
-    """Make a function of expressions a `Definition` with the function's name.
-
-    `types` are written as in "f32 f32 -> f32".
-    """
+    """Make a function of expressions a `Definition` of its name, of types such as "f32 f32 -> f32"."""
     args, result = types.split("->")
 
     def register(body: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -344,10 +338,7 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """`expr` with the nodes in `new` replaced.
-
-    `done` has the results for expressions seen before, and new ones are added.
-    """
+    """`expr` with the nodes in `new` replaced; `done` has the results for expressions seen, and gets new ones."""
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():
         if node not in done:

@@ -44,10 +44,7 @@ def packs(lanes: int, store: Store) -> bool:
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
-    """Make the module that writes the outputs of a Store, vectors of `lanes` at a time.
-
-    `packed` is the answer of `packs`.
-    """
+    """Make the module that writes the outputs of a Store, `lanes` at a time; `packed` is what `packs` says."""
     functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packed)}
     if store.second_look is not None:
         functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}

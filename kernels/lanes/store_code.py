@@ -315,10 +315,7 @@ class EpilogueEmitter:
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
-        """Load an operand into all lanes: that of row `r`, or a scalar if `r` is None.
-
-        A table is loaded as a LookupTable.
-        """
+        """An operand in all lanes: that of row `r`, a scalar if `r` is None; a table as a LookupTable."""
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
@@ -349,10 +346,7 @@ class EpilogueEmitter:
                       STORAGE[dtype].itemsize)
 
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
-        """The accumulators, `acc` or from memory, or a loaded vector operand.
-
-        Without a row it loads an operand that varies by column.
-        """
+        """The accumulators, from `acc` or memory, or a loaded vector operand, by column if there is no row."""
         if node.op == "acc" and acc is not None:
             return acc
         if node.op == "acc":

@@ -83,10 +83,7 @@ def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: 
 
 def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitted], lanes: int,
                 leaves: Sequence[Leaf]) -> None:
-    """Add the values of `nodes` for several vectors, node by node.
-
-    The CPU works on one vector while another is not ready.
-    """
+    """Add the values of `nodes` for several vectors, node by node: one is computed while others wait."""
     for node in nodes:
         for of_nodes, leaf in zip(values, leaves, strict=True):
             if node.op in ("acc", "load"):
@@ -167,10 +164,7 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Put the bytes of four vectors one vector after the other.
-
-    AVX-512's pack instructions leave them in turns of four.
-    """
+    """Put the bytes of four vectors in their order; AVX-512's packs leave them in turns of four."""
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 

@@ -145,10 +145,7 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Add two steps, one for blocks and one that adds them up.
-
-    Without users of the counts only extremes are computed.
-    """
+    """Add a step for blocks and one that adds them up; only extremes are computed if counts have no users."""
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

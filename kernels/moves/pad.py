@@ -29,10 +29,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 
 
 class Side(NamedTuple):
-    """A part of a padded axis.
-
-    `size` elements of the result from `start` on, copied from `source` on in strides of `step`.
-    """
+    """`size` elements of a padded axis from `start` on, copied from `source` on in strides of `step`."""
 
     start: int
     size: int

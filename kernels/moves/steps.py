@@ -42,10 +42,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step, whose error for an index out of range is raised after the run.
-
-    Empty rows are left to the reference.
-    """
+    """Add one step; an index out of range is an error after the run. Empty rows are left to the reference."""
     source, indices = node.operands
     dims = source.type.dims
     axis = normal_axis(node.attrs["axis"], dims)

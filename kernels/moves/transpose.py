@@ -60,10 +60,7 @@ def _tiles(itemsize: int) -> Intrinsic:
 
 
 def _corner(itemsize: int) -> Intrinsic:
-    """Transpose the first `height` columns and `width` rows of a tile of the source.
-
-    Memory outside of them is not touched.
-    """
+    """Transpose the first `height` columns and `width` rows of a tile, and touch no memory outside of them."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
 

@@ -101,10 +101,7 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the module of the block function.
-
-    If `direct` is not 0, tiles write the outputs themselves, of `direct` bytes each.
-    """
+    """Make the block function's module; tiles write outputs of `direct` bytes themselves unless it is 0."""
     writes = direct == 0
 
     def block(args: int, index: int) -> None:

@@ -223,10 +223,7 @@ def is_direct(store: Store, how: How, dtype: str) -> bool:
 
 
 def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel of a ko x ki window (`unrolled`).
-
-    The other parameters are those of `reduction`.
-    """
+    """Make the module of tiles of one pixel of a ko x ki window (`unrolled`), as `reduction` has them."""
     listed, mean = ko > 0, how == "mean"
     reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
     locate = tap_locator(ko, ki)

@@ -84,10 +84,7 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """The quantize q of a sum.
-
-    In `as_written`, q is replaced by its partner for the sum as written, which divides as the graph does.
-    """
+    """The quantize q of a sum; `as_written` has in its place that of the sum as written, which divides."""
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
     quotient = substitute(y, as_written) / e.parameter(a["scales"], "f32", axis)

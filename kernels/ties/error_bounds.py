@@ -229,10 +229,7 @@ class BodyBounds:
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand.
-
-        With `by_column` one for each column, if the operand is a constant row.
-        """
+        """The largest absolute value of an operand, with `by_column` of each column of a constant row."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.largest_size(value) if data is None else 0.0)

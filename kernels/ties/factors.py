@@ -40,10 +40,7 @@ def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
 
 @emits
 def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
-    """Store the factors of 16 channels of a tap.
-
-    Each group of four channels lies `apart` bytes after the one before.
-    """
+    """Store the factors of 16 channels of a tap, each group of four `apart` bytes after the last."""
     q = _fours(address, apart).as_type(vector(I8, 16))
     q = q ^ flip.trunc(I8).splat(16)
     for n in range(0, 16, 8):

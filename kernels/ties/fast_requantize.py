@@ -93,10 +93,7 @@ def is_byte(x: Expr) -> bool:
 
 
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
-    """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic.
-
-    None if y has another form.
-    """
+    """y as an exact sum of bytes and of the integer that holds the accumulator; None for another form."""
     forms: dict[Expr, Affine | None] = {}
 
     def of(node: Expr) -> Affine | None:
@@ -108,10 +105,7 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 
 
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
-    """The affine form of one node (see `affine`).
-
-    `of` returns the forms of its operands, which most nodes do not need.
-    """
+    """The affine form of one node (see `affine`); `of` gives those of operands, which few nodes need."""
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":

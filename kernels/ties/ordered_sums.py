@@ -81,10 +81,7 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
 @njit
 def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
             left: int) -> State:
-    """Add a piece to chains of `block` products.
-
-    Returns the total, the last chain, and how many products it still takes.
-    """
+    """Add a piece to chains of `block` products; returns the total, the last chain, and the room left in it."""
     k = 0
     while k < count:
         if left == block and k + block <= count:
@@ -145,10 +142,7 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 
 @njit
 def begin(order: int, block: int, total: np.float32) -> State:
-    """The state of a sum before its first product.
-
-    The number that it starts from (0 for the sum of a tap), and the chain.
-    """
+    """A sum's state before its first product: its start (0 for the sum of a tap), and the chain."""
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
 
@@ -156,10 +150,7 @@ def begin(order: int, block: int, total: np.float32) -> State:
 @njit
 def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float32, chain: np.float32,
         left: int) -> np.float32:
-    """The total after the last product.
-
-    In the order of taps, the sum so far is that of one tap and is added to the total.
-    """
+    """The total after the last product; in the order of taps the sum so far, of one tap, is added to it."""
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
 

@@ -131,10 +131,7 @@ def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums
 
 
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
-    """The sums of weights that may be any number from -most to most.
-
-    The estimate assumes independent and uniform ones.
-    """
+    """The sums of weights from -most to most; the estimate takes them as independent and uniform."""
     count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
@@ -169,10 +166,7 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
     after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
 
     def largest(s: Sums) -> np.ndarray:
-        """The largest partial sums.
-
-        Activations are at one end of their range if weights are positive, else at the other.
-        """
+        """The largest partial sums: activations are at one end of their range by the sign of weights."""
         return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
 
     def mean_square(s: Sums) -> np.ndarray:

@@ -60,10 +60,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Write the taps of a window into the tables, each by itself even if packed weights are merged.
-
-    Returns their number.
-    """
+    """Write a window's taps into the tables, each by itself even if packed as one; returns their number."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)

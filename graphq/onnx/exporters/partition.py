@@ -13,10 +13,7 @@ DOMAIN = "graphq.partition"
 
 @exports("partition")
 def partition(w: Writer, node: Node) -> None:
-    """Write a function for the partition and a call of it.
-
-    Constants are operands, so that they remain the model's initializers.
-    """
+    """Write a function and a call of it, whose operands include constants: they stay the model's initializers."""
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
     inner = Writer(w.functions)

@@ -41,10 +41,7 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 class Writer:
-    """Collects nodes and initializers in order; `name` gives every value one name.
-
-    `functions` belong to the whole model.
-    """
+    """Collects nodes and initializers in order, a name for each value, and the whole model's `functions`."""
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
         self.functions = [] if functions is None else functions

@@ -1,7 +1,4 @@
-"""Importers turn ONNX operators into operations.
-
-There is one file for each family of operators, over the table in importer.py.
-"""
+"""Importers turn ONNX operators into operations: a file for each family, over the table in importer.py."""
 from importlib import import_module
 
 for _family in ("by_reference", "com_microsoft.attention", "com_microsoft.fused", "com_microsoft.group_query",

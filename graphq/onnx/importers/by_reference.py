@@ -25,10 +25,7 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """Import RoiAlign.
-
-    Version 10 does not shift coordinates by half a pixel; the reference has only the newer versions.
-    """
+    """Import RoiAlign, which before version 16 does not shift by half a pixel: the reference always does."""
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
@@ -69,10 +66,7 @@ TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
 
 @imports("LinearRegressor", domain=ML)
 def linear_regressor(c: Call) -> Outputs:
-    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed.
-
-    There is one row of coefficients for each target.
-    """
+    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed, with a row for each target."""
     x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
     if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
         c.refuse(f"post_transform {transform} of {x.type} is not supported")
@@ -94,10 +88,7 @@ def linear_classifier(c: Call) -> Outputs:
 
 @imports("Normalizer", domain=ML)
 def normalizer(c: Call) -> Outputs:
-    """Import Normalizer.
-
-    MAX divides by a row's greatest element; the reference divides by the one of greatest magnitude.
-    """
+    """Import Normalizer: MAX divides by a row's greatest element, the reference by that of greatest magnitude."""
     x, g = c.input(0), c.graph
     if c.attr("norm", "MAX") != "MAX":
         return None

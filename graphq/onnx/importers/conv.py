@@ -17,10 +17,7 @@ AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lo
 
 
 def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
-    """The attributes strides, dilations, pads, auto_pad and data_format of a convolution or pool.
-
-    `count` is the number of spatial axes.
-    """
+    """The attributes of a convolution or pool of `count` spatial axes that say how its windows lie."""
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:
         c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
@@ -74,10 +71,7 @@ def conv(c: Call) -> Outputs:
 
 @imports("ConvTranspose")
 def conv_transpose(c: Call) -> Outputs:
-    """Import ConvTranspose, whose weights are IOX.
-
-    `output_shape` and `auto_pad` become pads by ONNX's rule, which differs from oneDNN's.
-    """
+    """Import ConvTranspose (weights IOX); `output_shape` and `auto_pad` become pads by ONNX's own rule."""
     x, w = c.input(0), c.input(1)
     count = spatial(x)
     attrs = windows(c, count)

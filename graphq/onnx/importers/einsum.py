@@ -26,10 +26,7 @@ class Term(NamedTuple):
 
 @imports("Einsum")
 def einsum(c: Call) -> Outputs:
-    """Import Einsum of floats.
-
-    Two operands at a time, from the first on, by matmul if they share axes that are summed.
-    """
+    """Import Einsum of floats, two operands at a time from the first on, by matmul if they share summed axes."""
     if not c.floats():
         return None
     terms, out = _terms(c)

@@ -117,10 +117,7 @@ def mean(c: Call) -> Outputs:
 
 @imports("Selu")
 def selu(c: Call) -> Outputs:
-    """Import Selu: `gamma * elu(x)`.
-
-    This and the next importers take only f32: narrower floats would be rounded between the operations.
-    """
+    """Import Selu, `gamma * elu(x)`; like the next ones only of f32, as narrower floats would be rounded between."""
     if c.input(0).dtype != f32:
         return None
     x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
@@ -199,10 +196,7 @@ def identity(c: Call) -> Outputs:
 
 @imports("Cast")
 def cast(c: Call) -> Outputs:
-    """Import Cast to the dtype `to`.
-
-    Dtypes of 8 bits and fewer, to which `saturate` and `round_mode` apply, are left to ONNX.
-    """
+    """Import Cast to `to`; dtypes of at most 8 bits, which have `saturate` and `round_mode`, are left to ONNX."""
     return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
 
 

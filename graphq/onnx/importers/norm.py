@@ -37,10 +37,7 @@ def softmax(c: Call) -> Outputs:
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to input 0 as a matrix whose columns are the dimensions from `axis` on.
-
-    This is the meaning of operators before version 13.
-    """
+    """Apply `build` to input 0 as a matrix with the dimensions from `axis` on as columns, as before version 13."""
     x, dims = c.input(0), dims_of(c.input(0))
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
@@ -89,10 +86,7 @@ def batch_normalization(c: Call) -> Outputs:
 
 @imports("MeanVarianceNormalization")
 def mean_variance_normalization(c: Call) -> Outputs:
-    """Import MeanVarianceNormalization.
-
-    `(x - mean) / (sqrt(mean(x**2) - mean**2) + 1e-9)` over `axes`, as ONNX's function.
-    """
+    """Import MeanVarianceNormalization: `(x - mean) / (sqrt(mean(x**2) - mean**2) + 1e-9)` over `axes`."""
     g, x = c.graph, c.input(0)
     axes = {"axes": c.attr("axes", [0, 2, 3]), "keep_dims": True}
     mean = g.reduce_mean(x, **axes)
@@ -155,10 +149,7 @@ def _same_shape(y: Value, x: Value) -> Value:
 
 
 def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
-    """Apply `build` to the operands.
-
-    f16 and bf16 are computed in f32 and the result is rounded once, as in ONNX Runtime.
-    """
+    """Apply `build` to the operands; f16 and bf16 in f32, and rounded once as in ONNX Runtime."""
     g, x = c.graph, c.input(0)
     if x.dtype not in (bf16, f16):
         return build(*c.inputs)
@@ -204,10 +195,7 @@ def rms_normalization(c: Call) -> Outputs:
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(c: Call) -> Outputs:
-    """Import SimplifiedLayerNormalization.
-
-    RMSNormalization by its older name, and of f32 the inverse root mean square, too.
-    """
+    """Import RMSNormalization by its older name, of f32 also with the inverse root mean square."""
     if c.attr("stash_type", 1) != 1:
         c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
     y = rms_normalization(c)

@@ -54,10 +54,7 @@ class Parameters(NamedTuple):
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Import QuantizeLinear, versions 10 to 25.
-
-    `precision` is by default the scale's dtype, before version 23 that of x.
-    """
+    """Import QuantizeLinear 10 to 25: the quotient has the scale's precision, before version 23 that of x."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -224,10 +221,7 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
 
 
 def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
-    """Checked parameters, with the source's axis counted from the front.
-
-    Raises Refused if they do not fit the source.
-    """
+    """Checked parameters, with the axis counted from the front; raises Refused if they do not fit the source."""
     rank = None if x.shape is None else len(x.shape)
     if rank == 1 and scale.shape not in ((), (1,)):
         axis = 0

@@ -22,10 +22,7 @@ Direction = Callable[[Value, int, bool], Sequence[Value]]
 
 
 def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
-    """Apply `build`; f16 and bf16 are computed in f32.
-
-    f64 is left to ONNX's reference, which ignores lengths and directions.
-    """
+    """Apply `build`, f16 and bf16 in f32; f64 is refused: the reference ignores its lengths and directions."""
     g, dtype = c.graph, c.input(0).dtype
     if dtype == t.f32:
         return build(c)

@@ -25,10 +25,7 @@ EMBEDDED = 4096
 
 def single(node: NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
-    """The operands and attributes of an onnx_node for `node`.
-
-    `values` has its operands and the values that its graphs capture.
-    """
+    """The operands and attributes of an onnx_node for `node`; `values` has all that it and its graphs use."""
     graph = GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
