@@ -80,10 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """A function that tells whether the command exits with 0 for a graph, written to `path`.
-
-    It returns False for a graph that a file of this kind cannot hold.
-    """
+    """A check: whether the command exits with 0 for a graph in a file at `path`, which can hold it."""
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)

@@ -37,10 +37,7 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The cosine of the angle between two arrays of one size, taken as vectors of f64.
-
-    If one has only zeros, it is 1 if both do, else 0.
-    """
+    """The cosine of the angle between two arrays as vectors of f64; of zeros alone 1 if both are, else 0."""
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y) / size if size else float(np.array_equal(x, y))

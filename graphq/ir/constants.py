@@ -117,10 +117,7 @@ def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, 
 
 def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
               types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
-    """The results, of `types`, of an operation on constants; None for an operation that cannot run.
-
-    Raises CompileError for results that take too much memory (see `graphq.base.budget`).
-    """
+    """The results, of `types`, of an operation on constants; None if it cannot run. CompileError if too large."""
     reserve(sum(t.nbytes for t in types if t.known), f"the result of {op.name} on constants")
     try:
         return _results(op, [None if v is None else v.data for v in operands], attrs, [t.dtype.numpy for t in types])

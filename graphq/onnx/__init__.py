@@ -23,20 +23,29 @@ __all__ = ["load_onnx", "node", "save_onnx", "to_model"]
 
 
 def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: int | None = None) -> Graph:
-    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto; see graphq.onnx.loading.
+    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
 
-    Inputs and outputs keep their names and order, symbolic dimensions are open. Raises ParseError if `source` is not a
-    model, GraphError, naming the node, if it breaks a rule, CompileError if the constants would take more than `memory`
-    bytes (None: half of the machine's memory), GraphqError if the package onnx is missing.
+    Inputs and outputs keep their names and order; an input with an initializer is that constant. Symbolic dimensions
+    are open: compiled models take them from the arrays. External data must lie in the model's folder. Local functions
+    are expanded, and so is an If of a constant condition. A node for which graphq has no operation becomes an
+    `onnx_node`, which runs ONNX's reference; `explain()` lists these nodes.
+
+    Raises ParseError if `source` is not a model or lacks its data, GraphError, naming the node, if it breaks a rule of
+    ONNX or has types that graphq does not have (strings, sequences, maps, optionals), CompileError if the constants
+    would take more than `memory` bytes (None: half of the machine's memory), GraphqError if the package onnx is
+    missing.
     """
     return _module("loading").load_onnx(source, memory=memory)
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` as an ONNX model, opset 21; see graphq.onnx.saving.
+    """Write `graph` as an ONNX model, opset 21.
 
-    Raises GraphError, naming the operation, if ONNX cannot express it with the same numbers, GraphqError if the package
-    onnx is missing.
+    Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
+    of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations, so that
+    viewers show it as one node; other engines, and `load_onnx`, run the operations. If the model's shapes are open, the
+    file is for the shapes in the graph's types. Raises GraphError, naming the operation, for forms of oneDNN that
+    ONNX's operators cannot express with the same numbers, GraphqError if the package onnx is missing.
     """
     _module("saving").save_onnx(graph, path)
 

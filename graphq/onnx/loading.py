@@ -16,17 +16,7 @@ from graphq.onnx.reading import Source, read_model
 
 
 def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
-    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
-
-    Inputs and outputs keep their names and order; an input with an initializer is that constant. Symbolic dimensions
-    are open: compiled models take them from the arrays. External data must lie in the model's folder. Local functions
-    are expanded, and so is an If of a constant condition. A node for which graphq has no operation becomes an
-    `onnx_node`, which runs ONNX's reference; `explain()` lists these nodes.
-
-    Raises ParseError if `source` is not a model or lacks its data, GraphError, naming the node, if it breaks a rule of
-    ONNX or has types that graphq does not have (strings, sequences, maps, optionals), CompileError if the constants
-    would take more than `memory` bytes (None: half of the machine's memory).
-    """
+    """The graph of an ONNX model (see `graphq.load_onnx`)."""
     with budget(memory):
         try:
             model, folder, where = read_model(source)

@@ -19,14 +19,7 @@ for _family in ("attention", "compute", "move", "partition", "quant", "recurrent
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` as an ONNX model, opset 21.
-
-    Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
-    of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations, so that
-    viewers show it as one node; other engines, and `load_onnx`, run the operations. If the model's shapes are open, the
-    file is for the shapes in the graph's types. Raises GraphError, naming the operation, for forms of oneDNN that
-    ONNX's operators cannot express with the same numbers.
-    """
+    """Write `graph` as an ONNX model, opset 21 (see `graphq.save_onnx`)."""
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onnx takes a Graph, got {graph!r}")
     data = to_model(graph).SerializeToString()

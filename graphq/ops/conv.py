@@ -110,10 +110,7 @@ def with_bias(y: Array, bias: Array | None) -> Array:
 
 def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: window.Pads,
               groups: int, result: type = np.float32) -> Array:
-    """The sums of products of x [n, c, ...] and w [o, c / groups, ...], rounded to `result` once.
-
-    They are computed as matrix products over columns of windows.
-    """
+    """Sums of products of x [n, c, ...] and w [o, c / groups, ...], by matmuls, rounded to `result` once."""
     count, taps = len(strides), w.shape[2:]
     x = window.padded(x, pads)
     spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]

@@ -23,10 +23,7 @@ BLOCK = 1 << 18
 def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,
                 true: TensorType, false: TensorType, roots: TensorType, weights: TensorType, base: TensorType, *,
                 depth: int) -> TensorType:
-    """The source is f32 or f64 [rows, features].
-
-    Other operands have one value for each node, weights are [nodes, targets], base is [targets].
-    """
+    """The source is f32 or f64 [rows, features], weights [nodes, targets], base [targets], others [nodes]."""
     expect_dtype("src", src, (f32, f64))
     expect_dtype("weights", weights, (f32, f64))
     expect_dtype("base", base, (weights.dtype,))

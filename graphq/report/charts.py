@@ -65,10 +65,7 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
-    """An HTML table of rows of cells, the first `numbers` of which are numbers.
-
-    Each row has the id of the box that it links to, or an empty one.
-    """
+    """An HTML table: the first `numbers` cells of a row are numbers; its id, if any, is the box it links to."""
     def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
         made = "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))

@@ -180,11 +180,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines for causes that are alike.
-
-    The first cause is written in full, with further operations that it keeps outside; of the others only names are
-    listed.
-    """
+    """The lines for causes that are alike: the first in full, with what else it keeps outside; names of the others."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "

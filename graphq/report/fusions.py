@@ -104,10 +104,7 @@ class Fusions:
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can.
-
-        Raises GraphqError if they cannot be one partition, whatever kernels compute.
-        """
+        """Why kernels cannot compute `maker`'s partition and `members` as one; raises GraphqError as `carve` does."""
         home = self.home[maker]
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
 

@@ -141,12 +141,7 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal of a body with axes and types of the given graph.
-
-        `values` maps the body's values to those of `before`.
-
-        Reasons may mention values of `before`, too.
-        """
+        """A refusal of a body, whose values `values` maps to those of `before`, in terms of the given graph."""
         def words(mention: Mention) -> str:
             inner = mention.value if isinstance(mention, Axes) else mention
             readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]

@@ -131,10 +131,7 @@ def _nodes(report: Report) -> str:
 
 
 def _allocations(part: Part, after: str) -> dict[str, Record]:
-    """The records of the arena's buffers.
-
-    The value that each holds, or the value for whose step it is scratch memory.
-    """
+    """The records of the arena's buffers: the value that each holds, or for whose step it is scratch memory."""
     report = part.report
     assert part.memory is not None
     records: dict[str, Record] = {}

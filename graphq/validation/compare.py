@@ -18,10 +18,7 @@ class Baseline:
     """A graph's results on sets of inputs, for comparison with the results of the same graph after a pass."""
 
     def __init__(self, graph: Graph, inputs: Iterable[Inputs]) -> None:
-        """Run the reference; sets of inputs that the graph refuses (indices out of range, say) are left out.
-
-        Raises GraphError if it refuses all of them.
-        """
+        """Run the reference on the inputs that the graph accepts; raises GraphError if it accepts none."""
         self.inputs = {str(v.name): v.type for v in graph.inputs}
         self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
         self.quantizes = bool(graph.nodes_of(("quantize", "dynamic_quantize", "partition", "type_cast", "cast")))
@@ -107,10 +104,7 @@ def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
-    """A mask of the elements that differ by more than the tolerance.
-
-    For integers the tolerance is one step, for floats it is relative to the largest element.
-    """
+    """A mask of the elements beyond the tolerance: a step of integers; of floats relative to the largest one."""
     a, b = x.astype(np.float64), y.astype(np.float64)
     bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)
     with np.errstate(all="ignore"):

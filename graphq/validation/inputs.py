@@ -112,10 +112,7 @@ def _elements(graph: Graph) -> int:
 
 
 def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, TensorType]:
-    """The types of all inputs by name; `sizes` gives shapes that the graph leaves open.
-
-    Raises GraphError for a shape that is open and not given.
-    """
+    """The types of inputs by name, with `sizes` for open shapes; raises GraphError if one is not given."""
     return {name: TensorType(v.dtype, sizes[name] if sizes and name in sizes else v.type.dims)
             for v in graph.inputs for name in [str(v.name)]}
 

@@ -42,10 +42,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
 
 def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.type,
             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> Graph:
-    """A copy with other types of inputs and attributes of nodes; all other types are inferred again.
-
-    Raises GraphError if attributes or types do not fit the operations.
-    """
+    """A copy with other input types and attributes, and types inferred from them; GraphError if they do not fit."""
     out = Graph(graph.name)
     out.meta = graph.meta
     new: dict[Value, Value] = {}

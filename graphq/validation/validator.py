@@ -116,10 +116,7 @@ class Validator:
 
 
 def failing(step: Pass, graph: Graph) -> Graph | None:
-    """The first of the `variants` of a graph that the pass gets wrong; None if there is none.
-
-    Raises GraphError if the graph refuses all sizes of its open dimensions.
-    """
+    """The first of a graph's `variants` that the pass gets wrong; GraphError if the graph refuses all sizes."""
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 

@@ -36,10 +36,7 @@ def eltwise_blocks() -> Functions:
 
 
 def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan `store` over the outputs of `space`; the caller fills in the slots only.
-
-    `strip_rows`: each block is so many rows of a batch element.
-    """
+    """Plan `store` over `space`, in blocks of `strip_rows` rows if given; the caller fills in the slots only."""
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
     block = modules.load("eltwise", eltwise_blocks, level=target.level.base, cache=target.cache).block

@@ -58,10 +58,7 @@ class Blend(NamedTuple):
 
 
 def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """Check a body of an optional dequantize, an interpolate and an epilogue; raises Unsupported.
-
-    Returns the interpolate node, the dequantize or None, and the pool or weighted means that kernels compute.
-    """
+    """The interpolate, its dequantize, and the pool or means that kernels compute; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")
     dequantize = dequantize_of(node)

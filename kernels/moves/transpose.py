@@ -30,9 +30,7 @@ WAYS = 4
 """The most channels that `interleaving` and `deinterleaving` take."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
-"""The argument block: `rows` of `columns` elements (to copy.
-
-The bytes of a row), `each` a block, for each index of `outer` dimensions.
+"""The argument block: `rows` of `columns` elements (to copy: bytes), `each` a block, for each index of `outer` axes.
 
 `source_step` bytes lie between columns of the source (to copy: between its rows), `target_step` between rows of the
 target (to deinterleave: between its columns). An AXIS for each outer dimension follows, the last dimension first.
@@ -79,10 +77,7 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Interleave one vector of each of `ways` streams or, with `apart`, deinterleave them.
-
-    With `partial` only the first `count` lanes are valid.
-    """
+    """Weave a vector of each of `ways` streams, or take them `apart`; if `partial` only `count` lanes are valid."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
     order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place

@@ -75,10 +75,7 @@ class Pool(NamedTuple):
 
 
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """Check a body: an optional dequantize, a pool, an epilogue. Returns the pool's node, the dequantize and the Pool.
-
-    Raises Unsupported for bodies that kernels of pools cannot compute.
-    """
+    """The pool's node, its dequantize and the Pool of a body that kernels can compute; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)

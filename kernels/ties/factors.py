@@ -51,10 +51,7 @@ def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, sc
 @emits
 def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: Value, scale: F32Value, target: Value,
           taps: Value) -> None:
-    """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses less `offset`.
-
-    They are stored in the order of sums, in which all `taps` of a channel come before the next channel.
-    """
+    """Store the factors of 16 channels of 8 taps, channel by channel; `table` has their addresses less `offset`."""
     rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
     flips = (flip.trunc(I32) * 0x01010101).splat(8)
     for n, fours in enumerate(x ^ flips for x in columns_of(rows)):

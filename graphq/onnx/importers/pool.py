@@ -79,11 +79,7 @@ def with_pads(c: Call) -> Outputs:
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
-    """Apply `pick`, which picks elements of its operand or takes means of them, to input 0.
-
-    8-bit integers are converted to f32, which holds them all, and back; means are rounded to nearest even as in ONNX's
-    reference.
-    """
+    """Apply `pick` to input 0; 8-bit integers as f32, which holds them all, and means rounded to nearest even."""
     x = c.input(0)
     if x.dtype not in BYTES:
         return pick(x)
@@ -91,10 +87,7 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
 
 
 def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to x with channels first; returns its result in x's order of axes.
-
-    The channels of x come after `count` spatial axes, or before them if it is None.
-    """
+    """Apply `build` to x with channels first; they come after `count` spatial axes, or first if it is None."""
     if count is None:
         return build(x)
     y = build(x.graph.static_transpose(x, order=[0, count + 1, *range(1, count + 1)]))

@@ -129,10 +129,7 @@ def qlinear_matmul(c: Call) -> Outputs:
 @imports("QLinearConv")
 @imports("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(c: Call) -> Outputs:
-    """Import QLinearConv, version 10. The bias is s32 in steps of x_scale * w_scale.
-
-    The operator of com.microsoft may have images with channels last.
-    """
+    """Import QLinearConv, whose bias has steps of x_scale * w_scale; com.microsoft's may have channels last."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0)

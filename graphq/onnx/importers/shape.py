@@ -124,10 +124,7 @@ def known(c: Call, k: int) -> np.ndarray:
 
 
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    """The dimensions of a constant that is about to be made.
-
-    Raises Refused for negative dimensions, CompileError if they take too much memory (see `graphq.base.budget`).
-    """
+    """A constant's dimensions; raises Refused for negative ones, CompileError if they take too much memory."""
     if any(d < 0 for d in dims):
         raise Refused(f"a constant of shape {list(dims)} is refused")
     reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")

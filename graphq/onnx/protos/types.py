@@ -39,12 +39,7 @@ def element_of(dtype: DType) -> int:
 
 
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
-    """The type of a tensor.
-
-    Symbolic dimensions are unknown, and so are dimensions of -1, which PaddlePaddle's files have.
-
-    Raises GraphError for sequences, maps, optionals.
-    """
+    """A tensor's type; symbolic dimensions, and -1 as in PaddlePaddle's files, are unknown. Raises GraphError."""
     kind = proto.WhichOneof("value")
     if kind != "tensor_type":
         raise GraphError(f"{where}: must be a tensor, got {kind or 'no type'}")
