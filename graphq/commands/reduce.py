@@ -75,7 +75,9 @@ def run(options: argparse.Namespace) -> int:
         least = reduce_graph(start, interesting, trials=options.trials)
     if options.out is not None:
         save_graph(least, options.out)
-    _report(options, least, step, tried)
+    text, test = to_text(least), None if step is None else as_test(step, least)
+    shown = f"{len(least.nodes)} nodes after {tried} trials: {options.out}" if options.out else test or text
+    write(options, shown, {"graph": text, "nodes": len(least.nodes), "trials": tried, "test": test})
     return 0
 
 
@@ -105,10 +107,3 @@ def _no_fault(step: Pass, graph: Graph) -> str:
         except Exception as e:  # passes are the user's functions
             return f"the pass raises {type(e).__name__}: {e}"
     return "the pass gets it right"
-
-
-def _report(options: argparse.Namespace, graph: Graph, step: Pass | None, tried: int) -> None:
-    """Print the graph, or the test, unless it was written to a file."""
-    text, test = to_text(graph), None if step is None else as_test(step, graph)
-    shown = f"{len(graph.nodes)} nodes after {tried} trials: {options.out}" if options.out else test or text
-    write(options, shown, {"graph": text, "nodes": len(graph.nodes), "trials": tried, "test": test})

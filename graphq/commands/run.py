@@ -5,7 +5,6 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from graphq.commands.arrays import add_inputs, check_names, input_arrays, pairs
 from graphq.commands.deviation import compare
-from graphq.commands.shared import MODEL, add_json, add_target, compiled, write
+from graphq.commands.shared import add_model, add_target, compiled, write
 from graphq.dtypes import as_dtype
 from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.tensor_type import TensorType
@@ -26,8 +25,7 @@ SECONDS, RUNS = 1.0, 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, and the options for arrays and the target."""
-    parser.add_argument("file", type=Path, metavar="MODEL", help=MODEL)
-    add_json(parser)
+    add_model(parser)
     add_inputs(parser)
     parser.add_argument("--output", action="append", default=[], metavar="NAME=FILE.npy",
                         help="write an output's array")

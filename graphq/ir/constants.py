@@ -5,6 +5,7 @@ Models with open shapes compute most of their shapes by such nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,11 +101,8 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
         results = later(_results, op, given, attrs, dtypes)
     except GraphqError:
         return None
-    return tuple([later(_number_of, results, k) for k in range(len(types))])
-
-
-def _number_of(results: Sequence[np.ndarray], k: int) -> np.ndarray:
-    return results[k]
+    arrays: list[Any] = [later(getitem, results, k) for k in range(len(types))]
+    return tuple(arrays)
 
 
 def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, Any],

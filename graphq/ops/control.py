@@ -132,11 +132,8 @@ def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Gra
         if t.dtype != out.dtype:
             raise GraphError(f"a state keeps its dtype, got {t.dtype} and then {out.dtype}")
     carried = [common_type(t, out) for t, out in zip(srcs[:states], results[1:], strict=False)]
-    return (*carried, *(_stacked(t) for t in results[1 + states:]))
-
-
-def _stacked(t: TensorType) -> TensorType:
-    return TensorType(t.dtype, None if t.shape is None else (None, *t.shape))
+    stacked = (TensorType(t.dtype, None if t.shape is None else (None, *t.shape)) for t in results[1 + states:])
+    return (*carried, *stacked)
 
 
 @register_op(infer=infer_loop)

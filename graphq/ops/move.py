@@ -55,14 +55,10 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
     if len(set(normal)) < len(normal):
         raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
     for k, *limits in zip(normal, starts, ends, steps, strict=True):
-        size = src.shape[k]
-        out[k] = None if size is None else _count(*bounds(size, *limits))
+        if (size := src.shape[k]) is not None:
+            start, end, step = bounds(size, *limits)
+            out[k] = largest(0, -((start - end) // step))  # len(range(start, end, step))
     return TensorType(src.dtype, tuple(out))
-
-
-def _count(start: int, end: int, step: int) -> int:
-    """The number of elements, as `len(range(start, end, step))`."""
-    return largest(0, -((start - end) // step))
 
 
 def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:

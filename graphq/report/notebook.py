@@ -27,10 +27,7 @@ def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
 
 def picture(drawn: Outline) -> str:
     """The drawing as an SVG file, with its style. Raises GraphqError if pygraphviz is not installed."""
-    return draw(drawn, lambda box: box.lines, _kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
+    def kind(box: Box) -> str:
+        return kind_of(box.node) if box.kind == "partition" and box.node is not None else class_of(box)
 
-
-def _kind(box: Box) -> str:
-    if box.kind == "partition" and box.node is not None:
-        return kind_of(box.node)
-    return class_of(box)
+    return draw(drawn, lambda box: box.lines, kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)

@@ -24,16 +24,12 @@ Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come b
 
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
     """The HTML; parts of a model in stages follow one another."""
-    time = "" if profile is None else \
-        f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {counted(len(profile.steps), 'step')}, by their medians " \
-        f"over all runs{_shown(profile)}</p>{_kernels(profile)}"
+    time = ""
+    if profile is not None:
+        shown = f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last"
+        time = f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {counted(len(profile.steps), 'step')}, by their " \
+            f"medians over all runs{shown * bool(profile.elapsed)}</p>{_kernels(profile)}"
     return HELP + time + "".join(x for number, part in enumerate(parts) for x in _part(part, number))
-
-
-def _shown(profile: Profile) -> str:
-    """A sentence about the run that the timeline shows, if there is one."""
-    return f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last" \
-        if profile.elapsed else ""
 
 
 def _part(part: Part, number: int) -> Iterator[str]:

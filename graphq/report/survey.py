@@ -58,7 +58,7 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
         ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
         source=tuple(operation(n) for n in source.nodes), became=_became(analysis),
-        names=_names(source))
+        names={str(name): source.label(n.outputs[0]) for n in source.nodes if (name := n.meta.get(ONNX_NAME))})
 
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
@@ -159,8 +159,3 @@ def _became(analysis: Analysis) -> dict[str, int | None]:
     missed = {label: None for r in analysis.refusals for label in r.node.partition(" = ")[0].split(", ")}
     made = {analysis.after.label(v): k for k, node in enumerate(analysis.after.nodes) for v in node.outputs}
     return own | {label: k for label, k in (missed | made).items() if label not in own}
-
-
-def _names(graph: Graph) -> dict[str, str]:
-    """The label of the result of each node of the ONNX file that a graph was loaded from, by the node's name."""
-    return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}

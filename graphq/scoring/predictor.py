@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -215,7 +215,7 @@ class _Rows:
         most = self.most or count
         parts = [self._slice({name: x if name in self.shared else x[at:at + most] for name, x in arrays.items()},
                              min(most, count - at)) for at in range(0, count, most)]
-        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+        return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for no rows; if types leave other dimensions open, a row of zeros is run to find them."""
@@ -254,10 +254,6 @@ def _converted(name: str, type: TensorType, array: Any) -> Any:
     if not (np.isinf(made) <= np.isinf(x)).all() if type.dtype.kind == "float" else not np.array_equal(made, x):
         raise InputError(f"input '{name}' must be {type}, which cannot hold all of the numbers given, of {x.dtype}")
     return made
-
-
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:

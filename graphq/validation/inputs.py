@@ -73,21 +73,15 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
              } if sizes else {}
     opened = [str(v.name) for v in graph.inputs if not v.type.known and str(v.name) not in given]
 
-    def ties(t: TensorType) -> np.ndarray:
-        return _drawn(t, floats if t.dtype.kind == "float" else integers, rng)
-
-    def least(t: TensorType) -> np.ndarray:
-        return _drawn(t, _extremes(t.dtype)[:1], rng) if _narrow(t.dtype) else random_array(t, rng)
-
-    def greatest(t: TensorType) -> np.ndarray:
-        return _drawn(t, _extremes(t.dtype)[1:2], rng) if _narrow(t.dtype) else random_array(t, rng)
-
-    def extremes(t: TensorType) -> np.ndarray:
-        return _drawn(t, _extremes(t.dtype), rng)
+    def end(number: int, t: TensorType) -> np.ndarray:
+        narrow = t.dtype.kind == "int" and t.dtype.bits < 32
+        return _drawn(t, _extremes(t.dtype)[number:number + 1], rng) if narrow else random_array(t, rng)
 
     kinds: dict[str, Callable[[TensorType], np.ndarray]] = {
-        "random": partial(random_array, rng=rng), "ties": ties, "NaN and infinities": partial(_mixed, rng=rng),
-        "extremes": extremes, "lowest": least, "highest": greatest}
+        "random": partial(random_array, rng=rng),
+        "ties": lambda t: _drawn(t, floats if t.dtype.kind == "float" else integers, rng),
+        "NaN and infinities": partial(_mixed, rng=rng), "extremes": lambda t: _drawn(t, _extremes(t.dtype), rng),
+        "lowest": partial(end, 0), "highest": partial(end, 1)}
     for k, sized in enumerate(sized_copies(graph.specialise(given) if given else graph, seed)):
         types = {str(v.name): v.type for v in sized.inputs}
         drawn = tuple(f"{name}: {types[name]}" for name in opened)
@@ -189,10 +183,6 @@ def _extremes(dtype: DType) -> np.ndarray:
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)
-
-
-def _narrow(dtype: DType) -> bool:
-    return dtype.kind == "int" and dtype.bits < 32
 
 
 def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -156,20 +156,15 @@ def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
     return g.type_cast(build(*(v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs)), dtype=x.dtype)
 
 
-@imports("InstanceNormalization")
-def instance_normalization(c: Call) -> Outputs:
-    """Import InstanceNormalization: a group normalisation with one channel in each group."""
-    return _in_f32(c, lambda *operands: c.graph.group_norm(
-        *operands, groups=dims_of(c.input(0))[1], keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
-
-
-@imports("GroupNormalization")
+@imports("GroupNormalization", "InstanceNormalization")
 def group_normalization(c: Call) -> Outputs:
-    """Import GroupNormalization since version 21, in which there is one scale for each channel."""
-    if c.version < 21 or c.attr("stash_type", 1) != 1:
+    """Import GroupNormalization with one scale for each channel, and InstanceNormalization, a channel in each group."""
+    instance = c.node.op_type == "InstanceNormalization"
+    if not instance and (c.version < 21 or c.attr("stash_type", 1) != 1):
         return None
+    groups = dims_of(c.input(0))[1] if instance else c.attr("num_groups")
     return _in_f32(c, lambda *operands: c.graph.group_norm(
-        *operands, groups=c.attr("num_groups"), keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
+        *operands, groups=groups, keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
 
 
 @imports("LRN")

@@ -251,15 +251,17 @@ def resize(c: Call) -> Outputs:
         return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
     old = dims_of(x)
     new, scales = _sizes(c, old)
-    if old[:2] != new[:2] or len(old) < 3 or min(new) < 1 or c.attr("antialias", 0) or c.has(1) and _crops(c):
-        return None
     transformation = c.attr("coordinate_transformation_mode", "half_pixel")
+    if old[:2] != new[:2] or len(old) < 3 or min(new) < 1 or c.attr("antialias", 0) \
+            or c.has(1) and transformation == "tf_crop_and_resize":
+        return None
     mode = c.attr("mode", "nearest")
     if mode == "nearest":
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
         # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest by half pixels.
         rule = transformation, c.attr("nearest_mode", "round_prefer_floor")
-        return _nearest(c, new) if whole and rule in WHOLE else None
+        return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")) \
+            if whole and rule in WHOLE else None
     exact = all(round(a * s) == b and a * s == b for a, b, s in zip(old, new, scales, strict=True))
     if mode != "linear" or transformation not in ("half_pixel", "align_corners", "asymmetric") or not exact:
         return None
@@ -271,29 +273,17 @@ WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_p
 """Transformations and roundings with which element o of the result is element floor(o / r), for a whole factor r."""
 
 
-def _nearest(c: Call, new: tuple[int, ...]) -> Value:
-    return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX"))
-
-
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The dimensions of the result, and the scales that they come from."""
     if c.has(3):
         if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
             raise GraphError("sizes with axes or a policy are left to ONNX")
-        new = tuple(c.numbers(3))
-        return _matching(old, new), tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))
-    if "axes" in c.attrs:
+        new, scales = tuple(c.numbers(3)), None
+    elif "axes" in c.attrs:
         raise GraphError("axes are left to ONNX")
-    scales = tuple(float(np.float32(s)) for s in known(c, 2))
-    return _matching(old, tuple(number(scaled, d, s) for d, s in zip(old, scales, strict=False))), scales
-
-
-def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    else:
+        scales = tuple(float(np.float32(s)) for s in known(c, 2))
+        new = tuple(number(scaled, d, s) for d, s in zip(old, scales, strict=False))
     if len(new) != len(old):
         raise GraphError(f"one size an axis is needed, got {len(new)} for rank {len(old)}")
-    return new
-
-
-def _crops(c: Call) -> bool:
-    """Whether the input `roi` affects the result."""
-    return bool(c.attr("coordinate_transformation_mode") == "tf_crop_and_resize")
+    return new, scales or tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))

@@ -32,10 +32,11 @@ def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
     return [g.type_cast(y, dtype=dtype) for y in build(replace(c, inputs=wide))]
 
 
-@imports("LSTM")
-def lstm(c: Call) -> Outputs:
-    """Import LSTM, with weights W and R for each direction; the biases of both are added."""
-    return _in_f32(c, lambda c: _directions(c, partial(_lstm, c)))
+@imports("LSTM", "GRU", "RNN")
+def layer(c: Call) -> Outputs:
+    """Import LSTM, GRU and, with the activation tanh, RNN, with weights W and R for each direction."""
+    direction = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[c.node.op_type]
+    return _in_f32(c, lambda c: _directions(c, partial(direction, c)))
 
 
 def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
@@ -62,13 +63,8 @@ def _peepholes(c: Call, d: int) -> Value | None:
     return _of(c, 7, d) if c.has(7) else None
 
 
-@imports("GRU")
-def gru(c: Call) -> Outputs:
-    """Import GRU: the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
-    return _in_f32(c, lambda c: _directions(c, partial(_gru, c)))
-
-
 def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
+    """A GRU: the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
     g, bias = c.graph, None
     gates = g.matmul(x, _of(c, 1, d), transpose_b=True)
     if c.has(3):
@@ -79,12 +75,6 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
         gates = g.add(gates, g.add(own, g.concat(state, g.constant(np.zeros(size, np.float32)), axis=0)))
     return g.gru(gates, _of(c, 2, d), _state(c, 5, d), bias, c.optional(4), reverse=reverse,
                  linear_before_reset=bool(c.attr("linear_before_reset", 0)))
-
-
-@imports("RNN")
-def rnn(c: Call) -> Outputs:
-    """Import RNN with the activation tanh."""
-    return _in_f32(c, lambda c: _directions(c, partial(_rnn, c)))
 
 
 def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:

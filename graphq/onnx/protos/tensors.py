@@ -27,7 +27,8 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
     if any(d < 0 for d in tensor.dims):
         raise GraphError(f"{where}: negative dimension in {list(tensor.dims)}")
     check_size(tensor.dims, where)
-    nbytes = _bytes(math.prod(tensor.dims), dtype.bits, dtype.itemsize)
+    size = math.prod(tensor.dims)
+    nbytes = -(-size // PACKED[dtype.bits]) if dtype.bits in PACKED else size * dtype.itemsize
     if tensor.data_location == TensorProto.EXTERNAL:
         expect(nbytes, f"{where} {dtype}{list(tensor.dims)}")
         tensor = _with_data(tensor, nbytes, folder, where)
@@ -43,7 +44,7 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
         array = numpy_helper.to_array(tensor)
     except Exception as e:  # ValueError, TypeError and others for data that does not fit
         raise GraphError(f"{where}: {str(e)[:200]}") from None
-    reserve(math.prod(tensor.dims) * dtype.itemsize, f"{where} {dtype}{list(tensor.dims)}")
+    reserve(size * dtype.itemsize, f"{where} {dtype}{list(tensor.dims)}")
     return np.asarray(array, dtype.numpy)
 
 
@@ -59,10 +60,6 @@ def dense(sparse: SparseTensorProto, where: str) -> np.ndarray:
     places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims, mode="raise")
     out[places] = values
     return out.reshape(dims)
-
-
-def _bytes(size: int, bits: int, itemsize: int) -> int:
-    return -(-size // PACKED[bits]) if bits in PACKED else size * itemsize
 
 
 def _with_data(tensor: TensorProto, nbytes: int, folder: str | None, where: str) -> TensorProto:
