@@ -123,6 +123,12 @@ class Operations:
         axes. An operand or result that is marked as reverse goes from its end to its beginning.
         """
 
+    def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
+        """A fused group of operations, as the user wrote them; its result is that of its body.
+
+        `anchor` names the kind of kernel that computes the body.
+        """
+
     def convolution(self, src: Number, weights: Number, bias: Number | None = None, /, *,
                     strides: int | Sequence[int] | np.ndarray = 1, pads_begin: int | Sequence[int] | np.ndarray = 0,
                     pads_end: int | Sequence[int] | np.ndarray = 0, dilations: int | Sequence[int] | np.ndarray = 1,
@@ -432,9 +438,6 @@ class Operations:
         Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN counts as one; without
         elements they are [inf, -inf]. The order of elements does not matter.
         """
-
-    def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """A fused group of operations; its result is that of its body."""
 
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, NoReturn, TypeAlias
 
@@ -13,8 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT
-from graphq.onnx.protos.fallback import bodies, nodes_of
-from graphq.onnx.protos.ordering import ordered
+from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
@@ -35,7 +35,7 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     """
     model, folder, where = _parsed(source)
     _check_count(model, where)
-    model = _with_microsoft(ordered(model))
+    model = _with_microsoft(_ordered(model))
     _check(model, where)
     if model.functions:
         try:
@@ -74,6 +74,39 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
     if not model.HasField("graph"):
         raise ParseError(f"{where}: not an ONNX model: it has no graph")
     return model
+
+
+def _ordered(model: ModelProto) -> ModelProto:
+    """The model; if its nodes are not in order, a copy in which they are.
+
+    Some converters put casts at the end, which ONNX Runtime accepts, as it sorts nodes. Nodes that form a cycle stay as
+    they are, so that the checker refuses them.
+    """
+    nodes = model.graph.node
+    order = _order(nodes)
+    if order == list(range(len(nodes))):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes[k] for k in order)
+    return copy
+
+
+def _order(nodes: Sequence[NodeProto]) -> list[int]:
+    """The numbers of the nodes in order. It is the present order if that is valid, or if there is a cycle."""
+    stand = list(range(len(nodes)))
+    maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
+    sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
+    if all(j < k for k, s in enumerate(sources) for j in s):
+        return stand
+    sorter = TopologicalSorter({k: () for k in stand})  # first all nodes, so that those that wait for none stay sorted
+    for k, s in enumerate(sources):
+        sorter.add(k, *s)
+    try:
+        return list(sorter.static_order())
+    except CycleError:
+        return stand
 
 
 def _check(model: ModelProto, where: str) -> None:

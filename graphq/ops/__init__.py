@@ -1,40 +1,8 @@
 """The operations, one file for each family; importing this package registers all of them."""
-from graphq.ops import (
-    arithmetic,
-    attention,
-    binary,
-    cast,
-    constant,
-    control,
-    conv,
-    conv_transpose,
-    detect,
-    dropout,
-    dynamic_quant,
-    eltwise,
-    grid_sample,
-    integer,
-    interpolate,
-    linear_quant,
-    logic,
-    matmul,
-    move,
-    norm,
-    normalise,
-    observe,
-    partition,
-    pick,
-    pool,
-    quant,
-    recurrent,
-    reduce,
-    shape,
-    structure,
-    threshold,
-    trees,
-)
+from importlib import import_module
 
-__all__ = ["arithmetic", "attention", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect",
-           "dropout", "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic",
-           "matmul", "move", "norm", "normalise", "observe", "partition", "pick", "pool", "quant", "recurrent",
-           "reduce", "shape", "structure", "threshold", "trees"]
+for _family in ("arithmetic", "attention", "binary", "cast", "control", "conv", "conv_transpose", "detect", "dropout",
+                "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic",
+                "matmul", "move", "norm", "normalise", "observe", "pick", "pool", "quant", "recurrent", "reduce",
+                "shape", "structure", "threshold", "trees"):
+    import_module(f"graphq.ops.{_family}")  # each fills OPERATIONS, for whoever reads it

@@ -1,7 +1,7 @@
-"""ONNX's control flow: if_else, loop and scan, whose bodies are graphs that run operation by operation.
+"""Operations whose bodies are graphs: ONNX's control flow if_else, loop and scan, and partition, a fused group.
 
-A body's inputs are the operands, in their order. `Graph.specialise` does not change the bodies of loops, so the results
-of a loop have the shapes that its body was built with.
+The bodies run operation by operation. A body's inputs are the operands, in their order. `Graph.specialise` does not
+change the bodies of loops, so the results of a loop have the shapes that its body was built with.
 """
 from __future__ import annotations
 
@@ -225,3 +225,23 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
     whole = [_stack(values[::-1] if back else values, v.type) for values, back, v
              in zip(kept, reverse_outputs, body.outputs[states:], strict=True)]
     return (*carried, *(np.moveaxis(x, 0, axis) for x, axis in zip(whole, output_axes, strict=True)))
+
+
+def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
+    """The body's output types; its inputs must be the operands."""
+    wanted = [v.type for v in body.inputs]
+    if list(types) != wanted:
+        raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
+    if not body.outputs:
+        raise GraphError(f"the body '{body.name}' has no outputs")
+    return tuple(v.type for v in body.outputs)
+
+
+@register_op(infer=infer_partition)
+def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
+    """A fused group of operations, as the user wrote them; its result is that of its body.
+
+    `anchor` names the kind of kernel that computes the body.
+    """
+    inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
+    return tuple(evaluate(body, inputs))

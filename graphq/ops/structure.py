@@ -1,17 +1,28 @@
-"""Operations of oneDNN that move or mark values without arithmetic: concat, reorder, gen_index, end, wildcard."""
+"""Operations that hold, move or mark values without arithmetic: constant and oneDNN's concat, reorder and more."""
 from __future__ import annotations
 
 from typing import NoReturn
 
 import numpy as np
 
-from graphq.dtypes import DType, s32
+from graphq.dtypes import DType, as_dtype, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, show
+
+
+def infer_constant(*, value: np.ndarray) -> TensorType:
+    """The array's own type; raises GraphError for a dtype that graphq does not have."""
+    return TensorType(as_dtype(value.dtype), value.shape)
+
+
+@register_op(infer=infer_constant)
+def constant(*, value: np.ndarray) -> np.ndarray:
+    """The array `value`. oneDNN has no such op: there a constant is a logical tensor of property "constant"."""
+    return value
 
 
 def infer_concat(*srcs: TensorType, axis: int) -> TensorType:

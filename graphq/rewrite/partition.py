@@ -1,4 +1,4 @@
-"""Makes partitions: nodes of a graph are carved out as a body and become one node (`graphq/ops/partition.py`)."""
+"""Makes partitions: nodes of a graph are carved out as a body and become one node (`graphq/ops/control.py`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
