@@ -23,7 +23,7 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later
-from graphq.kernels.depthwise.packing import MULTIPLIERS
+from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
@@ -115,14 +115,9 @@ def _table(inner: np.ndarray, tile: Tile) -> np.ndarray:
     return out
 
 
-def _starts(channels: int, size: int) -> list[int]:
-    """The first channel of every chunk of `size`."""
-    return [max(0, min(k, channels - size)) for k in range(0, channels, size)]
-
-
 def packed_bytes(taps: int, channels: int, size: int) -> int:
     """Bytes of packed weights for chunks of `size` channels."""
-    return len(_starts(channels, size)) * taps * size * 4
+    return len(chunk_starts(channels, size)) * taps * size * 4
 
 
 def pack(w: np.ndarray, size: int) -> np.ndarray:
@@ -131,7 +126,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
     padded = np.zeros((taps, max(channels, size)), np.float32)
     padded[:, :channels] = w
     out = lasting_empty(packed_bytes(taps, channels, size))
-    chunks = [padded[:, start:start + size] for start in _starts(channels, size)]
+    chunks = [padded[:, start:start + size] for start in chunk_starts(channels, size)]
     out.view(np.float32)[:] = np.concatenate(chunks, axis=None) if chunks else ()
     return out
 

@@ -122,8 +122,8 @@ def fits(taps: int, channels: int, multiplier: int) -> bool:
     return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 
-def _starts(channels: int, size: int) -> list[int]:
-    """The first channel of every chunk."""
+def chunk_starts(channels: int, size: int) -> list[int]:
+    """The first channel of every chunk of `size`."""
     return [max(0, min(k, channels - size)) for k in range(0, channels, size)]
 
 
@@ -134,7 +134,7 @@ def header_bytes(channels: int) -> int:
 
 def packed_bytes(layout: Layout, channels: int) -> int:
     """Bytes of packed weights."""
-    return header_bytes(channels) + len(_starts(channels, layout.size)) * layout.chunk_bytes
+    return header_bytes(channels) + len(chunk_starts(channels, layout.size)) * layout.chunk_bytes
 
 
 def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
@@ -144,7 +144,7 @@ def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
         return lasting_empty(0)
     padded = np.zeros((taps + 1, max(channels, layout.size)), np.int8 if layout.item == 1 else np.int16)
     padded[:taps, :channels] = w
-    chunks = np.stack([padded[:, start:start + layout.size] for start in _starts(channels, layout.size)])
+    chunks = np.stack([padded[:, start:start + layout.size] for start in chunk_starts(channels, layout.size)])
     out = lasting_empty(packed_bytes(layout, channels))
     head = header_bytes(channels)
     sums = np.zeros(head // 4, np.int32)

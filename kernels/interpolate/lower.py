@@ -16,13 +16,11 @@ import numpy as np
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node
 from graphq.kernels.family.checks import check_lanes
-from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.kernels.lanes.expression import STORAGE, Expr, acc
-from graphq.kernels.lanes.stores import Store
+from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.windows import INVALID, Windows, merged
-from graphq.kernels.pool.lower import Pool, dequantize_of, scales_of, source_of
+from graphq.kernels.pool.lower import Pool, dequantize_of, lower_pixels, scales_of, source_of
 from graphq.kernels.pool.means import Scales, dequantized
 from graphq.ops.interpolate import elements
 
@@ -70,16 +68,7 @@ def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node |
 
 def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_interpolate` accepts; raises Unsupported."""
-    node, dequantize, anchor = check_interpolate(body)
-    e = EpilogueBuilder(body.outputs[0].type.dims)
-
-    def interpolated(args: list[Any]) -> Expr:
-        if isinstance(anchor, Pool) and dequantize is not None:
-            return e.dequantized(acc(), dequantize, node.output)
-        return acc("f32")
-
-    expr = translate(e, body, (node, interpolated), [] if dequantize is None else [dequantize], own=[0])
-    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
+    return lower_pixels(body, *check_interpolate(body))
 
 
 def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape: tuple[int, ...]) -> Pool | Blend:

@@ -45,10 +45,8 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
     if lanes == 1:
         return (table.address + index.trunc(I8).zext(I64)).load(I8)
     index = index.trunc(vector(I8, lanes))
-    return _permuted(b, lanes, table, index) if table.quarters else _loaded(lanes, table, index)
-
-
-def _permuted(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
+    if not table.quarters:
+        return _loaded(lanes, table, index)
     line = look_up_line(b, table, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
     return line.shuffle(line, range(lanes))
 

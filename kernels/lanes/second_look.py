@@ -26,10 +26,9 @@ of the layout of activations in `operands.tile_frame.LAYOUTS`.
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
 """A tile with outputs that need a second look.
 
-args             the argument block batch, row, column    the indices of the tile's first output rows, columns    the
-size of the tile sums, stride     its accumulators, and the bytes of a row of them entries          the groups of
-outputs to look at, as `store_code.epilogue` leaves them frame            the frame that the tile function was called
-with
+`args` is the argument block; `batch`, `row` and `column` are the indices of the tile's first output, `rows` and
+`columns` its size; `sums` are its accumulators, a row of them `stride` bytes; `entries` the groups of outputs to look
+at, as `store_code.epilogue` leaves them; `frame` is the frame that the tile function was called with.
 """
 view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes

@@ -86,16 +86,20 @@ def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, 
 
 def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_pool` accepts; raises Unsupported."""
-    node, dequantize, pool = check_pool(body)
+    return lower_pixels(body, *check_pool(body))
+
+
+def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
+    """Lower the epilogue after `anchor`, a pool or weighted means; maxima of integers are dequantized in it."""
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
-    def pooled(args: list[Any]) -> Expr:
-        if pool.how == "max" and dequantize is not None:
+    def result(args: list[Any]) -> Expr:
+        if isinstance(anchor, Pool) and anchor.how == "max" and dequantize is not None:
             return e.dequantized(acc(), dequantize, node.output)
         return acc("f32")
 
-    expr = translate(e, body, (node, pooled), [] if dequantize is None else [dequantize], own=[0])
-    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
+    expr = translate(e, body, (node, result), [] if dequantize is None else [dequantize], own=[0])
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
 
 
 def dequantize_of(node: Node) -> Node | None:

@@ -190,17 +190,8 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
     return fold(row.lanes([first], turn)[0], lambda x, y: take(getattr(x.type, "count", 1), x, y))
 
 
-def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The reciprocal of the sum; the powers are left in the room."""
-    return _normalised(b, row, room, inf_as_zero=False)
-
-
-def _softmax_inf_as_zero(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The reciprocal of the sum, or 1 for a row of only -inf, whose powers are zeros."""
-    return _normalised(b, row, room, inf_as_zero=True)
-
-
-def _normalised(b: Builder, row: RowEmitter, room: Value, inf_as_zero: bool) -> list[Value]:
+def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
+    """The reciprocal of the sum, or 1 for a row of only -inf with `inf_as_zero`; the powers are left in the room."""
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
         total = total.eq(0.0).select(1.0, total)
@@ -236,7 +227,7 @@ def _reduction(how: str) -> Callable[..., list[Value]]:
 
 
 LOOPS: dict[str, Callable[..., list[Value]]] = {
-    "softmax": _softmax, "softmax_inf_as_zero": _softmax_inf_as_zero, "log_softmax": _log_softmax,
+    "softmax": _softmax, "softmax_inf_as_zero": partial(_softmax, inf_as_zero=True), "log_softmax": _log_softmax,
     "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
 }

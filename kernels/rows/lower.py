@@ -94,7 +94,8 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     prologue = EpilogueBuilder(dims)
     x = prologue.input(body.inputs.index(source), source) if source.node is None else \
         translate(prologue, body, result=source)
-    row = RowLowering(_how(node), dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
+    how = "softmax_inf_as_zero" if node.attrs.get("mode") == "inf_as_zero" else node.op.name
+    row = RowLowering(how, dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
     e = EpilogueBuilder(body.outputs[0].type.dims)
     y = _result(e, node, dims)
 
@@ -112,10 +113,6 @@ def follows(lowered: Lowered, number: int) -> bool:
     """Whether input `number` is read at the rows of the output alone."""
     assert isinstance(lowered.anchor, RowLowering)
     return at_rows(lowered, number, lowered.anchor.sources)
-
-
-def _how(node: Node) -> str:
-    return "softmax_inf_as_zero" if node.attrs.get("mode") == "inf_as_zero" else node.op.name
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:

@@ -123,16 +123,13 @@ class BodyBounds:
         if len(operands) < len(node.inputs):
             self.unbounded[node.output] = next(self.unbounded[v] for v in node.operands if v in self.unbounded)
             return
-        result = self._quantized(node, operands[0]) if node.op.name == "quantize" else \
-            EXACT if all(x.exact for x in operands) else self._carried(node, operands)
+        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # 16 bits are not
+        result = EXACT if settled or all(x.exact for x in operands) else \
+            None if node.op.name == "quantize" else self._carried(node, operands)
         if result is None:
             self.unbounded[node.output] = node.op.name
         else:
             self.errors[node.output] = result
-
-    def _quantized(self, node: Node, x: ErrorBounds) -> ErrorBounds | None:
-        """The bounds after a quantize; None after one of 16 bits, which is not settled."""
-        return EXACT if node.attrs["dtype"].bits == 8 or x.exact else None
 
     def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
         """The bounds of a result, computed from the bounds of its operands; None for operations without a rule.
