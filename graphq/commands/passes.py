@@ -151,9 +151,7 @@ def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:
 def named_pass(name: str) -> Pass:
     """The pass of this name in the pipeline, or the pass FILE.py:NAME or module:NAME.
 
-    Raises GraphqError if there is none.
-
-    For a class it returns an instance, made without arguments.
+    Raises GraphqError if there is none. For a class it returns an instance, made without arguments.
     """
     if ":" not in name:
         return find_pass(PIPELINE, name)

@@ -77,7 +77,6 @@ class Op:
     """An operation.
 
     `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` gives its output type or types.
-
     `resolve(graph, operands, attrs)`, if an op has one, replaces a node by simpler operations once types or constants
     allow it: it returns their values, or None. `Graph.specialise` calls it.
 

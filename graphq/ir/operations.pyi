@@ -313,13 +313,11 @@ class Operations:
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """Resize the spatial axes (oneDNN Interpolate).
 
-        The modes linear, bilinear and trilinear are equal: they go over all axes.
-
-        Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new -
-        1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have); `scales` only give the new
-        sizes, as in oneDNN. Mode nearest takes the nearest element, the upper one of two; linear takes a mean of the two
-        neighbours along every axis; both clamp at the source's ends. Positions and means are computed as in ONNX Runtime's
-        CPU kernel, step by step in f32.
+        The modes linear, bilinear and trilinear are equal: they go over all axes. Element o of an axis lies at `(o + 1/2) *
+        old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new`
+        (asymmetric, which oneDNN does not have); `scales` only give the new sizes, as in oneDNN. Mode nearest takes the
+        nearest element, the upper one of two; linear takes a mean of the two neighbours along every axis; both clamp at the
+        source's ends. Positions and means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
         """
 
     def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
@@ -649,7 +647,6 @@ class Operations:
         """One ONNX node; needs the package onnx.
 
         If graphq has operations for the node once its operands are known, it runs them, else ONNX's reference evaluator.
-
         `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
         that shape inference can use them. `op_type` is the operator's name, for messages.
         """

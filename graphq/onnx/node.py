@@ -35,7 +35,6 @@ def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...
     """One ONNX node; needs the package onnx.
 
     If graphq has operations for the node once its operands are known, it runs them, else ONNX's reference evaluator.
-
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference can use them. `op_type` is the operator's name, for messages.
     """

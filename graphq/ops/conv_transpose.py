@@ -20,9 +20,8 @@ from graphq.ops.infer import SUMS, output_dtype, show
 def transposed_padding(auto_pad: str, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
     """The elements that are cut off at both ends of an axis.
 
-    `same_*` gives size * stride elements if a window spans a stride.
-
-    Measured on oneDNN 3.13: an odd element is cut off at the end (upper) or the beginning (lower).
+    `same_*` gives size * stride elements if a window spans a stride. Measured on oneDNN 3.13: an odd element is cut off
+    at the end (upper) or the beginning (lower).
     """
     if auto_pad == "none":
         return begin, end

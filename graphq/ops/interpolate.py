@@ -71,13 +71,11 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 data_format: DataFormat = "NXC") -> Array:
     """Resize the spatial axes (oneDNN Interpolate).
 
-    The modes linear, bilinear and trilinear are equal: they go over all axes.
-
-    Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new -
-    1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have); `scales` only give the new
-    sizes, as in oneDNN. Mode nearest takes the nearest element, the upper one of two; linear takes a mean of the two
-    neighbours along every axis; both clamp at the source's ends. Positions and means are computed as in ONNX Runtime's
-    CPU kernel, step by step in f32.
+    The modes linear, bilinear and trilinear are equal: they go over all axes. Element o of an axis lies at `(o + 1/2) *
+    old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new`
+    (asymmetric, which oneDNN does not have); `scales` only give the new sizes, as in oneDNN. Mode nearest takes the
+    nearest element, the upper one of two; linear takes a mean of the two neighbours along every axis; both clamp at the
+    source's ends. Positions and means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
     """
     x = to_channels_first(src, data_format).astype(np.float32)
     old = x.shape[2:]

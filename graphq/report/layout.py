@@ -56,9 +56,7 @@ def available() -> bool:
 def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layout:
     """The layout of an outline whose boxes have these sizes.
 
-    A box that contains others has space for a title of its size.
-
-    Raises GraphqError if pygraphviz is not installed.
+    A box that contains others has space for a title of its size. Raises GraphqError if pygraphviz is not installed.
     """
     try:
         from pygraphviz import AGraph

@@ -167,10 +167,9 @@ def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
     """The shortest path of values from `value` up to one for which `ends` holds.
 
-    Empty if there is none within FAR values.
-
-    It goes through nodes from their results to their operands; with `constants` it goes on from computed constants to
-    the values that they were computed from. Operations that passes added are left out.
+    Empty if there is none within FAR values. It goes through nodes from their results to their operands; with
+    `constants` it goes on from computed constants to the values that they were computed from. Operations that passes
+    added are left out.
     """
     below: dict[Value, Value] = {}
 

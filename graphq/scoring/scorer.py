@@ -16,13 +16,10 @@ from graphq.scoring.predictor import Predictor
 class Scorer:
     """Scores a batch.
 
-    Takes columns by name, arrays whose first axis is the rows, and returns them with the model's outputs.
-
-    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that is not in
-    it is the column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns to keep (None:
-    all).
-
-    It is sent to other processes as the predictor is: as the path of a file, which each process loads once.
+    Takes columns by name, arrays whose first axis is the rows, and returns them with the model's outputs. `columns`
+    names, for an input, its column, or a list of columns that are stacked to make it; an input that is not in it is the
+    column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns to keep (None: all). It is
+    sent to other processes as the predictor is: as the path of a file, which each process loads once.
     """
 
     predictor: Predictor

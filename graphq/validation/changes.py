@@ -60,9 +60,8 @@ class Snapshot:
     def regions(self) -> Iterator[Graph]:
         """Parts of the copy as graphs.
 
-        The removed nodes, then these and the touched ones, then more and more nodes around them.
-
-        The last part is the whole graph.
+        The removed nodes, then these and the touched ones, then more and more nodes around them. The last part is the
+        whole graph.
         """
         members = self.removed | self.touched
         sets = [self.removed, members]

@@ -19,14 +19,12 @@ TRIALS = 2000
 def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:
     """A graph, as small as trials find it, that is still `interesting`.
 
-    `graph` itself is interesting, and is not changed.
-
-    First nodes are removed: `ddmin` looks for the fewest nodes that are interesting by themselves, where values of
-    other nodes become inputs. Then the simplifications of KINDS are tried (fewer outputs, nodes and inputs, smaller
-    sizes, attributes at their defaults), again and again until none of them is accepted. An accepted graph has fewer
-    nodes, then fewer elements, then fewer names, then a shorter text, so this ends; and after `trials` calls of
-    `interesting` at the latest. `interesting` gets only valid graphs, and must not change them. Its exceptions are
-    passed on.
+    `graph` itself is interesting, and is not changed. First nodes are removed: `ddmin` looks for the fewest nodes that
+    are interesting by themselves, where values of other nodes become inputs. Then the simplifications of KINDS are
+    tried (fewer outputs, nodes and inputs, smaller sizes, attributes at their defaults), again and again until none of
+    them is accepted. An accepted graph has fewer nodes, then fewer elements, then fewer names, then a shorter text, so
+    this ends; and after `trials` calls of `interesting` at the latest. `interesting` gets only valid graphs, and must
+    not change them. Its exceptions are passed on.
     """
     search = _Search(graph, interesting, trials)
     search.cut()

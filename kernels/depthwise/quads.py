@@ -48,9 +48,8 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
     """Interleave four taps.
 
-    Each lane of the four vectors of `lanes` channels gets the bytes of the four taps of a channel.
-
-    The taps are vectors of bytes as `_loaded` returns them.
+    Each lane of the four vectors of `lanes` channels gets the bytes of the four taps of a channel. The taps are vectors
+    of bytes as `_loaded` returns them.
     """
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
         """Interleave the elements of `x` and `y` within each 128 bits: the low halves, then the high halves."""

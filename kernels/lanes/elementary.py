@@ -244,9 +244,8 @@ RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": 
 def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
     """Saturate rint(y * inv_scale) + zp to `dtype`; NaN gives zp.
 
-    The result is an s32 for a store of `dtype` (see `quantized`).
-
-    `zp` is a whole number in the range of `dtype`, as f32.
+    The result is an s32 for a store of `dtype` (see `quantized`). `zp` is a whole number in the range of `dtype`, as
+    f32.
     """
     lo, hi = RANGES[dtype]
     return op("quantize_to", y, inv_scale, zp, lo, hi)

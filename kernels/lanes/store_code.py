@@ -327,9 +327,7 @@ class EpilogueEmitter:
                   accs: Sequence[Value] = ()) -> list[Emitted]:
         """Compute all nodes of the row at each of these columns.
 
-        Side by side or, if packed or short, one after another.
-
-        `accs` are the accumulators, unless they are in memory.
+        Side by side or, if packed or short, one after another. `accs` are the accumulators, unless they are in memory.
         """
         of_group = [{**row.values, **values} for values in per_column]
         leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]

@@ -127,9 +127,8 @@ def histogram_sum(counting: int) -> Functions:
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
     """Plan the histogram of `size` f32, or without `counting` their extremes.
 
-    One step for blocks, one that adds them up.
-
-    The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
+    One step for blocks, one that adds them up. The caller fills in the addresses of COUNT and of SUM; `parts` take PART
+    bytes a block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))

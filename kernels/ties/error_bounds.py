@@ -84,11 +84,10 @@ class Band(NamedTuple):
 class BodyBounds:
     """Error bounds of a body's values.
 
-    Follows the operations, and bounds how far each value may be from the graph as written.
-
-    `columns` is the number of the result's columns, `constants` the arrays of the body's constant inputs that are
-    floats. A value has its ErrorBounds in `errors`, or in `unbounded` the name of the operation that has no rule for
-    it. No value is greater in size than its number in `largest`.
+    Follows the operations, and bounds how far each value may be from the graph as written. `columns` is the number of
+    the result's columns, `constants` the arrays of the body's constant inputs that are floats. A value has its
+    ErrorBounds in `errors`, or in `unbounded` the name of the operation that has no rule for it. No value is greater in
+    size than its number in `largest`.
     """
 
     columns: int

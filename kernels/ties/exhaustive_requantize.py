@@ -38,10 +38,8 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
                    numbers: Mapping[Expr, np.ndarray]) -> tuple[list[float], float] | None:
     """Find f32 factors and a constant for multiply-adds whose upper half, at least `lowest`, is q.
 
-    None if there are none.
-
-    Where no rounding decides, q is `constant` plus the sum, rounded down. Multiply-adds and q have an error of at most
-    `error`.
+    None if there are none. Where no rounding decides, q is `constant` plus the sum, rounded down. Multiply-adds and q
+    have an error of at most `error`.
     """
     values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))

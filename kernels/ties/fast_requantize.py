@@ -181,9 +181,8 @@ def _range(x: Expr) -> tuple[float, float]:
 def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
     """The spreads of the integers of u, if |u| <= `most`.
 
-    This bounds the accumulator's term, since the others are bytes.
-
-    None if there are two accumulators, since nothing bounds either of them.
+    This bounds the accumulator's term, since the others are bytes. None if there are two accumulators, since nothing
+    bounds either of them.
     """
     bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
     rest = [x for x in u.factors if x not in bytes_]

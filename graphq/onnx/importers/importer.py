@@ -231,9 +231,8 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
     """The results of graphq's operations for an onnx_node whose operands are now known.
 
-    None if it has no operations for it.
-
-    So a node whose operands are known only at run time has the same results as with constants.
+    None if it has no operations for it. So a node whose operands are known only at run time has the same results as
+    with constants.
     """
     proto = parsed(model)
     node = proto.graph.node[0]

@@ -63,9 +63,8 @@ def lp_normalization(c: Call) -> Outputs:
 def batch_normalization(c: Call) -> Outputs:
     """Import BatchNormalization for inference.
 
-    With `spatial` 0, in old versions, each element of an image has parameters.
-
-    ONNX's reference takes the right axis of channels only in the newest version.
+    With `spatial` 0, in old versions, each element of an image has parameters. ONNX's reference takes the right axis of
+    channels only in the newest version.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):
