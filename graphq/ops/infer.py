@@ -5,7 +5,7 @@ determine it. A broken rule raises GraphError with the rule and the values.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,6 +56,15 @@ def normal_axis(axis: int, shape: tuple[Dim, ...], name: str = "axis") -> int:
     if not -rank <= axis < rank:
         raise GraphError(f"{name} must be in [-r, r-1] with r = {rank} for shape {show(shape)}, got {axis}")
     return axis % rank
+
+
+def normal_axes(axes: Sequence[int], src: TensorType) -> list[int]:
+    """Axes counted from the front; raises GraphError unless they are different axes of `src`, whose rank is known."""
+    assert src.shape is not None
+    normal = [normal_axis(a, src.shape, "axes") for a in axes]
+    if len(set(normal)) < len(normal):
+        raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
+    return normal
 
 
 def channel_axis(data_format: str, shape: tuple[Dim, ...]) -> int:

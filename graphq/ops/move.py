@@ -11,7 +11,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array
-from graphq.ops.infer import broadcast, expect_dtype, normal_axis, show
+from graphq.ops.infer import broadcast, expect_dtype, normal_axes, normal_axis, show
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
@@ -51,10 +51,7 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
     if src.shape is None:
         return src
     out: list[Dim] = list(src.shape)
-    normal = [normal_axis(a, src.shape, "axes") for a in axes]
-    if len(set(normal)) < len(normal):
-        raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
-    for k, *limits in zip(normal, starts, ends, steps, strict=True):
+    for k, *limits in zip(normal_axes(axes, src), starts, ends, steps, strict=True):
         if (size := src.shape[k]) is not None:
             start, end, step = bounds(size, *limits)
             out[k] = largest(0, -((start - end) // step))  # len(range(start, end, step))

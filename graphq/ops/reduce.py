@@ -17,7 +17,7 @@ from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.ops.compute import Array, Body, quiet, rounded
-from graphq.ops.infer import FLOATS, expect_dtype, normal_axis
+from graphq.ops.infer import FLOATS, expect_dtype, normal_axes, normal_axis
 
 WIDE = np.dtype(np.float64)
 
@@ -38,9 +38,7 @@ def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes
 def _along(src: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
     if not axes or src.shape is None:
         return src
-    reduced = [normal_axis(a, src.shape, "axes") for a in axes]
-    if len(set(reduced)) < len(reduced):
-        raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
+    reduced = normal_axes(axes, src)
     if keep_dims:
         return TensorType(src.dtype, tuple(1 if k in reduced else d for k, d in enumerate(src.shape)))
     return TensorType(src.dtype, tuple(d for k, d in enumerate(src.shape) if k not in reduced))

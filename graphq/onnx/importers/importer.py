@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import number
@@ -214,12 +214,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
     """Operations for the node of an onnx_node, or an onnx_node of fewer operands; None if nothing new is known."""
     proto = parsed(model)
     node = proto.graph.node[0]
-    scope = Scope({i.domain: i.version for i in proto.opset_import})
-    for slot, value in zip(proto.graph.input, operands, strict=True):
-        assert value is not None
-        scope.values[slot.name] = value
-    for tensor in proto.graph.initializer:
-        scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
+    scope = _scope_of(proto, graph, operands)
     outs, why = _translated(graph, node, scope)
     if outs is None:
         if all(v is None or known(v) is None for v in operands):
@@ -239,17 +234,24 @@ def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.n
     if importer_of(DOMAINS.get(node.domain, node.domain), node.op_type) is None or any(bodies(node)):
         return None
     graph = Graph()
-    scope = Scope({i.domain: i.version for i in proto.opset_import})
-    for slot, array in zip(proto.graph.input, operands, strict=True):
-        scope.values[slot.name] = graph.add_constant(np.asarray(array))
-    for tensor in proto.graph.initializer:
-        scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
-    outs, _ = _translated(graph, node, scope)
+    constants = [graph.add_constant(np.asarray(x)) for x in operands]
+    outs, _ = _translated(graph, node, _scope_of(proto, graph, constants))
     if outs is None:
         return None
     graph.set_outputs(list(outs.values()), list(outs))
     graph.prune()
     return tuple(evaluate(graph, {}))
+
+
+def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None]) -> Scope:
+    """The scope of the one node of a model: its operands, and the initializers as constants of `graph`."""
+    scope = Scope({i.domain: i.version for i in model.opset_import})
+    for slot, value in zip(model.graph.input, operands, strict=True):
+        assert value is not None
+        scope.values[slot.name] = value
+    for tensor in model.graph.initializer:
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
+    return scope
 
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
