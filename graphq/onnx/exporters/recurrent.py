@@ -13,30 +13,24 @@ from graphq.onnx.exporters.writer import Writer, exports
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
     """Write an LSTM, GRU or RNN of one direction; products with the identity are exact."""
-    op = node.op.name
-    given, weights, *optional = (*node.inputs, *(None,) * 5)
-    c = scales = peepholes = bias = lengths = None
-    if op == "lstm":
-        h, c, scales, lengths, peepholes, *_ = optional
-    elif op == "gru":
-        h, bias, lengths, *_ = optional
-    else:
-        h, lengths, *_ = optional
-    if scales is not None:
+    op, gates, weights = node.op.name, node.operand(0), node.operand(1)
+    optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
+    if optional.get("scales") is not None:
         raise GraphError("ONNX has no layer that quantizes the state")
-    assert given is not None and weights is not None
     rows, size = weights.type.dims
 
     def wide(name: str) -> str:
         return w.add("Unsqueeze", [name, w.integers(0)]) if name else ""
 
-    states = [wide(w.name(v)) for v in ((h, c, peepholes) if op == "lstm" else (h,))]
+    states = [wide(w.name(optional.get(name))) for name in (("h", "c", "peepholes") if op == "lstm" else ("h",))]
+    bias = optional.get("bias")
     biases = "" if bias is None else \
         wide(w.add("Concat", [w.constant(np.zeros(5 * size, np.float32)), w.name(bias)], axis=0))
     names = [w.claim("states"), w.claim("last"), w.claim("cells")][:len(node.outputs)]
     attrs: dict[str, Any] = {"linear_before_reset": int(node.attrs["linear_before_reset"])} if op == "gru" else {}
     own = w.constant(np.eye(rows, dtype=np.float32)[None])
-    w.add(op.upper(), [w.name(given), own, wide(w.name(weights)), biases, w.name(lengths), *states], names,
-          hidden_size=size, direction="reverse" if node.attrs["reverse"] else "forward", **attrs)
+    inputs = [w.name(gates), own, wide(w.name(weights)), biases, w.name(optional.get("lengths")), *states]
+    w.add(op.upper(), inputs, names, hidden_size=size, direction="reverse" if node.attrs["reverse"] else "forward",
+          **attrs)
     for name, value, axis in zip(names, node.outputs, (1, 0, 0), strict=False):
         w.add("Squeeze", [name, w.integers(axis)], [w.name(value)])

@@ -1,10 +1,17 @@
-"""Importers of matrix products of floats."""
+"""Importers of products of floats: Gemm, and Einsum, which becomes transposes, products and sums."""
 from __future__ import annotations
 
-from graphq.ir import Value
+from collections import Counter
+from collections.abc import Collection, Sequence
+from math import prod
+from typing import NamedTuple
+
+from graphq.errors import GraphError
+from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import dims_of
 from graphq.ops.infer import FLOATS
 
 
@@ -25,3 +32,97 @@ def product(c: Call, a: Value, b: Value, bias: Value | None = None, *, beta: flo
     if bias is None or beta == 0:
         return y
     return g.add(y, bias if beta == 1 else g.multiply(bias, one(bias, beta)))
+
+
+class Term(NamedTuple):
+    """A value and the name of each of its axes, a letter of the equation."""
+
+    value: Value
+    names: tuple[str, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis."""
+        return dict(zip(self.names, dims_of(self.value), strict=True))
+
+
+@imports("Einsum")
+def einsum(c: Call) -> Outputs:
+    """Import Einsum of floats, two operands at a time from the first on, by matmul if they share summed axes."""
+    if not c.floats():
+        return None
+    terms, out = _terms(c)
+    if set(out) - {n for t in terms for n in t.names}:
+        c.refuse(f"equation '{c.attr('equation')}' has names in its result that no operand has")
+    left = terms[0]
+    for k, right in enumerate(terms[1:], 2):
+        left = _contracted(c.graph, left, right, {*out, *(n for t in terms[k:] for n in t.names)})
+    return _ordered(c.graph, _summed(c.graph, left, out), out)
+
+
+def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
+    """The operands, and the axes of the result; axes of an ellipsis are named by their position from its end."""
+    left, arrow, right = c.attr("equation").replace(" ", "").partition("->")
+    values = [c.input(k) for k in range(len(c.inputs))]
+    texts = left.split(",")
+    if len(texts) != len(values):
+        c.refuse(f"equation '{c.attr('equation')}' is of {len(texts)} operands, got {len(values)}")
+    terms = [Term(v, _named(c, text, len(dims_of(v)))) for text, v in zip(texts, values, strict=True)]
+    dots = max((t.names for t in terms), key=lambda names: sum(n.startswith(".") for n in names))
+    more = tuple(n for n in dots if n.startswith("."))
+    if arrow:
+        return terms, _named(c, right, len(right.replace("...", "")) + len(more) * ("..." in right))
+    once = [n for n, count in Counter(left.replace(".", "").replace(",", "")).items() if count == 1]
+    return terms, (*more, *sorted(once))
+
+
+def _named(c: Call, text: str, rank: int) -> tuple[str, ...]:
+    """The names of the axes in `text`. Repeated names, which stand for diagonals, are not supported."""
+    before, dots, after = text.partition("...")
+    more = rank - len(before) - len(after)
+    if more < 0 or more and not dots:
+        c.refuse(f"equation '{c.attr('equation')}': '{text}' does not fit rank {rank}")
+    names = (*before, *(f".{k}" for k in range(more, 0, -1)), *after)
+    if len(set(names)) < len(names):
+        raise GraphError(f"equation '{c.attr('equation')}' takes a diagonal")
+    return names
+
+
+def _contracted(g: Graph, a: Term, b: Term, later: Collection[str]) -> Term:
+    """The product of two terms, summed along the axes that neither a later term nor the result has."""
+    a, b = (_summed(g, x, {*later, *y.names}) for x, y in ((a, b), (b, a)))
+    both = [n for n in a.names if n in b.names]
+    batch, inner = [n for n in both if n in later], [n for n in both if n not in later]
+    rows, columns = [n for n in a.names if n not in both], [n for n in b.names if n not in both]
+    if not inner or not rows and not columns:
+        names = (*batch, *rows, *columns, *inner)
+        return _summed(g, Term(g.multiply(_spread(g, a, names), _spread(g, b, names)), names), later)
+    sizes = {**a.sizes, **{n: s for n, s in b.sizes.items() if a.sizes.get(n, 1) == 1}}
+    y = g.matmul(_grouped(g, a, batch, rows, inner), _grouped(g, b, batch, inner, columns))
+    names = (*batch, *rows, *columns)
+    return Term(g.static_reshape(y, shape=[sizes[n] for n in names]), names)
+
+
+def _summed(g: Graph, t: Term, keep: Collection[str]) -> Term:
+    """The sum along the axes that are not in `keep`."""
+    axes = [k for k, n in enumerate(t.names) if n not in keep]
+    if not axes:
+        return t
+    return Term(g.reduce_sum(t.value, axes=axes, keep_dims=False), tuple(n for n in t.names if n in keep))
+
+
+def _ordered(g: Graph, t: Term, names: Sequence[str]) -> Value:
+    """The value with its axes in the order of `names`, some of which it may lack."""
+    return g.static_transpose(t.value, order=[t.names.index(n) for n in names if n in t.names])
+
+
+def _spread(g: Graph, t: Term, names: Sequence[str]) -> Value:
+    """The value with an axis for each name, of size 1 if it has no such axis."""
+    return g.static_reshape(_ordered(g, t, names), shape=[t.sizes.get(n, 1) for n in names])
+
+
+def _grouped(g: Graph, t: Term, batch: Sequence[str], first: Sequence[str], second: Sequence[str]) -> Value:
+    """The value as a batched matrix: its batch axes, and one merged axis for each of the two groups."""
+    sizes = t.sizes
+    shape = [*(sizes[n] for n in batch), prod(sizes[n] for n in first), prod(sizes[n] for n in second)]
+    return g.static_reshape(_ordered(g, t, [*batch, *first, *second]), shape=shape)
