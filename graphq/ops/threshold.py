@@ -33,8 +33,14 @@ def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
     return infer_unary(src)
 
 
+def _largest_clamped(low: float, high: float, size: float) -> float:
+    """What a clamped number of at most this size does not exceed: both limits, or a limit that is finite and `size`."""
+    limits = [abs(low), abs(high)]
+    return float(np.max(limits if np.isfinite(limits).all() else [size, *(x for x in limits if np.isfinite(x))]))
+
+
 @register_op(infer=infer_clamp, elementwise=True, lanes=lambda src, *, min, max: minimum(max, maximum(min, src)),
-             bound=lambda *, min, max: Curve(1, largest=lambda size: float(np.max([abs(min), abs(max), size]))))
+             bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size)))
 @in_f32
 def clamp(src: Array, *, min: float, max: float) -> Array:
     """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""

@@ -154,6 +154,8 @@ class BodyBounds:
             return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
                              max(first.relative, second.relative) + 2 * UNIT)
         if bound == "product":
+            a, b = node.operands
+            sizes = [np.minimum(sizes[0], self._reach(b, a)), np.minimum(sizes[1], self._reach(a, b))]
             parts = [x.times(size, 0) for x, size in zip(operands, reversed(sizes), strict=True) if not x.exact]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
@@ -166,6 +168,31 @@ class BodyBounds:
             return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))
         return None
+
+    def _reach(self, limited: Value, source: Value) -> float:
+        """The largest size of `source` at which a difference in it changes `limited`, a clamp of it plus a constant.
+
+        So in x clamp(x + 3, 0, 6), a hard-swish as written, the clamp is constant where x is large, and the difference
+        in it counts at most 3 times.
+        """
+        node = limited.node
+        while node is not None and node.op.name in ("multiply", "divide") and len(self._computed(node)) == 1:
+            node = self._computed(node)[0].node
+        if node is None or node.op.name != "clamp":
+            return np.inf
+        (x,), low, high = node.operands, node.attrs["min"], node.attrs["max"]
+        while x is not source and x.node is not None and x.node.op.name == "add" and len(self._computed(x.node)) == 1:
+            (constant,) = (v for v in x.node.operands if v in self.constants)
+            low, high = (limit - float(end(self.constants[constant])) for limit, end in ((low, np.max), (high, np.min)))
+            (x,) = self._computed(x.node)
+        if x is not source:
+            return np.inf
+        errors, limit = self.errors[source], max(abs(low), abs(high))
+        return limit * (1 + errors.relative) + float(errors.proved.max())  # a difference may reach over the limit
+
+    def _computed(self, node: Node) -> list[Value]:
+        """The operands of a node that are not constants of the body."""
+        return [v for v in node.operands if v not in self.constants]
 
     def finite(self, node: Node) -> bool:
         """Whether the operand of quantize `node` is finite, and its quotients by the scales are, too."""

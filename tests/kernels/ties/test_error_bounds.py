@@ -160,6 +160,47 @@ def test_divisors_that_are_not_constant_have_no_bound():
         assert bounds.unbounded[z] == "divide" and bounds.largest[z] == np.inf
 
 
+@pytest.mark.parametrize("divided_first", [False, True])
+@pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)])
+def test_a_hard_swish_as_written_carries_little_of_large_values(by, relative, divided_first):
+    """x clamp(x + 3, 0, 6) / 6: where x is large the clamp is constant, so that the bound does not grow with x."""
+    g, most = gq.Graph(), 300.0
+    y, three, six = g.abs(g.input("x", shape=(4,), dtype="f32")), *(g.input(n, shape=(), dtype="f32") for n in "cd")
+    moved = g.add(y, three)
+    limited = g.clamp(moved, min=0.0, max=6.0)
+    share = g.divide(limited, six) if divided_first else limited
+    z = g.multiply(y, share)
+    out = z if divided_first else g.divide(z, six)
+    bounds = BodyBounds(4, {three: np.float32(3), six: np.float32(6)})
+    bounds.errors[y], bounds.largest[y] = ErrorBounds(np.asarray(by), np.asarray(by), relative), most
+    for node in dict.fromkeys(v.node for v in (moved, limited, share, z, out)):
+        bounds.follow(node)
+    found = bounds.errors[out]
+    assert found.proved <= 3 * (by + 6 * relative)
+    x = np.concatenate([np.linspace(-12, 12, 40001), np.linspace(-most, most, 4001)])
+
+    def swish(x):
+        return x * np.clip(x + 3, 0, 6) / 6
+
+    squares = (by + relative * np.abs(x))**2 * (np.abs(x) < 12)
+    for sign in (-1, 1):
+        apart = np.abs(swish(x + sign * (by + relative * np.abs(x))) - swish(x))
+        assert (apart <= found.proved + found.relative * np.abs(swish(x)) + squares + 1e-12).all()
+
+
+def test_a_clamp_of_another_value_leaves_a_product_its_bound():
+    g = gq.Graph()
+    y, other = (g.abs(g.input(n, shape=(4,), dtype="f32")) for n in "xy")
+    limited = g.clamp(other, min=0.0, max=6.0)
+    z = g.multiply(y, limited)
+    bounds, error = BodyBounds(4, {}), ErrorBounds(np.asarray(1e-3), np.asarray(1e-3), 0.0)
+    for v in (y, other):
+        bounds.errors[v], bounds.largest[v] = error, 300.0
+    bounds.follow(limited.node)
+    bounds.follow(z.node)
+    assert bounds.errors[z].proved == pytest.approx(1e-3 * (300 + 6))
+
+
 @pytest.mark.parametrize("scales,axis", [([0.5], 1), ([0.5, 0.25, 2.0, 1.0], 1), ([0.5, 0.25, 2.0], 0)])
 def test_bands_are_in_steps_of_the_scales(scales, axis):
     """By column where the scales are; along another axis all columns have the smallest scale's."""
