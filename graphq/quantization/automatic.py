@@ -12,7 +12,8 @@ then the best setting is made with the statistics of all. One model, compiled on
     4. without convolutions, and where the loss is still above DYNAMIC_FROM: dynamic ranges by rows
     5. where much is still lost, networks are near to chaotic, and comparisons of few batches say little: the MADE best
        settings are made, and compared once more
-    6. where graphq compiles for a CPU without VNNI: weights of 7 bits, which are faster there, if the loss stays within
+    6. values between products in integers, too, which saves time: as many as lose hardly more
+    7. where graphq compiles for a CPU without VNNI: weights of 7 bits, which are faster there, if the loss stays within
        TARGET
 """
 from __future__ import annotations
@@ -80,7 +81,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), "16 bits": list(setting.scheme.wide),
         "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
-        "cosine": 1 - work.losses[setting], "estimate": work.estimate(setting).json()}}
+        "between products": list(setting.scheme.between), "cosine": 1 - work.losses[setting],
+        "estimate": work.estimate(setting).json()}}
     return Choice(made, setting, work.estimate(setting), work.losses)
 
 
@@ -95,4 +97,5 @@ def chosen_setting(work: Search) -> Setting:
     chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
     if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
-    return work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
+    setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
+    return work.between_products(setting) if setting.scheme.mode == "static" else setting

@@ -18,6 +18,7 @@ from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import check_names
 from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.quantization.between import stored_between
 from graphq.quantization.products import prepared, products, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
@@ -40,7 +41,9 @@ PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "squar
 
 def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None, histograms: bool = True,
               channels: bool = False) -> Statistics:
-    """Compute statistics of the tensors that quantization needs: the factors of matmuls and convolutions.
+    """Compute statistics of the tensors that quantization needs.
+
+    These are the factors of matmuls and convolutions, and values between them that sums, concats and pools read.
 
     `batches` is any iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
     onnxruntime.quantization takes it, and is streamed once. Arrays of more rows than the model takes are cut. `tensors`
@@ -102,8 +105,9 @@ def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
-    """The names of the activations that are factors of products."""
-    return tuple(dict.fromkeys(str(p.factors[k].name) for p in products(graph) for k in p.activations))
+    """The names of the activations that are factors of products, and of the values between products."""
+    factors = (str(p.factors[k].name) for p in products(graph) for k in p.activations)
+    return tuple(dict.fromkeys((*factors, *stored_between(graph))))
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:

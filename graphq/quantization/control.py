@@ -20,7 +20,7 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.search import Search
-from graphq.quantization.setting import Setting
+from graphq.quantization.setting import Setting, with_scheme
 
 Evaluate = Callable[[CompiledGraph], float]
 
@@ -51,10 +51,10 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     """Quantize by the best automatic setting, then leave in f32 the fewest products that keep the accuracy.
 
     `evaluate(model)` gives the accuracy of a compiled model, larger is better, on data that `batches` do not hold.
-    While it is more than `max_drop` below that of f32, one more product stays in f32, first the products whose results
-    change most. At the end the products that did not have to stay are quantized again. A line for each trial goes to
-    `report`, with its accuracy and the time of a run. `state` names a file in which accuracies are kept, so that an
-    interrupted run can continue.
+    While it is more than `max_drop` below that of f32, values between products stay in f32, and then one more product,
+    first the products whose results change most. At the end the products that did not have to stay are quantized
+    again. A line for each trial goes to `report`, with its accuracy and the time of a run. `state` names a file in
+    which accuracies are kept, so that an interrupted run can continue.
 
     Raises GraphError if even all products in f32 do not keep the accuracy (evaluate is not deterministic, say),
     InputError for a negative max_drop or an accuracy that is no finite number.
@@ -68,6 +68,9 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     order = search.ranked(setting)
     excluded = tuple(setting.scheme.exclude)
     accuracy, milliseconds = trial.of(setting, excluded)
+    if setting.scheme.between and accuracy_f32 - accuracy > max_drop:
+        setting = with_scheme(setting, between=())
+        accuracy, milliseconds = trial.of(setting, excluded)
     while accuracy_f32 - accuracy > max_drop:
         if not order:
             raise GraphError(f"accuracy {accuracy:g} with all products in f32 is more than {max_drop:g} below "

@@ -21,20 +21,22 @@ class Estimate:
     """1 - cosine of an output on the batches held out, one each, the largest on changed copies, and what that says.
 
     `losses` are none of one batch, `changed` is None of many, which need no copies. `exceeded` is the factor by which a
-    new batch is expected to exceed the ranges of the `batches`.
+    new batch is expected to exceed the ranges of the `batches`. `added` is the part of the largest loss that integers
+    between products add: rounding, which does not depend on ranges.
     """
 
     losses: tuple[float, ...]
     changed: float | None
     batches: int
     exceeded: float
+    added: float = 0.0
 
     @property
     def alike(self) -> bool:
         """Whether the batches are so alike that those held out say little of others."""
         if self.changed is None or not self.losses:
             return False
-        return self.changed > max(SMALL, ALIKE * max(self.losses))
+        return self.changed > max(SMALL, ALIKE * (max(self.losses) - self.added))
 
     @property
     def enough(self) -> int:

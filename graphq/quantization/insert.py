@@ -10,6 +10,7 @@ import numpy as np
 from graphq.dtypes import s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
+from graphq.quantization.between import insert_between, pair, quantized_between, share
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import Parameters, parameters
 from graphq.quantization.scheme import Scheme
@@ -47,26 +48,33 @@ def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> None:
 
     Raises GraphError for an activation without statistics.
     """
-    insert(graph, by_statistics(graph, statistics, scheme), scheme)
+    between = {name: _of_statistics(statistics, name, "between products", scheme)
+               for name in quantized_between(graph, scheme)}
+    insert(graph, by_statistics(graph, statistics, scheme), scheme, between)
+
+
+def _of_statistics(statistics: Statistics, name: str, what: str, scheme: Scheme) -> Parameters:
+    if name not in statistics:
+        raise GraphError(f"no statistics of '{name}', {what}")
+    return parameters(statistics[name], scheme, scheme.activations, name)
 
 
 def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, Quantized]:
     """How the scheme quantizes each product that it does not exclude, by name."""
     found = {}
     for product in kept(graph, scheme):
-        activations = {}
-        for k in product.activations:
-            name = str(product.factors[k].name)
-            if name not in statistics:
-                raise GraphError(f"no statistics of '{name}', a factor of '{product.name}'")
-            activations[k] = parameters(statistics[name], scheme, scheme.activations, name)
+        activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"a factor of '{product.name}'",
+                                         scheme) for k in product.activations}
         found[product.name] = Quantized(activations, wide=product.name in scheme.wide,
                                         wide_weights=product.name in scheme.wide_weights)
     return found
 
 
-def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme) -> None:
+def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
+           between: Mapping[str, Parameters] | None = None) -> None:
     """Quantize products of a prepared graph in place as `chosen` for each; channels are divided, biases shifted before.
+
+    So are the values that `between` names, for all that reads them.
 
     A wide product becomes a sum of products of 8 bits:
 
@@ -76,7 +84,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme) -> Non
     and w'' likewise of w - w'. The product of what is left of both factors is left out: it is smaller than what 16 bits
     tell apart.
     """
-    pairs: dict[tuple[Value, Parameters], Value] = {}
+    pairs = insert_between(graph, between or {})
 
     def dequantized(node: Node, x: Value, p: Parameters) -> Value:
         if (x, p) not in pairs:
@@ -101,6 +109,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme) -> Non
         insert_weights(graph, product, scheme, q.activations.get(0))
         if rests:
             _add_rests(graph, product, rests)
+    share(graph)
 
 
 def rest_of(p: Parameters) -> Parameters:
@@ -135,12 +144,6 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
         if wanted not in names:
             raise GraphError(f"scheme: no matmul or convolution is named {wanted!r}; there are {', '.join(names)}")
     return [p for p in found if p.name not in scheme.exclude]
-
-
-def pair(graph: Graph, before: Node, x: Value, p: Parameters) -> Value:
-    """dequantize(quantize(x))"""
-    with graph.before(before):
-        return graph.dequantize(graph.quantize(x, dtype=p.dtype, **p.attrs), **p.attrs)
 
 
 def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Parameters | None) -> None:

@@ -4,7 +4,8 @@ A product of quantized factors becomes a product of the f32 numbers that the int
 
     product(fake(x * inverse), weights, bias)        fake(x) = step * clip(rint(x / step), low, high)
 
-`inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model. So each setting that is tried costs runs
+`inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model, and fake(x) of what is stored between
+products, for all its readers. So each setting that is tried costs runs
 and no compilation. Its results differ from those of integers by the roundings of f32 sums.
 """
 from __future__ import annotations
@@ -18,15 +19,16 @@ from graphq.compile import compile
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.quantization.between import stored_between
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
-from graphq.quantization.products import Product, products
+from graphq.quantization.products import Product, products, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights
 from graphq.quantization.weights import dequantized_weights
 
-PREFIX = "quantized/"
+PREFIX, BETWEEN = "quantized/", "between/"
 BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}
 """Inputs with which fake quantization changes no number: with so small a step every quotient is an integer."""
 
@@ -72,6 +74,12 @@ class Parametrised:
         g = self.graph.copy()
         self.products = {p.name: p for p in products(self.graph)}
         outputs: dict[str, Value] = {}
+        self.between = () if self.twins else stored_between(g)
+        values = values_by_name(g)
+        for name in self.between:
+            x, uses = values[name], list(values[name].uses)
+            with g.before(x.users[0]):
+                g.replace_uses(x, _fake(g, x, f"{BETWEEN}{name}", 0), uses)
         for product in list(products(g)):
             y, other = product.node.output, _parametrised(g, product)
             if not self.twins:
@@ -87,22 +95,26 @@ class Parametrised:
         g.prune()
         self.model: CompiledGraph | None = compile(g) if g.outputs else None
 
-    def runs(self, batches: Batches, chosen: Mapping[str, Quantized],
-             scheme: Scheme) -> Iterator[dict[str, np.ndarray]]:
-        """The outputs of each batch, with products that are not `chosen` in f32.
+    def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
+             between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """The outputs of each batch, with products that are not `chosen`, and values not in `between`, in f32.
 
         `scheme` tells how weights are quantized.
         """
         if self.model is None:
             return
-        parameters = self.inputs(chosen, scheme)
+        parameters = self.inputs(chosen, scheme, between)
         for batch in checked_batches(batches, self.graph.inputs):
             yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
 
-    def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, np.ndarray]:
+    def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme,
+               between: Mapping[str, Parameters] | None = None) -> dict[str, np.ndarray]:
         """The graph inputs that express a setting."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
+        for name in self.between:
+            parts = limits(between[name], False) if between and name in between else BYPASS
+            made |= {f"{BETWEEN}{name}/{part}0": x for part, x in parts.items()}
         for name, p in self.products.items():
             q = chosen.get(name)
             for k in p.activations:
@@ -184,12 +196,17 @@ def _parametrised(g: Graph, p: Product) -> Value:
                 assert x.shape is not None
                 shape = [-1 if d == p.source_axis() else 1 for d in range(len(x.shape))]
                 x = g.multiply(x, g.static_reshape(new("inverse", (p.channels(),)), shape=shape, special_zero=False))
-            step = new(f"step{k}")
-            x = g.minimum(g.maximum(g.round(g.divide(x, step)), new(f"low{k}")), new(f"high{k}"))
-            operands[k] = g.multiply(x, step)
+            operands[k] = _fake(g, x, name, k)
         if p.weights is not None:
             operands[1] = new("weights", p.weights.shape)
         if takes_bias(p):
             operands[2:] = [new("bias", bias_of(p).shape)]
         out: Value = g.add_node(node.op, operands, node.attrs)[0]
+    return out
+
+
+def _fake(g: Graph, x: Value, name: str, k: int) -> Value:
+    """The number that the integer of x stands for; step and limits are graph inputs."""
+    step, low, high = (g.input(f"{name}/{part}{k}", dtype="f32", shape=()) for part in ("step", "low", "high"))
+    out: Value = g.multiply(g.minimum(g.maximum(g.round(g.divide(x, step)), low), high), step)
     return out

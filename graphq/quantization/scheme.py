@@ -32,6 +32,7 @@ class Scheme:
     `exclude`: products that stay in f32; `wide`: those whose activations get 16 bits, `wide_weights`: those whose
     weights do. Each is one more product of 8 bits, of what 8 bits leave over. Products are chosen as `selection` says:
     by the names of their results, patterns, operations, or the names that a part of the graph lies between.
+    `between`: values between products that are quantized for sums, concats and pools, too (`between`); ("*",) are all.
     `limits`: the range (low, high) of tensors by their names, in place of that by the method.
     """
 
@@ -50,6 +51,7 @@ class Scheme:
     exclude: Collection[str] = ()
     wide: Collection[str] = ()
     wide_weights: Collection[str] = ()
+    between: Collection[str] = ()
     limits: Mapping[str, tuple[float, float]] | tuple[tuple[str, tuple[float, float]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class Scheme:
             raise GraphError(f"scheme: headroom must be in [0.1, 10], got {self.headroom}")
         if self.block < 1:
             raise GraphError(f"scheme: block must be positive, got {self.block}")
-        for name in ("exclude", "wide", "wide_weights"):
+        for name in ("exclude", "wide", "wide_weights", "between"):
             if isinstance(getattr(self, name), str):
                 raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -82,6 +84,8 @@ class Scheme:
             raise GraphError("scheme: method 'automatic' needs mode 'static' and activations of 8 bits")
         if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: wide products need mode 'static' and activations of 8 bits")
+        if self.between and self.mode != "static":
+            raise GraphError("scheme: values between products are quantized in mode 'static'")
         if self.weight_bits == 7 and self.mode == "weight_only":
             raise GraphError("scheme: weights of 7 bits are for integer products: mode 'static' or 'dynamic'")
         for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):

@@ -1,6 +1,7 @@
 """What the automatic search works with: folds of the batches, and the loss of a setting on batches held out."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph, TensorType
+from graphq.quantization.between import quantized_between
 from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.changed import Extended, halves
@@ -21,7 +23,7 @@ from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.products import Product, name_values, prepared, products
-from graphq.quantization.ranges import parameters
+from graphq.quantization.ranges import Parameters, parameters, relative_error
 from graphq.quantization.scheme import Method, Scheme
 from graphq.quantization.selection import resolved
 from graphq.quantization.setting import Candidate, Setting, with_scheme
@@ -43,6 +45,8 @@ WIDE_HEADROOM = 4.0
 """The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
 MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
 """The margins of ranges that are tried for single tensors (`Candidate`); the largest factor that they stand for."""
+MAY_LOSE, SMALL = 0.25, 1e-4
+"""The part by which values between products in integers, which save time, may raise a loss; a loss that is small."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
 MOST_COMPARED = 8
@@ -154,16 +158,20 @@ class Search:
         count, found = len(self.batches), self.compared[setting]
         held_out = [x for k, x in found.items() if k < count and count > 1]
         copies = [x for k, x in found.items() if k >= count]
-        return Estimate(tuple(held_out), max(copies, default=None), count, self.known(tuple(range(count))).plain.unseen)
+        added = max(0.0, self.loss(setting) - self.loss(with_scheme(setting, between=self.scheme.between)))
+        unseen = self.known(tuple(range(count))).plain.unseen
+        return Estimate(tuple(held_out), max(copies, default=None), count, unseen, added)
 
     def _losses(self, setting: Setting, fold: Fold) -> list[float]:
         if setting.scheme.mode != "dynamic":
-            return self._losses_of(self.chosen(setting, fold.seen), fold, setting.scheme)
+            return self._losses_of(self.chosen(setting, fold.seen), fold, setting.scheme,
+                                   self.between(setting, fold.seen))
         model = compile(self.made(setting))
         return [self._distance(k, floats(model(self.data[k]))) for k in fold.held_out]
 
-    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme) -> list[float]:
-        outputs = self.outputs.runs(Chosen(self.data, fold.held_out), chosen, scheme)
+    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme,
+                   between: Mapping[str, Parameters] | None = None) -> list[float]:
+        outputs = self.outputs.runs(Chosen(self.data, fold.held_out), chosen, scheme, between)
         return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
 
     def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
@@ -174,7 +182,10 @@ class Search:
         return Setting(tuple((name, candidate) for name in self.calibration.values), scheme=self.scheme)
 
     def local(self) -> Setting:
-        """For each tensor the candidate that changes the products which take it least."""
+        """For each tensor the candidate that changes the products which take it least.
+
+        Tensors between products that none takes get the one that most others have.
+        """
         ranges = dict.fromkeys([*self.ranges, *(Candidate("min_max", margin=m) for m in MARGINS)])
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
@@ -183,7 +194,10 @@ class Search:
             for name, product in self.products.items():
                 for k in product.activations:
                     scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
-        return Setting(tuple((name, min(found, key=lambda c: found[c])) for name, found in scores.items()),
+        read = {str(x.name) for p in self.products.values() for x in p.factors}
+        chosen = {name: min(found, key=lambda c: found[c]) for name, found in scores.items()}
+        most = Counter(c._replace(smooth=False) for name, c in chosen.items() if name in read).most_common(1)
+        return Setting(tuple((name, c if name in read or not most else most[0][0]) for name, c in chosen.items()),
                        scheme=self.scheme)
 
     def noise(self, setting: Setting) -> dict[str, float]:
@@ -208,6 +222,24 @@ class Search:
                 break
             count = min(2 * count, most) if count < most else most + 1
         return best
+
+    def between_products(self, setting: Setting) -> Setting:
+        """The setting with all values between products quantized, if it loses little more, or a part without a loss."""
+        every, already = tuple(range(len(self.batches))), setting.scheme.between
+        statistics = self.known(every).plain
+        values = self.between(with_scheme(setting, between=self.outputs.between), every)
+        error = {name: relative_error(statistics[name], p) for name, p in values.items() if name not in already}
+        order = sorted(error, key=lambda name: error[name])
+
+        def tried(names: Sequence[str]) -> Setting:
+            return with_scheme(setting, between=(*already, *names))
+
+        if not order or self.loss(tried(order)) <= max((1 + MAY_LOSE) * self.loss(setting), SMALL):
+            return tried(order)
+        alone = {name: self.loss(tried([name])) for name in progress(order[:TRIED], "values between products")}
+        order = [*sorted(alone, key=lambda name: alone[name]), *order[TRIED:]]
+        parts = (tried(order[:len(order) * part // 4]) for part in (3, 2, 1))
+        return next((s for s in parts if self.loss(s) <= self.loss(setting)), setting)
 
     def widened_where_little(self, setting: Setting) -> Setting:
         """The setting with 16 bits for all factors of the products that are `little_work`."""
@@ -272,11 +304,12 @@ class Search:
         if setting.scheme.mode == "dynamic":
             insert_dynamic(g, setting.scheme)
         else:
-            chosen = self.chosen(setting, tuple(range(len(self.batches))))
+            every = tuple(range(len(self.batches)))
+            chosen, between = self.chosen(setting, every), self.between(setting, every)
             shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
             divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
                        if q.factors is not None})
-            insert(g, chosen, setting.scheme)
+            insert(g, chosen, setting.scheme, between)
         name_values(g)
         return g
 
@@ -292,6 +325,12 @@ class Search:
                                      if correctable(self.products[n], d.shift)}
             found = {n: replace(q, shift=known.shifts[key].get(n)) for n, q in found.items()}
         return found
+
+    def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
+        """How values between products are quantized by the statistics of some batches."""
+        known, choices = self.known(seen), dict(setting.choices)
+        return {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
+                for name in quantized_between(self.graph, setting.scheme)}
 
     def known(self, seen: tuple[int, ...]) -> Known:
         """What is known of the batches of these numbers; it is computed once."""
@@ -318,13 +357,18 @@ class Known:
         for k in product.activations:
             name = str(product.factors[k].name)
             c = Candidate("min_max") if wide else choices[name]
-            statistics = self.plain
-            if k == 0 and c.smooth and product.weights is not None and name in self.factors:
-                factors, statistics = self.factors[name], self.smoothed
-            headroom = WIDE_HEADROOM if wide else min(MOST_HEADROOM, self.plain.unseen)**c.margin
-            how = replace(scheme, method=c.method, headroom=headroom)
-            activations[k] = parameters(statistics[name], how, scheme.activations, name)
+            smooth = k == 0 and c.smooth and product.weights is not None and name in self.factors
+            if smooth:
+                factors = self.factors[name]
+            activations[k] = self.parameters(name, c._replace(smooth=smooth), scheme, WIDE_HEADROOM if wide else None)
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
+
+    def parameters(self, name: str, c: Candidate, scheme: Scheme, headroom: float | None = None) -> Parameters:
+        """The parameters of a tensor by a candidate, whose margin a `headroom` takes the place of."""
+        if headroom is None:
+            headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
+        how = replace(scheme, method=c.method, headroom=headroom)
+        return parameters((self.smoothed if c.smooth else self.plain)[name], how, scheme.activations, name)
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.node import ONNX_NAME
+from graphq.quantization.between import stored_between
 from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
 
@@ -31,7 +32,23 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
         if name not in values:
             raise GraphError(f"scheme: limits are for '{name}', which no tensor of graph '{graph.name}' is named")
     return replace(scheme, exclude=selected(graph, scheme.exclude), wide=selected(graph, scheme.wide),
-                   wide_weights=selected(graph, scheme.wide_weights))
+                   wide_weights=selected(graph, scheme.wide_weights), between=_between_products(graph, scheme.between))
+
+
+def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
+    """The names of values between products that fit names or patterns; all of them, or none, fit "*"."""
+    every = stored_between(graph) if wanted else []
+    found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
+    for text, names in found.items():
+        if not names and text != "*":
+            raise GraphError(f"scheme: no value that is stored between products is named {text!r}; "
+                             f"there are {', '.join(every) or 'none'}")
+    return tuple(dict.fromkeys(n for names in found.values() for n in names))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """A pattern of names in which `*` stands for any letters."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))))
 
 
 def selected(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
@@ -51,7 +68,7 @@ def _selected(graph: Graph, text: str) -> list[str]:
         between = _between(graph, first, last)
         names = [n for n, node in found.items() if node.output in between]
     else:
-        pattern = re.compile(".*".join(map(re.escape, text.split("*"))))
+        pattern = _pattern(text)
         names = [n for n, node in found.items() if "*" in text and pattern.fullmatch(n)
                  or pattern.fullmatch(node.meta.get(ONNX_NAME, ""))]
     if not names:

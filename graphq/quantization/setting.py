@@ -47,6 +47,7 @@ class Setting:
         parts += ["biases corrected"] * self.correct + ["weights of 7 bits"] * (s.weight_bits == 7)
         parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}" for names, what in (
             (s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32")) if names]
+        parts += [f"{len(s.between)} values between products"] * bool(s.between)
         return ", ".join(parts)
 
 
