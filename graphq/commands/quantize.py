@@ -14,7 +14,8 @@ from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
 from graphq.model.files import load_graph
 
-OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "limits"
+OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
+           "limits")
 """The options that choose a scheme."""
 PLAIN = "activations", "mode"
 """Those that the best automatic setting does not take."""
@@ -40,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, action="append", default=[], metavar="NAME",
                             help=f"{text}: by the name of a result or ONNX node, with * for any letters, as op:Conv, "
                                  "or as FIRST..LAST, what lies between values")
+    parser.add_argument("--between", action="append", default=[], metavar="NAME",
+                        help="values between products that sums, concats and pools read in integers, too; * for all")
     parser.add_argument("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
                         help="the range of a tensor")
 

@@ -63,12 +63,13 @@ class Parametrised:
     """The model of a prepared graph; with `twins` the quantized form of each product stands beside the f32 one.
 
     Twins take the same f32 operands, so that one run tells for each product how quantizing it alone changes its result;
-    `differences` are means over batches. Without twins the model has the outputs of the graph.
+    `differences` are means over batches. Without twins the model has the outputs of the graph. `weights` are quantized
+    ones that were computed, which several models can share.
     """
 
     graph: Graph
     twins: bool
-    _weights: dict[tuple[str, int, bool], np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    weights: dict[tuple[str, int, bool], np.ndarray] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         g = self.graph.copy()
@@ -148,9 +149,9 @@ class Parametrised:
         assert p.weights is not None
         if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
             key = p.name, scheme.weight_bits, scheme.per_channel
-            if key not in self._weights:
-                self._weights[key] = dequantized_weights(p, p.weights, scheme)
-            return self._weights[key]
+            if key not in self.weights:
+                self.weights[key] = dequantized_weights(p, p.weights, scheme)
+            return self.weights[key]
         w = p.weights if chosen.factors is None else (p.weights * along_weights(p, chosen.factors)).astype(np.float32)
         made = dequantized_weights(p, w, scheme)
         if chosen.wide_weights:

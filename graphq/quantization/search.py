@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -113,13 +114,46 @@ class Search:
         model = compile(self.graph)
         self.level = model.level
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
-        self.outputs, self.twins = (Parametrised(self.graph, twins=t) for t in (False, True))
-        self.calibration = Calibration(self.graph, channels=True)
-        self.divided = Calibration(self.graph, divided=True)
-        self._known: dict[tuple[int, ...], Known] = {}
+        self.outputs = Parametrised(self.graph, twins=False)
+        self._twins: Parametrised | None = None
+        self._uses = 0
+        self._known = self._calibrated([tuple(range(len(self.batches))), *(fold.seen for fold in self.folds)])
         self.losses: dict[Setting, float] = {}
         self.compared: dict[Setting, dict[int, float]] = {}
-        self.known(tuple(range(len(self.batches))))  # all batches first, so that an error has the batch's number
+
+    def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
+        """What is known of parts of the batches; all batches first, so that an error has the batch's number."""
+        model, found = Calibration(self.graph, channels=True), {}
+        self.tensors = tuple(model.values)
+        for seen in dict.fromkeys(parts):
+            plain = model.statistics(Chosen(self.batches, seen))
+            found[seen] = Known(plain, smoothing(self.graph, plain), plain)
+        del model  # one compiled model at a time
+        if any(known.factors for known in found.values()):
+            model = Calibration(self.graph, divided=True)
+            for seen, known in found.items():
+                if known.factors:
+                    known.smoothed = model.statistics(Chosen(self.batches, seen), known.factors)
+        return found
+
+    @contextmanager
+    def twins(self) -> Iterator[Callable[[], Parametrised]]:
+        """What gives the model with the quantized form of each product beside it.
+
+        It is made when it is first asked for, and nothing holds it after the outermost use.
+        """
+        self._uses += 1
+        try:
+            yield self._made_twins
+        finally:
+            self._uses -= 1
+            if not self._uses:
+                self._twins = None
+
+    def _made_twins(self) -> Parametrised:
+        if self._twins is None:
+            self._twins = Parametrised(self.graph, twins=True, weights=self.outputs.weights)
+        return self._twins
 
     @property
     def ranges(self) -> list[Candidate]:
@@ -145,8 +179,9 @@ class Search:
     def loss(self, setting: Setting) -> float:
         """The largest 1 - cosine of an output with f32 that a comparison found, of several batches on these alone."""
         if setting not in self.losses:
-            self.compared[setting] = {k: x for fold in self.folds
-                                      for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)}
+            with self.twins():
+                self.compared[setting] = {k: x for fold in self.folds
+                                          for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)}
             count = len(self.batches)
             counted = [x for k, x in self.compared[setting].items() if k < count or count == 1]
             self.losses[setting] = max(counted, default=0.0)
@@ -179,7 +214,7 @@ class Search:
 
     def uniform(self, candidate: Candidate) -> Setting:
         """The setting with this candidate for every tensor."""
-        return Setting(tuple((name, candidate) for name in self.calibration.values), scheme=self.scheme)
+        return Setting(tuple((name, candidate) for name in self.tensors), scheme=self.scheme)
 
     def local(self) -> Setting:
         """For each tensor the candidate that changes the products which take it least.
@@ -188,12 +223,13 @@ class Search:
         """
         ranges = dict.fromkeys([*self.ranges, *(Candidate("min_max", margin=m) for m in MARGINS)])
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
-        scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
-        for candidate in progress(tried, "ranges"):
-            noise = self.noise(self.uniform(candidate))
-            for name, product in self.products.items():
-                for k in product.activations:
-                    scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
+        scores = {name: dict.fromkeys(tried, 0.0) for name in self.tensors}
+        with self.twins():
+            for candidate in progress(tried, "ranges"):
+                noise = self.noise(self.uniform(candidate))
+                for name, product in self.products.items():
+                    for k in product.activations:
+                        scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
         read = {str(x.name) for p in self.products.values() for x in p.factors}
         chosen = {name: min(found, key=lambda c: found[c]) for name, found in scores.items()}
         most = Counter(c._replace(smooth=False) for name, c in chosen.items() if name in read).most_common(1)
@@ -203,14 +239,19 @@ class Search:
     def noise(self, setting: Setting) -> dict[str, float]:
         """For each product, by name, noise over signal of its result if it alone is quantized."""
         sums: dict[str, float] = {}
-        for fold in self.folds:
-            held_out = Chosen(self.data, fold.held_out)
-            for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen), setting.scheme).items():
-                sums[name] = sums.get(name, 0.0) + d.ratio
+        with self.twins() as twins:
+            for fold in self.folds:
+                held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
+                for name, d in twins().differences(held_out, chosen, setting.scheme).items():
+                    sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
     def widened(self, setting: Setting) -> Setting:
         """The setting with 16 bits for the fewest factors, those first that lose most, where it loses much."""
+        with self.twins():
+            return self._widened(setting)
+
+    def _widened(self, setting: Setting) -> Setting:
         best, count = setting, 1
         order = self.costs(setting) if self.loss(best) > TARGET else []
         most = int(np.ceil(MOST_WIDE * len(order)))
@@ -318,12 +359,14 @@ class Search:
         known, choices = self.known(seen), dict(setting.choices)
         found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)}
         if setting.correct:
-            key = replace(setting, correct=False)
-            if key not in known.shifts:
-                differences = self.twins.differences(Chosen(self.batches, _few(seen)), found, setting.scheme)
-                known.shifts[key] = {n: d.shift for n, d in differences.items()
-                                     if correctable(self.products[n], d.shift)}
-            found = {n: replace(q, shift=known.shifts[key].get(n)) for n, q in found.items()}
+            keys = {n: _key(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
+            new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
+            if new:
+                with self.twins() as twins:
+                    differences = twins().differences(Chosen(self.batches, _few(seen)), new, setting.scheme)
+                known.shifts |= {keys[n]: differences[n].shift if n in differences and correctable(
+                    self.products[n], differences[n].shift) else None for n in new}
+            found = {n: replace(q, shift=known.shifts[keys[n]]) for n, q in found.items()}
         return found
 
     def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
@@ -333,12 +376,9 @@ class Search:
                 for name in quantized_between(self.graph, setting.scheme)}
 
     def known(self, seen: tuple[int, ...]) -> Known:
-        """What is known of the batches of these numbers; it is computed once."""
+        """What is known of the batches of these numbers."""
         if seen not in self._known:
-            plain = self.calibration.statistics(Chosen(self.batches, seen))
-            factors = smoothing(self.graph, plain)
-            smoothed = self.divided.statistics(Chosen(self.batches, seen), factors) if factors else plain
-            self._known[seen] = Known(plain, factors, smoothed)
+            self._known |= self._calibrated([seen])
         return self._known[seen]
 
 
@@ -349,7 +389,7 @@ class Known:
     plain: Statistics
     factors: Mapping[str, np.ndarray]
     smoothed: Statistics
-    shifts: dict[Setting, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    shifts: dict[Key, np.ndarray | None] = field(default_factory=dict)
 
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
         """How a product is quantized with the candidates that `choices` has for its tensors."""
@@ -369,6 +409,15 @@ class Known:
             headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
         how = replace(scheme, method=c.method, headroom=headroom)
         return parameters((self.smoothed if c.smooth else self.plain)[name], how, scheme.activations, name)
+
+
+Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
+"""What the quantization of one product depends on."""
+
+
+def _key(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
+    candidates = tuple(choices[str(p.factors[k].name)] for k in p.activations)
+    return p.name, candidates, p.name in scheme.wide, p.name in scheme.wide_weights, scheme.weight_bits
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:

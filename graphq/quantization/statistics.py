@@ -66,7 +66,8 @@ class TensorStatistics:
 
     The number of elements, their extremes, moving averages of the batches' extremes, a histogram.
 
-    `counts` has the number of elements by the highest bits of an f32 (operation `histogram`). `second` is the largest
+    `histogram` has the bins that are not empty, by the highest bits of an f32 (operation `histogram`), and the numbers
+    of elements in them. `second` is the largest
     magnitude in all batches except the batch with the largest.
     """
 
@@ -74,7 +75,7 @@ class TensorStatistics:
     high: float = -np.inf
     average: tuple[float, float] | None = None
     second: float = 0.0
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    histogram: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     channels: Channels | None = None
     ranges: dict[object, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     """Ranges by the parameters that determine them, computed once (`ranges.parameters`)."""
@@ -82,12 +83,21 @@ class TensorStatistics:
     @property
     def size(self) -> int:
         """The number of elements in the histogram."""
-        return int(self.counts.sum())
+        return int(self.histogram[1].sum())
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The numbers of elements in all bins."""
+        counts = np.zeros(BINS, np.int64)
+        counts[self.histogram[0]] = self.histogram[1]
+        return counts
 
     def add(self, counts: np.ndarray | None, low: float, high: float) -> None:
         """Add one more batch, with a histogram or without."""
         if counts is not None:
-            self.counts += counts
+            total = self.counts + counts
+            (used,) = np.nonzero(total)
+            self.histogram = used, total[used]
         if self.average is not None:
             self.second = max(self.second, min(max(-self.low, self.high), max(-low, high)))
         self.low, self.high = min(self.low, low), max(self.high, high)
@@ -96,8 +106,8 @@ class TensorStatistics:
 
     def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The bins that are not empty, ascending: their lower and upper bounds, cut at the extremes, and counts."""
-        half = BINS // 2
-        negative, positive = self.counts[half:], self.counts[:half]
+        half, counts = BINS // 2, self.counts
+        negative, positive = counts[half:], counts[:half]
         (down,), (up,) = np.nonzero(negative), np.nonzero(positive)
         lower = np.concatenate([-EDGES[down[::-1] + 1], EDGES[up]])
         upper = np.concatenate([-EDGES[down[::-1]], EDGES[up + 1]])
@@ -136,8 +146,7 @@ class Statistics(Mapping[str, TensorStatistics]):
         """Write them as a NumPy archive (.npz), without the numbers for each channel."""
         arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
-            (used,) = np.nonzero(t.counts)
-            arrays[f"bins/{name}"], arrays[f"counts/{name}"] = used, t.counts[used]
+            arrays[f"bins/{name}"], arrays[f"counts/{name}"] = t.histogram
             arrays[f"range/{name}"] = np.array([t.low, t.high, *(t.average or (t.low, t.high)), t.second])
         with open(path, "wb") as file:
             np.savez_compressed(file, **arrays)
@@ -162,6 +171,6 @@ DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, 
 def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
     """The statistics of one tensor in an archive; raises NumPy's errors if `save` did not write it."""
     low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
-    t = TensorStatistics(low, high, (low_average, high_average), second)
-    t.counts[archive[f"bins/{name}"]] = archive[f"counts/{name}"]
-    return t
+    histogram = archive[f"bins/{name}"], archive[f"counts/{name}"]
+    np.zeros(BINS)[histogram[0]] = histogram[1]  # raises for what are no bins
+    return TensorStatistics(low, high, (low_average, high_average), second, histogram)

@@ -10,7 +10,7 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.kernels.jit import isa
-from graphq.quantization import Scheme, automatic, quantize, search
+from graphq.quantization import Scheme, automatic, calibrate, quantize, search
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
 from graphq.quantization.parametrised import Parametrised
@@ -265,5 +265,5 @@ def test_names_of_wide_products_exist():
     graph, batches = perceptron()
     with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'nothing'"):
         quantize(graph, batches, Scheme(wide_weights=["nothing"]))
-    assert set(by_statistics(prepared(graph), Search(graph, batches).calibration.statistics(batches), Scheme(
+    assert set(by_statistics(prepared(graph), calibrate(graph, batches), Scheme(
         exclude=["hidden"]))) == {"logits"}

@@ -59,7 +59,7 @@ def test_products_are_ranked_by_their_noise(work, plain, monkeypatch):
 
 
 def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
-    names = list(work.calibration.values)
+    names = list(work.tensors)
 
     def noise(self, setting):
         (candidate,) = {c for _, c in setting.choices}
