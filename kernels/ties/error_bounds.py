@@ -105,8 +105,7 @@ class BodyBounds:
         bias = p.node.inputs[2] if len(p.node.inputs) > 2 else None
         error = ErrorBounds(*sum_error(p.sum, *p.activations, weights, p.batch), 0.0)
         bounds.errors[p.node.output] = error.plus(3 * UNIT * bounds.sizes(bias), ROUNDINGS * UNIT)
-        scale = float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))
-        bounds.largest[p.node.output] = p.k * 2.0**16 * scale + bounds.largest_size(bias)
+        bounds.largest[p.node.output] = _largest_sum(p, weights) + bounds.largest_size(bias)
         return bounds
 
     def errors_of(self, value: Value | None) -> ErrorBounds | None:
@@ -270,3 +269,13 @@ class BodyBounds:
         """The maximum of an array of sizes; with `by_column` one for each column, if the array is a row of columns."""
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())
+
+
+def _largest_sum(p: Products, weights: np.ndarray | tuple[int, int]) -> float:
+    """The largest size of an anchor's sum: by its weights, integers [columns, k] of all batches, where it has them."""
+    if isinstance(weights, tuple):
+        return p.k * 2.0**16 * float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))
+    low, high = p.activations
+    scales = np.tile(np.broadcast_to(p.sum.w_scale, len(weights) // p.batch), p.batch).astype(np.float64)
+    sums = np.abs(weights).sum(axis=1, dtype=np.float64) * scales
+    return 1.01 * float(sums.max(initial=0)) * max(high, -low) * float(p.sum.x_scale)
