@@ -15,7 +15,7 @@ from graphq.ir import Graph
 from graphq.model.files import load_graph
 
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
-           "limits")
+           "limits", "preset")
 """The options that choose a scheme."""
 PLAIN = "activations", "mode"
 """Those that the best automatic setting does not take."""
@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
                         help="how ranges are chosen (default: the best automatic setting)")
+    parser.add_argument("--preset", choices=["performance", "mixed", "accuracy"],
+                        help="what the best automatic setting may choose: no 16 bits, or no integers between products")
     parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"], help="integers of activations")
     parser.add_argument("--symmetric", action="store_true", help="zero points in the middle")
     parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
@@ -69,6 +71,8 @@ def run(options: argparse.Namespace) -> None:
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)
+    if _quantizes(made) == _quantizes(graph) and scheme.exclude:
+        raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
     if _quantizes(made) == _quantizes(graph):
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
     save_graph(made, options.out)

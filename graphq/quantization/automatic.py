@@ -27,7 +27,7 @@ from graphq.kernels.matmul.plan import sorts
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.products import CONVOLUTIONS
-from graphq.quantization.scheme import Scheme
+from graphq.quantization.scheme import Preset, Scheme
 from graphq.quantization.search import TARGET, Search
 from graphq.quantization.setting import Setting, with_scheme
 
@@ -72,8 +72,9 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     if scheme.method != "automatic":
         raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
     weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
-    work = Search(graph, batches, replace(scheme, method="mse", weight_bits=weight_bits or 8))
-    setting = chosen_setting(work)
+    plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
+    work = Search(graph, batches, plain)
+    setting = chosen_setting(work, scheme.preset)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
         setting = of_seven if work.loss(of_seven) <= TARGET else setting
@@ -81,21 +82,24 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), "16 bits": list(setting.scheme.wide),
         "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
-        "between products": list(setting.scheme.between), "cosine": 1 - work.losses[setting],
+        "between products": list(setting.scheme.between), "cosine": 1 - work.loss(setting),
         "estimate": work.estimate(setting).json()}}
     return Choice(made, setting, work.estimate(setting), work.losses)
 
 
-def chosen_setting(work: Search) -> Setting:
-    """The best setting with all products quantized."""
+def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
+    """The best setting with all products quantized, by what the `preset` allows (`Scheme`)."""
     settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
     setting = work.best(settings)
-    if work.loss(setting) > TARGET:
+    wide = preset != "performance"
+    if wide and work.loss(setting) > TARGET:
         setting = work.best([setting, *map(work.widened_where_little, settings)])
     setting = work.best([setting, replace(setting, correct=True)])
-    setting = work.widened(setting)
+    setting = work.widened(setting) if wide else setting
     chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
     if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
     setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
-    return work.between_products(setting) if setting.scheme.mode == "static" else setting
+    if preset == "accuracy" or setting.scheme.mode != "static":
+        return setting
+    return work.between_products(setting, all_of_them=preset == "performance")

@@ -10,6 +10,7 @@ import numpy as np
 from graphq.base.paths import path_of
 from graphq.ir import Graph
 from graphq.ir.names import quote
+from graphq.quantization.products import values_by_name
 
 
 @dataclass
@@ -91,11 +92,17 @@ class Comparison:
                               'quantize(graph, batches, Scheme(method="automatic"))'])
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
         for t in costly[:ADVISED]:
-            for part in ("exclude",) if t.op == "add" else ("wide", "wide_weights"):  # a sum has 16 bits already
+            for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
                 chosen[part].append(t.name)
         given = ", ".join(f"{part}={names!r}" for part, names in chosen.items() if names)
         lines.append("these products cost most: 16 bits for them, and f32 for those that have 16 bits:")
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
+
+    def _has_16_bits(self, tensor: TensorDifference) -> bool:
+        """Whether a product has 16 bits already: it is a sum of products, and not one with its bias."""
+        value = values_by_name(self.graph).get(tensor.name)
+        constant = value is not None and value.node is not None and any(v.data is not None for v in value.node.operands)
+        return tensor.op == "add" and not constant
 
     def __getitem__(self, name: str) -> TensorDifference:
         """The tensor of that name. Raises KeyError where there is none."""

@@ -10,6 +10,7 @@ from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
 from graphq.errors import GraphError
 
 Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse", "automatic"]
+Preset: TypeAlias = Literal["performance", "mixed", "accuracy"]
 Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 
 
@@ -33,6 +34,8 @@ class Scheme:
     weights do. Each is one more product of 8 bits, of what 8 bits leave over. Products are chosen as `selection` says:
     by the names of their results, patterns, operations, or the names that a part of the graph lies between.
     `between`: values between products that are quantized for sums, concats and pools, too (`between`); ("*",) are all.
+    `preset`: what the method "automatic" may choose: "performance" has no 16 bits, and all values between products in
+    integers; "accuracy" has none of these; "mixed" has either where it pays.
     `limits`: the range (low, high) of tensors by their names, in place of that by the method.
     """
 
@@ -52,12 +55,13 @@ class Scheme:
     wide: Collection[str] = ()
     wide_weights: Collection[str] = ()
     between: Collection[str] = ()
+    preset: Preset = "mixed"
     limits: Mapping[str, tuple[float, float]] | tuple[tuple[str, tuple[float, float]], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", as_dtype(self.activations))
         choices = {"mode": get_args(Mode), "method": get_args(Method), "weight_bits": (4, 7, 8), "bias": ("s32", "f32"),
-                   "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16)}
+                   "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16), "preset": get_args(Preset)}
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -82,6 +86,8 @@ class Scheme:
         object.__setattr__(self, "limits", tuple(limits.items()))
         if self.method == "automatic" and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: method 'automatic' needs mode 'static' and activations of 8 bits")
+        if self.preset != "mixed" and self.method != "automatic":
+            raise GraphError(f"scheme: preset {self.preset!r} needs method 'automatic', got {self.method!r}")
         if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: wide products need mode 'static' and activations of 8 bits")
         if self.between and self.mode != "static":

@@ -114,6 +114,8 @@ class Search:
         model = compile(self.graph)
         self.level = model.level
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
+        if self.products and not any(x.size for want in self.wanted.values() for x in want):
+            raise InputError("no batch that is held out gives outputs with any elements")
         self.outputs = Parametrised(self.graph, twins=False)
         self._twins: Parametrised | None = None
         self._uses = 0
@@ -181,7 +183,8 @@ class Search:
         if setting not in self.losses:
             with self.twins():
                 self.compared[setting] = {k: x for fold in self.folds
-                                          for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)}
+                                          for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)
+                                          if any(want.size for want in self.wanted[k])}
             count = len(self.batches)
             counted = [x for k, x in self.compared[setting].items() if k < count or count == 1]
             self.losses[setting] = max(counted, default=0.0)
@@ -264,7 +267,7 @@ class Search:
             count = min(2 * count, most) if count < most else most + 1
         return best
 
-    def between_products(self, setting: Setting) -> Setting:
+    def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
         """The setting with all values between products quantized, if it loses little more, or a part without a loss."""
         every, already = tuple(range(len(self.batches))), setting.scheme.between
         statistics = self.known(every).plain
@@ -275,7 +278,7 @@ class Search:
         def tried(names: Sequence[str]) -> Setting:
             return with_scheme(setting, between=(*already, *names))
 
-        if not order or self.loss(tried(order)) <= max((1 + MAY_LOSE) * self.loss(setting), SMALL):
+        if not order or all_of_them or self.loss(tried(order)) <= max((1 + MAY_LOSE) * self.loss(setting), SMALL):
             return tried(order)
         alone = {name: self.loss(tried([name])) for name in progress(order[:TRIED], "values between products")}
         order = [*sorted(alone, key=lambda name: alone[name]), *order[TRIED:]]

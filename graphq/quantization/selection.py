@@ -28,9 +28,15 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
     Raises GraphError for what chooses none, and for limits of what no tensor is named.
     """
     values = values_by_name(graph)
+    read = {x for p in products(graph) for x in p.factors}
+    read |= {values[n] for n in stored_between(graph)} if scheme.limits else set()
     for name, _ in dict(scheme.limits).items():
         if name not in values:
             raise GraphError(f"scheme: limits are for '{name}', which no tensor of graph '{graph.name}' is named")
+        if values[name] not in read:
+            names = ", ".join(n for n, v in values.items() if v in read)
+            raise GraphError(f"scheme: limits are for '{name}', which is not quantized: no matmul or convolution reads "
+                             f"it, and it is not stored between them; these are {names}")
     return replace(scheme, exclude=selected(graph, scheme.exclude), wide=selected(graph, scheme.wide),
                    wide_weights=selected(graph, scheme.wide_weights), between=_between_products(graph, scheme.between))
 

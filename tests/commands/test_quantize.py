@@ -139,3 +139,13 @@ def test_products_of_the_users_choice(folder, capsys):
     assert any(s == pytest.approx(0.1) for s in scales)
     with pytest.raises(SystemExit):
         main(["quantize", model, "--data", data, "--out", out, "--limits", "relu=0"])
+
+
+def test_values_between_products_and_presets(folder, capsys):
+    args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
+    assert main([*args, "--preset", "performance", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["between products"] == []
+    assert main([*args, "--method", "min_max", "--between", "nothing"]) == 2
+    assert "no value that is stored between products is named 'nothing'; there are none" in capsys.readouterr().err
+    assert main([*args, "--method", "min_max", "--exclude", "*"]) == 2
+    assert "--exclude leaves no matmul or convolution" in capsys.readouterr().err

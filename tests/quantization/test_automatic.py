@@ -267,3 +267,24 @@ def test_names_of_wide_products_exist():
         quantize(graph, batches, Scheme(wide_weights=["nothing"]))
     assert set(by_statistics(prepared(graph), calibrate(graph, batches), Scheme(
         exclude=["hidden"]))) == {"logits"}
+
+
+def test_batches_without_elements_do_not_count_as_exact():
+    graph, batches = perceptron()
+    empty = {name: x[:0] for name, x in batches[0].items()}
+    work = Search(graph, [*batches[:2], empty])
+    setting = work.uniform(work.ranges[0])
+    assert work.loss(setting) > 0 and {k % 3 for k in work.compared[setting]} == {0, 1}
+    with pytest.raises(gq.InputError, match="no batch that is held out gives outputs with any elements"):
+        Search(graph, [empty, empty])
+
+
+@pytest.mark.parametrize("preset", ["performance", "mixed", "accuracy"])
+def test_presets_say_what_the_search_may_choose(preset):
+    """The network loses more than 0.002 with 8 bits, and has values between products."""
+    graph, batches = convolutional(spread=2.5)
+    found = automatic(graph, batches[:2], Scheme(method="automatic", preset=preset)).setting.scheme
+    assert not (found.wide or found.wide_weights) or preset != "performance"
+    assert bool(found.between) == (preset == "performance") or preset == "mixed"
+    with pytest.raises(gq.GraphError, match="preset 'accuracy' needs method 'automatic'"):
+        Scheme(preset="accuracy")

@@ -70,3 +70,12 @@ def test_distances(a, b, want):
 def test_outputs_in_floating_point():
     x, k = np.float32([1]), np.int64([2])
     assert floats(x) == [x] and floats({"k": k, "x": x}) == [x] and floats({"k": k}) == [k]
+
+
+def test_a_product_by_row_with_a_bias_has_no_16_bits_yet():
+    """Its result is a sum, as that of a product of 16 bits is, but of a constant."""
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 4))
+    g.output(g.add(g.add(x, np.ones(4, np.float32), name="by row"), g.add(x, x, name="of two"), name="y"))
+    rows = [TensorDifference(name, "add", 20.0, 0.99, 0.1, None, 0.06) for name in ("by row", "of two")]
+    assert "exclude=['of two'], wide=['by row'], wide_weights=['by row']" in Comparison(rows, 0.125, g).advice

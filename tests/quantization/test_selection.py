@@ -5,7 +5,8 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
-from graphq.quantization.products import prepared
+from graphq.quantization.calibrate import observed
+from graphq.quantization.products import prepared, values_by_name
 from graphq.quantization.selection import selected
 
 
@@ -81,5 +82,9 @@ def test_what_the_automatic_method_needs():
         automatic(graph, batches, Scheme())
     with pytest.raises(gq.GraphError, match="limits are for 'other', which no tensor"):
         quantize(graph, batches, Scheme(limits={"other": (0, 1)}))
+    g = prepared(graph)
+    for name in values_by_name(g).keys() - observed(g):
+        with pytest.raises(gq.GraphError, match=f"limits are for '{name}', which is not quantized: no matmul or"):
+            quantize(graph, batches, Scheme(limits={name: (0, 1)}))
     with pytest.raises(gq.GraphError, match="limits of 'x' must be finite, the first below the second, got 1 and 1"):
         Scheme(limits={"x": (1, 1)})
