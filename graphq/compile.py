@@ -61,7 +61,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")
     if not isinstance(strict, bool):
         raise CompileError(f"strict must be True or False, got {strict!r}")
-    if not (isinstance(cache, bool) or cache == "kernels"):
+    if not (isinstance(cache, bool) or isinstance(cache, str) and cache == "kernels"):
         raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')

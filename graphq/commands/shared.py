@@ -55,9 +55,12 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None,
              precision: Precision) -> CompiledGraph:
-    """The model of a file and its graph: compiled, or if it is a saved model loaded."""
+    """The model of a file and its graph: compiled, or if it is a saved model loaded.
+
+    What a command reports does not depend on earlier commands, so that it compiles anew.
+    """
     if path.suffix != ".graphq":
-        return compile(graph, isa=isa, threads=threads, precision=precision)
+        return compile(graph, isa=isa, threads=threads, precision=precision, cache="kernels")
     if precision != "f32":
         raise ParseError(f"--precision {precision}: {path} was compiled before; give it to `graphq compile`")
     return load_compiled(path, isa=isa, threads=threads)

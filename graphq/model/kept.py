@@ -52,7 +52,7 @@ class Kept:
 
         None if its model is not kept, or if the file cannot be read, which its reader will report.
         """
-        chosen = level or os.environ.get("GRAPHQ_ISA")
+        chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
         of = repr((chosen, levels, threads, options, isa.cpu(), _versions()))
         digest = hashlib.sha256(of.encode() + b"\0")

@@ -88,7 +88,7 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
         return {}
     g.set_outputs(list(distinct.values()), list(distinct))
     g.prune()
-    model, count = compile(g), 0
+    model, count = compile(g, cache="kernels"), 0
     sums: dict[str, np.ndarray] = dict.fromkeys(distinct, np.zeros(()))
     for batch in checked_batches(batches, graph.inputs):
         count += 1

@@ -175,7 +175,7 @@ def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int
             outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
     g.set_outputs(list(outputs.values()), list(outputs))
     g.prune()
-    return compile(g)
+    return compile(g, cache="kernels")
 
 
 def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndarray], axes: Mapping[str, int],

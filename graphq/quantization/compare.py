@@ -47,7 +47,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name")
     _check_outputs(left, right)
     limits = _limits(made)
-    have, want = compile(left, outputs=names), compile(right, outputs=names)
+    have, want = compile(left, outputs=names, cache="kernels"), compile(right, outputs=names, cache="kernels")
     sums = {name: _Sums(limits.get(name)) for name in names}
     for k, batch in enumerate(progress(kept, "batches")):
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
@@ -188,14 +188,14 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
 
     Costs are those on the batches that lose most, RANKED at most: so the time does not grow with their number.
     """
-    model = compile(right)
+    model = compile(right, cache="kernels")
     wanted = [floats(model(batch)) for batch in batches]
-    loss = loss_of(compile(left), batches, wanted)
+    loss = loss_of(compile(left, cache="kernels"), batches, wanted)
     g = left.copy()
     names = [p.name for p in products(right) if rank and p.name in shared and switch(g, p, shared)]
     if not names:
         return {}, loss
-    model = compile(g)
+    model = compile(g, cache="kernels")
     switches = {f"{SWITCH}{name}": np.zeros((), np.bool_) for name in names}
     losses = [loss_of(model, [{**b, **switches}], [want]) for b, want in zip(batches, wanted, strict=True)]
     worst = np.argsort(losses)[::-1][:RANKED]

@@ -63,7 +63,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
         raise InputError(f"max_drop must not be negative, got {max_drop}")
     search = Search(graph, batches)
     trial = _Trials(search, evaluate, None if state is None else Path(state), report)
-    accuracy_f32, time_f32 = trial.run("f32", compile(search.graph))
+    accuracy_f32, time_f32 = trial.run("f32", compile(search.graph, cache="kernels"))
     setting = chosen_setting(search)
     order = search.ranked(setting)
     excluded = tuple(setting.scheme.exclude)
@@ -108,7 +108,7 @@ class _Trials:
         key = f"{setting} | {' '.join(sorted(excluded))}"
         if key in self.known:
             return self.known[key][0], self.known[key][1]
-        return self.run(key, compile(self.made(setting, excluded)))
+        return self.run(key, compile(self.made(setting, excluded), cache="kernels"))
 
     def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
         """Accuracy and milliseconds of a model, reported and kept under `key`."""

@@ -94,7 +94,7 @@ class Parametrised:
         if self.twins:
             g.set_outputs(list(outputs.values()), list(outputs))
         g.prune()
-        self.model: CompiledGraph | None = compile(g) if g.outputs else None
+        self.model: CompiledGraph | None = compile(g, cache="kernels") if g.outputs else None
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
              between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:

@@ -111,7 +111,7 @@ class Search:
         self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
-        model = compile(self.graph)
+        model = compile(self.graph, cache="kernels")
         self.level = model.level
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
@@ -204,7 +204,7 @@ class Search:
         if setting.scheme.mode != "dynamic":
             return self._losses_of(self.chosen(setting, fold.seen), fold, setting.scheme,
                                    self.between(setting, fold.seen))
-        model = compile(self.made(setting))
+        model = compile(self.made(setting), cache="kernels")
         return [self._distance(k, floats(model(self.data[k]))) for k in fold.held_out]
 
     def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme,
@@ -339,7 +339,7 @@ class Search:
                    key=lambda setting: max(self.loss(setting), self._loss_made(setting)))
 
     def _loss_made(self, setting: Setting) -> float:
-        model = compile(self.made(setting))
+        model = compile(self.made(setting), cache="kernels")
         return max(self._distance(k, floats(model(self.data[k]))) for k in self.wanted)
 
     def made(self, setting: Setting) -> Graph:

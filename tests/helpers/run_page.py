@@ -47,6 +47,13 @@ def run_shell(code):
     return done.stdout
 
 
+def compile_anew():
+    """Let `graphq.compile` find no model that an earlier run kept: pages show what is compiled."""
+    from graphq.model import kept
+
+    kept.FEWEST = sys.maxsize
+
+
 def main(page):
     space = {"__name__": Path(page).stem}
     for language, code, said in blocks(Path(page).read_text(encoding="utf-8")):
@@ -56,4 +63,5 @@ def main(page):
 
 
 if __name__ == "__main__":
+    compile_anew()
     main(sys.argv[1])
