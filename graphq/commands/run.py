@@ -1,4 +1,4 @@
-"""Run a model on random or given inputs: how fast it is, what comes out, by --compare how far from the reference."""
+"""Run a model on random or given inputs; report its speed and outputs, and with --compare their errors."""
 from __future__ import annotations
 
 import argparse

@@ -77,7 +77,7 @@ def write(options: argparse.Namespace, text: object, data: Any) -> None:
 
 
 def plain(data: Any) -> Any:
-    """`data` in a form that JSON can hold: numbers that are not finite become null, NumPy's numbers Python's."""
+    """`data` as JSON can hold it: NumPy's numbers become Python's; NaN and infinities become null."""
     if isinstance(data, Mapping):
         return {str(name): plain(x) for name, x in data.items()}
     if isinstance(data, list | tuple):

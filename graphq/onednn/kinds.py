@@ -23,7 +23,7 @@ KINDS = tuple("""
     Reorder Round Select Sigmoid SoftMax SoftPlus Sqrt Square SquaredDifference StaticReshape StaticTranspose
     Subtract Tanh TypeCast Wildcard
 """.split())
-"""oneDNN's forward operations, spelled as in its files."""
+"""The names of oneDNN's forward operations, as files of ONEDNN_GRAPH_DUMP spell them."""
 
 _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 

@@ -17,14 +17,16 @@ from graphq.quantization.statistics import Statistics
 def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Scheme | None = None) -> Graph:
     """A quantized copy of an f32 graph, ready for `compile`, `save_onnx` and the text form; the graph is not changed.
 
-    `data` are batches, an iterable of dicts from the names of inputs to arrays or an object with `get_next`, or what
-    `calibrate` made of them.
-    Batches without a `scheme`, or with one of method "automatic", give the best automatic setting (`automatic` tells
-    which), with the choices of that scheme: they are read several times, so that a list, or another sequence that
-    loads a batch when it is asked for, takes the least memory. Dynamic and weight-only schemes take no data.
+    `data` are batches, or the statistics that `calibrate` made of them. Batches are an iterable of dicts from names of
+    inputs to arrays, or an object with `get_next`. Dynamic and weight-only schemes need none, except for rounding by
+    "gptq", which needs batches.
 
-    A graph without products in f32 has nothing to quantize and stays as it is. Raises GraphError for what is no graph
-    and names that do not exist, InputError for data that do not fit.
+    For batches without a `scheme`, or with one of method "automatic", the best setting that agrees with the scheme is
+    searched for; `automatic` also tells which it is. The search reads the batches several times, and keeps all of them
+    in memory unless they are a sequence: one that loads each batch when asked takes the least.
+
+    A graph without products in f32 has nothing to quantize and stays as it is. Raises GraphError if `graph` is no graph
+    or a name does not exist, InputError if data do not fit.
     """
     if scheme is not None and not isinstance(scheme, Scheme):
         raise GraphError(f"scheme must be a Scheme, got {scheme!r}")

@@ -29,7 +29,7 @@ ALPHAS = (0.25, 0.5, 0.75, 1.0)
 1 gives all channels of the activations one range, 0 those of the weights.
 """
 WORTH = 0.8
-"""A tensor is divided only if the estimated noise falls to this share or less."""
+"""`smooth` divides a tensor's channels only if the estimated noise falls below this fraction of the noise before."""
 UNSEEN = 4.0
 """The factor by which a channel may exceed its largest element, if only one batch was seen."""
 LARGEST = 64.0
@@ -130,9 +130,9 @@ class _Load(NamedTuple):
 def expected_ranges(channels: Channels) -> np.ndarray:
     """The magnitudes that the channels are expected to reach on data that calibration did not see.
 
-    In each channel the batch with the largest element exceeds all other batches by some ratio. The ratio that 98 % of
-    channels do not reach (UNSEEN for one batch) is taken as the factor by which any channel may exceed its own largest
-    element, up to the largest of all.
+    For each channel, take the ratio of its largest magnitude in any batch to the largest in the other batches. The 98th
+    percentile of these ratios (UNSEEN after only one batch) is the factor by which any channel may exceed its own
+    largest magnitude, but no channel is expected to exceed the largest magnitude of the whole tensor.
     """
     largest = channels.largest
     known = channels.second > 0

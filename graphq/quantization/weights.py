@@ -19,10 +19,11 @@ LARGEST = {7: 64, 8: 127}
 
 
 def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
-    """s8 weights of the scheme's bits and their scales, by the largest weight of each output channel, or of all.
+    """s8 weights in the range of `scheme.weight_bits`, and their scales.
 
-    Clipping is left out: of 8 bits it costs more than it gains, since what is cut off one weight adds up over all
-    products, where rounding errors cancel (docs/quantization.md has figures).
+    A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
+    at 8 bits clipping costs more than it gains, since over many products rounding errors cancel, but what is cut off
+    weights adds up (docs/quantization.md has figures).
     """
     axis = product.weight_axes()[0] if scheme.per_channel else None
     most = LARGEST[scheme.weight_bits]

@@ -16,7 +16,7 @@ from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
 
 SHOWN = 60
-"""The most causes of one part that are listed, similar ones as one; the text of the report has all."""
+"""The most causes listed for a part, similar ones counted once; the text of `explain(full=True)` has all."""
 
 HELP = """<p class="note">Hover over a box for what is known of it; click to keep that here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
