@@ -1,1 +1,1 @@
-"""Basics for all packages: open sizes, the limit of memory, locks between threads and forks, names of files, bars."""
+"""Basics for all packages: open sizes, memory limits, locks that survive forks, names of files, and progress bars."""

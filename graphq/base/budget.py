@@ -21,14 +21,14 @@ from graphq.base.sizes import is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Less bytes than this in all are not checked against the default limit, which is more and takes 0.1 ms to read."""
+"""Totals below this many bytes are allowed without reading the default limit, which takes 0.1 ms and is larger."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class _Budget:
-    """A limit in bytes, the bytes that are reserved, and the bytes that were in use at the last recount.
+    """A limit in bytes (by default `default_limit()`), and two counts of bytes.
 
-    Without a limit it is the default one.
+    `used` is what is reserved; `live` is what was in use at the last recount.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -51,8 +51,8 @@ _CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
 def default_limit() -> int:
     """Half of the memory in bytes that the machine, or the process's control group, has.
 
-    With a limit of the address space (`ulimit -v`) it is a quarter of that: libraries, the stacks of threads and
-    temporary copies of arrays take addresses, too.
+    If the address space is limited (`ulimit -v`), it is at most a quarter of that limit, since libraries, the stacks of
+    threads and temporary copies of arrays take addresses, too.
     """
     memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in _CGROUP:
@@ -72,9 +72,9 @@ def check_limit(memory: Any) -> None:
 
 @contextmanager
 def budget(memory: int | None) -> Iterator[None]:
-    """Within the block at most `memory` bytes (None: `default_limit()`) are reserved.
+    """Limit what code in the block reserves to `memory` bytes (None: `default_limit()`).
 
-    The limit of an outer block remains.
+    Within an outer block the outer limit holds instead.
     """
     check_limit(memory)
     outer = _CURRENT.get()
@@ -87,11 +87,11 @@ def budget(memory: int | None) -> Iterator[None]:
 
 
 def expect(nbytes: int, what: str) -> None:
-    """Raise CompileError if `nbytes` for `what`, added to all that the block has reserved, exceed its limit.
+    """Raise CompileError if `nbytes` for `what`, added to what the `budget` has reserved, exceed its limit.
 
-    Outside of a block only `nbytes` are compared with the default limit.
+    Outside of a budget only `nbytes` are compared with the default limit.
     """
-    if is_open(nbytes):  # counted at the sizes that a call has
+    if is_open(nbytes):  # a Runner checks it at the sizes of a call
         return
     current = _CURRENT.get()
     now = current or _Budget()
@@ -111,7 +111,10 @@ def reserve(nbytes: int, what: str) -> None:
 
 
 def recount(live: Callable[[], int]) -> None:
-    """Replace the count by `live()` bytes if anything was reserved since the last recount: the rest was freed."""
+    """Replace the count of reserved bytes by `live()`, since part of the reserved memory was freed.
+
+    Nothing happens if nothing was reserved since the last recount.
+    """
     now = _CURRENT.get()
     if now is not None and now.used > now.live:
         now.used = now.live = live()
@@ -120,6 +123,6 @@ def recount(live: Callable[[], int]) -> None:
 def size_text(nbytes: int) -> str:
     """A number of bytes as text: `3.5 GiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes > 999 / 1024 * scale:  # so that three digits are enough
+        if nbytes > 999 / 1024 * scale:  # 1,000 or more would have four digits
             return f"{nbytes / scale:.3g} {unit}"
     return f"{nbytes} B"

@@ -13,9 +13,10 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 
 
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
-    """How the number of a slot follows from open sizes, as text: as arithmetic, else as a function and its arguments.
+    """How the number in a slot of the trace is computed from open sizes, as text.
 
-    `names` are the names of the open sizes.
+    It is written as arithmetic; other functions are written as their name and the open sizes they depend on. `names`
+    are the names of the open sizes.
     """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 
@@ -33,7 +34,10 @@ def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
 
 
 def why_not(program: Program, trace: Trace, sizes: Sequence[int], names: Sequence[str]) -> str:
-    """The first guard that does not hold at these sizes, whose leaves have these names; empty where all hold."""
+    """The first guard that does not hold at these sizes, as text; empty if all hold.
+
+    `names` are the names of the open sizes.
+    """
     slot = program.failed(sizes)
     if slot is None:
         return ""

@@ -1,15 +1,16 @@
 """Locks between threads that survive forks and signal handlers.
 
-A fork copies locks, but not the threads that hold them: a child would wait for such a lock for ever. There are two
-kinds, for two kinds of state:
+A fork copies locks, but not the threads that hold them: the child would wait for such a lock for ever. There are two
+kinds of locks, for two kinds of state:
 
-- `Lock()` guards Python objects that are whole whenever another thread may run. The child gets a new, free lock.
+- `Lock()` guards Python objects that are in a valid state whenever another thread may run. The child gets a new, free
+  lock.
 - `Lock(fork_waits=True)` guards state that we cannot repair, such as LLVM's, or a module's while it is imported.
-  The thread that forks takes the lock first, so that nobody is inside at that moment.
+  The thread that forks takes the lock first, so that no other thread is changing the state at that moment.
 
-All are re-entrant: a signal's handler runs on the main thread between two of its instructions, and may call a model
-while that thread holds a lock. So guarded state may change during a call that a holder of the lock makes: read it again
-afterwards.
+All locks are re-entrant: a signal handler runs on the main thread between two of its instructions, and may call a model
+while that thread holds a lock. So guarded state may change during any call that the holder of a lock makes, and has to
+be read again afterwards.
 
 `lazy_property` needs no lock.
 """
@@ -27,10 +28,9 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 PATIENCE_SECONDS = 10.0
-"""A fork waits at most this long.
+"""The most seconds that a fork waits for a lock.
 
-The thread that holds the lock may wait for a lock that another library's fork hook holds.
-"""
+The thread that holds the lock may itself wait for a lock that another library took in its fork hook."""
 _waited_for: list[Lock] = []
 _taken: list[Lock] = []
 _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
@@ -64,7 +64,7 @@ class Lock:
     """A re-entrant lock, taken by `with lock.hold:`; the module's text explains `fork_waits`."""
 
     def __init__(self, *, fork_waits: bool = False) -> None:
-        self.hold = threading.RLock()  # a child's frame that is in `with` leaves the lock that it took
+        self.hold = threading.RLock()  # `with` in a child's frame releases the lock it took, not a new one
         if fork_waits:
             _waited_for.append(self)
         else:
@@ -76,14 +76,14 @@ def _before() -> None:
         if lock.hold.acquire(timeout=PATIENCE_SECONDS):
             _taken.append(lock)
         else:
-            # Hooks before a fork run in reverse order of registration: logging's, which takes its lock, comes later.
+            # Hooks before a fork run in reverse order of registration, so logging's hook has not taken its lock yet.
             log.warning("a fork waited %g s for another thread to compile or import, and goes on: its child may hang "
                         "where it does the same", PATIENCE_SECONDS)
 
 
 def _after() -> None:
     held = _taken[::-1]
-    _taken.clear()  # first, as another thread may fork as soon as it gets a lock
+    _taken.clear()  # before the locks are released: then another thread may fork at once
     for lock in held:
         lock.hold.release()
 
@@ -96,5 +96,6 @@ def _in_child() -> None:
 
 
 importing = Lock(fork_waits=True)
-"""Held by code that imports another package late, since Python's own locks of modules do not survive a fork."""
+"""The lock that code holds while it imports another package late, since Python's own locks of modules do not survive a
+fork."""
 os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

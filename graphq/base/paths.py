@@ -30,6 +30,6 @@ def named_object(text: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"graphq_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # inspect looks the module up there to find its source
+    sys.modules[spec.name] = module  # `inspect` finds the module's source through sys.modules
     spec.loader.exec_module(module)
     return getattr(module, name)

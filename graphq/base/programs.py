@@ -1,7 +1,7 @@
 """Programs compute the numbers of an open plan at other sizes than its example's; TraceRecords store a trace in a file.
 
-`sizes` explains traces. A program first runs the calls that guards need: if a guard has another answer, the plan does
-not hold for these sizes, and nothing else is computed.
+The module `sizes` explains traces, guards and the example. A program first runs the calls that guards need. If a guard
+has another answer than in the example, the plan does not hold for these sizes, and nothing else is computed.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphq.errors import GraphqError
 
 
 class Program:
-    """Computes numbers and objects of a trace for other sizes: only those that guards and `results` need."""
+    """Computes a trace again for other sizes: only the values that its guards and `results` need."""
 
     def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
         self._results = {x.slot for x in results}
@@ -35,11 +35,11 @@ class Program:
         return None if failed is not None else Values({k: values[k] for k in self._results})
 
     def failed(self, sizes: Sequence[int]) -> int | None:
-        """The slot of the first guard that does not hold for these sizes, or of a value that cannot be computed."""
+        """The slot of the first guard that fails at these sizes, or of a value that cannot be computed, if any."""
         return self._run(sizes)[1]
 
     def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
-        """The values of all slots, up to the one that fails."""
+        """The values of the slots, and the slot that failed, where the computation ended; None if no slot failed."""
         values, slot = self._values.copy(), 0
         for slot, size in zip(self._leaves, sizes, strict=True):
             values[slot] = size
@@ -54,7 +54,7 @@ class Program:
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """`slots`, and all slots from which they are computed."""
+    """These slots, and all slots that they are computed from."""
     out = set(slots)
     for call in reversed(trace.calls):
         if call.slot in out:
@@ -65,7 +65,7 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
 class TraceRecord(NamedTuple):
     """The parts of a trace that a `Program` needs, as plain data.
 
-    `values` maps slot numbers to the example's values.
+    `values` maps numbers of slots to the values that they have in the example.
     """
 
     values: Mapping[int, Any]
@@ -76,9 +76,9 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace, for computing `results`.
+    """The record of a trace, with all that computing `results` needs.
 
-    Values computed from sizes are kept only if they are of a PLAIN type.
+    Of the values that are computed from sizes only those of a PLAIN type are kept.
     """
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
@@ -88,7 +88,7 @@ def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
 
 
 def restored(record: TraceRecord) -> Trace:
-    """The trace rebuilt from a record; it is sealed."""
+    """The trace rebuilt from a record. It is sealed: it takes no new guards."""
     trace = Trace()
     last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
     trace.values = [record.values.get(k) for k in range(last + 1)]
@@ -99,7 +99,7 @@ def restored(record: TraceRecord) -> Trace:
 
 
 class Values:
-    """The results of a program at some sizes, by their slots."""
+    """The results of a program at given sizes, by the numbers of their slots."""
 
     def __init__(self, values: Mapping[int, Any]) -> None:
         self._values = values

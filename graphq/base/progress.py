@@ -1,7 +1,7 @@
 """Progress bars for long work. They are shown if `bars` asks for them, as the command line does on a terminal.
 
-Loops that can take seconds go over `progress(items, "what they are")`. Bars are those of tqdm (the extra `progress`);
-without it there are none.
+Loops that can take seconds run over `progress(items, "what they are")`. The bars need the package tqdm (the extra
+`progress`); without it none are shown.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DELAY = 1.0
-"""Seconds after which a bar appears: shorter work has none."""
+"""The seconds after which a bar appears, so that short work shows none."""
 
 _wanted: ContextVar[bool] = ContextVar("wanted", default=False)
 
@@ -29,7 +29,10 @@ def bars(wanted: bool = True) -> Iterator[None]:
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items, with a bar if bars are wanted: the number of items that are done and, if it is known, of all items."""
+    """The items; if bars are wanted, a bar is shown while the caller loops over them.
+
+    It counts the items that are done and, if it is known, how many there are.
+    """
     if not _wanted.get():
         return items
     try:

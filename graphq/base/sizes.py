@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """`values[slot] = function(*values[arguments])`."""
+    """A recorded call: `values[slot] = function(*values[arguments])`, where `arguments` are numbers of slots."""
 
     slot: int
     function: Callable[..., Any]
@@ -38,7 +38,9 @@ PLAIN = frozenset({int, float, str, bool, type(None)})
 class Trace:
     """The record of all that was computed from open sizes.
 
-    A value for each slot, the calls that gave it, and guards.
+    A slot is the number of a value. `values` has the value of each slot in the example, `calls` the calls that computed
+    them, `leaves` the slots of the open sizes. `guards` maps slots to the answers that a plan relies on. A `sealed`
+    trace takes no new guards.
     """
 
     def __init__(self) -> None:
@@ -53,15 +55,15 @@ class Trace:
     def leaf(self, assumed: int, place: str, name: str = "") -> int:
         """A new open size, whose value in the example is `assumed`.
 
-        `place` identifies it, `name` is its name in texts.
+        `place` identifies it; `name` is its name in texts for the user.
         """
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
-        return cast(int, Size(self, slot, name or place))  # a Size acts as an int for all who compute with it
+        return cast(int, Size(self, slot, name or place))  # code that computes with ints sees no difference
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
-        """The slot of the function's result; equal calls share a slot."""
+        """Call a function on the example's values and record it; returns the result's slot, which equal calls share."""
         slots = tuple([self.slot(x) for x in arguments])
         key = function, slots
         if key not in self._known:
@@ -70,9 +72,10 @@ class Trace:
         return self._known[key]
 
     def slot(self, x: Any) -> int:
-        """The slot of an argument.
+        """The slot of an argument of a call.
 
-        A Size or Later has its own; a list, tuple or dict that holds one is built again by a call.
+        A Size or Later already has a slot. For a list, tuple or dict that holds one, a call is recorded that builds it
+        again. Any other object gets a slot of its own, which equal objects share.
         """
         kind = type(x)
         if kind is Size or kind is Later:
@@ -83,11 +86,11 @@ class Trace:
             return self.call(kind if hasattr(x, "_fields") else _sequence, *x)
         key = _key(x)
         if key not in self._known:
-            self._known[key] = self._new(x)  # `values` keeps it, so its id stays its own
+            self._known[key] = self._new(x)  # `values` keeps it alive, so no other object gets its id
         return self._known[key]
 
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result in the example, which is recorded as a guard."""
+        """The function's result in the example. It is recorded as a guard, unless the trace is sealed."""
         if self.sealed:
             return function(*[assumed(x) for x in arguments])
         slot = self.call(function, *arguments)
@@ -102,13 +105,13 @@ class Trace:
 def _key(x: Any) -> tuple[Any, ...]:
     """A key that is equal for equal arguments.
 
-    It has the contents of plain values, small arrays and containers of them.
+    Plain values, small arrays, and tuples, lists and dicts of them are compared by their contents.
 
-    Other objects are equal only to themselves.
+    Any other object is equal only to itself.
     """
     kind = type(x)
     if kind in PLAIN:
-        return kind, x.hex() if kind is float else x  # hex tells -0.0 from 0.0, and makes NaN equal to itself
+        return kind, x.hex() if kind is float else x  # as text, -0.0 differs from 0.0 and NaN equals NaN
     if kind is np.ndarray and x.nbytes <= 64:
         return kind, x.dtype.str, x.shape, x.tobytes()
     if kind is dict:
@@ -127,7 +130,7 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
 def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
     """Make the method of Size that applies `function` to it and another number; the result is a Size.
 
-    With the `neutral` element it is the Size itself.
+    If the other number is `neutral`, the neutral element of `function`, the result is the Size itself.
     """
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
@@ -168,7 +171,7 @@ def _decides(function: Callable[..., Any]) -> Any:
 
 
 def _converts(function: Callable[..., Any]) -> Any:
-    """Make the method of Size that converts it to a plain number."""
+    """Make the method of Size that converts it to a plain number; a guard records the number."""
     def method(self: Size) -> Any:
         return self.trace.decide(function, self)
 
@@ -183,8 +186,9 @@ def _is_number(x: Any) -> bool:
 class Size:
     """A number that depends on open sizes, for code that computes with ints; it has the value of the trace's example.
 
-    Arithmetic gives Sizes. Every other use is a decision, and adds a guard to the trace: a comparison, a conversion, a
-    use as an index or by NumPy. Texts (`str`, `format`) and `hash` add none. Sizes of two traces are never equal.
+    Arithmetic gives Sizes. Every other use adds a guard to the trace, since it depends on the number: a comparison, a
+    conversion, a use as an index or by NumPy. Texts (`str`, `format`) and `hash` add none. Sizes of two traces are
+    never equal.
     """
 
     __slots__ = ("name", "slot", "trace")
@@ -241,8 +245,8 @@ class Later:
 
     `assumed` is its value in the example.
 
-    NumPy's functions and Python's operators take a Later of an array as they take arrays, and return a Later. A use
-    that has to know more, such as a condition or a shape, is a decision and adds a guard.
+    NumPy's functions and Python's operators accept a Later in place of an array, and return a Later. A use that needs
+    to know the value, such as a condition or a shape, adds a guard.
     """
 
     __slots__ = ("slot", "trace")
@@ -270,11 +274,11 @@ class Later:
     __bool__, __float__ = _converts(bool), _converts(float)
 
     def all(self) -> Any:
-        """Whether all elements are true."""
+        """Whether all elements are true, as a Later."""
         return later(np.all, self)
 
     def any(self) -> Any:
-        """Whether an element is true."""
+        """Whether any element is true, as a Later."""
         return later(np.any, self)
 
     def astype(self, dtype: Any) -> Any:
@@ -288,10 +292,10 @@ class Later:
 
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
-    """`function(*arguments)`; if arguments hold Sizes, a Later, which represents the result at all sizes.
+    """`function(*arguments)`; if arguments hold Sizes, a Later that stands for the result at all sizes.
 
-    A Later can be given to further calls of `later` and to a plan's constants; its value is not known before a plan
-    runs. The function gets plain numbers. It must depend only on its arguments and must not change them.
+    A Later can be an argument of further calls of `later` and a constant of a plan; its value is not known before a
+    plan runs. The function is called with plain numbers. It must depend only on its arguments and must not change them.
     """
     trace = trace_of(arguments)
     if trace is None:
@@ -313,7 +317,7 @@ def parts(x: Any) -> Iterator[Size | Later]:
 
 
 def trace_of(x: Any) -> Trace | None:
-    """The trace of the first of `parts`."""
+    """The trace of the first Size or Later in `x`; None if there is none."""
     if (kind := type(x)) in PLAIN or kind is np.ndarray:
         return None
     if kind is not tuple:
@@ -335,7 +339,7 @@ def assumed(x: Any) -> Any:
 
 
 def plain(x: T) -> T:
-    """`x` with Sizes replaced by plain numbers, which are decisions; `x` may be a tuple of Sizes, named or not."""
+    """`x`, a Size or a tuple of Sizes, as plain numbers, which guards record; anything else is returned as it is."""
     if isinstance(x, Size):
         return x.trace.decide(_same, x)
     if isinstance(x, tuple) and is_open(x):
@@ -359,9 +363,10 @@ def largest(*numbers: T) -> T:
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, a number; a Size if arguments hold a Size or Later.
+    """`function(*arguments)`, which is a number; the result is a Size if arguments hold a Size or Later.
 
-    The function gets plain numbers and objects. It must depend only on its arguments and must not change them.
+    The function is called with plain numbers and objects. It must depend only on its arguments and must not change
+    them.
     """
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))

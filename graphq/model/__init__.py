@@ -1,1 +1,1 @@
-"""Compiled models: plans with the trace of open sizes, made now or read from a file, run at sizes and in stages."""
+"""Compiled models: they make plans or read them from files, run them at the sizes of each call, and are saved."""

@@ -26,7 +26,7 @@ from graphq.model.planned import Options
 from graphq.model.plans import Plans
 from graphq.rewrite.rule import Refusal
 
-if TYPE_CHECKING:  # only reports need these, and import them when they run
+if TYPE_CHECKING:  # only reports need these modules, and they import them when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
     from graphq.model.staged import Staged
@@ -37,11 +37,11 @@ if TYPE_CHECKING:  # only reports need these, and import them when they run
     from graphq.report.records import Report
 
 MAX_FETCHED = 8
-"""The most models for fetched values that a model keeps, one for each list of names; the oldest is dropped first."""
+"""The most models that a model keeps for `fetch`, one for each list of names. Beyond that the oldest is dropped."""
 
 
 class CompiledGraph:
-    """A compiled graph: `model(array)` or `model(x=array)` runs it; any number of threads may call at a time.
+    """A compiled graph: `model(array)` or `model(x=array)` runs it; any number of threads may call at the same time.
 
     `graph` is the graph after the passes. If shapes are open, a plan holds for many of them (`plans`); `graph` and
     reports then show the plan that was used last. If an input is marked constant, plans are made at the first call. If
@@ -95,7 +95,7 @@ class CompiledGraph:
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The near misses of the passes' rewrites."""
+        """Rewrites of the passes that nearly matched, each with the reason why it did not apply."""
         return self.plans.latest.refusals
 
     @property
@@ -141,16 +141,18 @@ class CompiledGraph:
                  fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
         """Run on arrays in the inputs' order, or by name. Returns the output, or a dict of several outputs by name.
 
-        Names are keywords, or keys of one mapping (in which inputs named "out" or "fetch" must be). Inputs must have
-        the dtype and shape that the graph states; those that are not C-contiguous are copied. `out` are arrays for the
-        results: C-contiguous, writeable, of the outputs' types. They share no memory with inputs, but for the caches of
-        cached_attention: where the past and the new cache have one shape they may be the same array. Then only the new
-        rows are written, and those behind them stay as they are. Inputs marked constant keep the array of the first
-        call.
+        Names are given as keywords, or as the keys of one mapping. (Inputs named "out" or "fetch" need the mapping.)
+        Inputs must have the dtype and shape that the graph states; those that are not C-contiguous are copied. Inputs
+        marked constant must keep the array of the first call.
+
+        `out` are arrays for the results: C-contiguous, writeable, and of the outputs' types. They must not share memory
+        with inputs. The caches of cached_attention are an exception: where the past and the new cache have the same
+        shape, they may be the same array. Then only the new rows are written, and the rows behind them stay as they
+        are.
 
         With `fetch`, names of any values of the graph, the call returns these values instead: a dict by name, or an
-        array if `fetch` is a single name. They are computed by a separate model, `compile(..., outputs=fetch)`, which
-        the first call with these names compiles, and which is kept. So the fusions of this model do not change.
+        array if `fetch` is a single name. A separate model, `compile(..., outputs=fetch)`, computes them, so that the
+        fusions of this model do not change. The first call with these names compiles that model, which is kept.
 
         Raises InputError, naming the input, the rule and the values, and GraphError for a name that no value has,
         before anything runs.
@@ -181,14 +183,16 @@ class CompiledGraph:
                 profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
 
-        `name`: report only on this value, or the result of the ONNX node of this name: in which partition it is, or why
-        it is in none. `full`: all lines of a large model's report, and the near misses of all rewrites. `format` "json"
-        returns a dict.
+        `name`: report only on this value, or on the result of the ONNX node of this name: which partition it is in, or
+        why it is in none. `full`: all lines of a large model's report, and all rewrites that nearly matched. `format`
+        "json" returns a dict.
 
         `kernels`: report also the work of each kernel and its speed on this machine, beside the machine's peak. The
-        decisive instructions of its assembly are counted, for which the first call compiles the kernels once more, and
-        each step is measured by itself, which takes some 0.1 s a step. `profile`, of this model: each cause gets its
-        share of the time, the longest first (if the model runs in one plan).
+        report counts the decisive instructions of each kernel's assembly, for which the first call compiles the kernels
+        once more. Each step is measured by itself, which takes some 0.1 s a step.
+
+        `profile`: a profile of this model. Each cause gets its share of the time, the longest first, if the model runs
+        in one plan.
 
         Raises GraphError for an unknown name, and for another format; InputError for another model's profile.
         """
@@ -216,9 +220,9 @@ class CompiledGraph:
         return replace(report, classes=self.plans.classes())
 
     def parts(self) -> list[Part]:
-        """The parts that `report` shows: the graph before and after the passes.
+        """The parts of the model that `report` shows, each with its graph before and after the passes.
 
-        A model in stages has these for each stage.
+        A model in stages has parts for each stage; any other model is one part.
         """
         return self.plans.latest.parts()
 
@@ -228,8 +232,8 @@ class CompiledGraph:
 
         With `inputs`, given as in a call, or a `profile` of this model, the page has times and a timeline. It is one
         file and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables. `title` is
-        the graph's name by default. (Inputs named "profile" or "title" go into the mapping.) Raises InputError as a
-        call does, OSError if it cannot write.
+        the graph's name by default. (Inputs named "profile" or "title" need the mapping of names to arrays.) Raises
+        InputError as a call does, OSError if the file cannot be written.
         """
         from graphq.report.page import page
 
@@ -247,14 +251,17 @@ class CompiledGraph:
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
         """Measure how long each step takes, and which thread ran which piece of it.
 
-        Medians of `runs` runs on these arrays.
+        The times are medians of `runs` runs on these arrays. The runs are ordinary calls. Before them come as many
+        others as it takes until all threads take part.
 
-        The runs are ordinary calls, after as many others as it takes until all threads take part. Printed, the result
-        is a table; `steps` are the numbers, and `to_chrome_trace(path)` writes the run of median length as a timeline
-        for Perfetto, with one track a thread. With `peaks` it also has the share of the machine's peak that each step
-        reaches, for which kernels are compiled once more and the peaks are measured. For a graph in stages it has the
-        steps of all parts, one part after another. (An input named "runs" or "peaks" goes into the mapping.) Raises
-        InputError as a call does, and for wrong options.
+        Printed, the result is a table. Its `steps` are the numbers, and `to_chrome_trace(path)` writes the run of
+        median length as a timeline for Perfetto, with one track a thread.
+
+        With `peaks` it also has the share of the machine's peak that each step reaches. For that, kernels are compiled
+        once more and the peaks are measured. For a graph in stages it has the steps of all parts, one part after
+        another. (Inputs named "runs" or "peaks" need the mapping of names to arrays.)
+
+        Raises InputError as a call does, and for wrong options.
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
@@ -268,7 +275,7 @@ class CompiledGraph:
     def coverage(self) -> Coverage:
         """The share of the multiply-accumulates that integer partitions do, in all and by operation.
 
-        If shapes are open, it is for the latest new set of shapes; raises CompileError before the first call.
+        If shapes are open, it is the share at the latest new set of shapes. Raises CompileError before the first call.
         """
         return self.plans.latest.coverage()
 
@@ -296,9 +303,9 @@ class CompiledGraph:
         return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays in the order of the inputs, if they fit.
+        """The arrays of a call in the order of the inputs.
 
-        It checks fast, for the usual case, and has no error messages.
+        A fast check accepts the usual case. Other arrays go through `check_inputs`, which raises InputError.
         """
         if len(given) == len(self._checks):
             out = []
@@ -356,14 +363,17 @@ class CompiledGraph:
 
 
 def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, int | None]]:
-    """The numbers of C-contiguous arrays that share memory with an input, and of the input; None for another array."""
+    """Which of these C-contiguous arrays share memory: the number of an array and the number of the input it overlaps.
+
+    For an array that overlaps another one of `arrays`, None takes the place of the input's number.
+    """
     spans = sorted((address_of(x), x.nbytes, k) for k, x in enumerate(arrays) if x.nbytes)
     for (start, nbytes, k), (following, _, other) in pairwise(spans):
         if following < start + nbytes:
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        last = bisect(spans, (start + x.nbytes,)) - 1  # no other array reaches further
+        last = bisect(spans, (start + x.nbytes,)) - 1  # arrays do not overlap here: no earlier one reaches further
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
 
@@ -373,5 +383,5 @@ def _is_same(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _is_plain(x: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
-    """Whether `x` is an array that kernels take as it is, if its shape fits; a fast check without error messages."""
+    """Whether kernels can use `x` as it is, if its shape fits; a fast check without error messages."""
     return type(x) is np.ndarray and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned

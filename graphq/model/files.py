@@ -1,4 +1,4 @@
-"""Files of graphs: the name of a file tells its kind."""
+"""Files of graphs: the end of a file's name tells its format."""
 from __future__ import annotations
 
 import os
@@ -19,14 +19,13 @@ def _load_saved(path: Path) -> Graph:
 
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""Readers of graphs from files, by the end of the file's name.
+"""The function that reads a graph from a file, by the end of the file's name.
 
-Packages above this one add theirs (`graphq/__init__.py`).
-"""
+Packages above this one add their readers (`graphq/__init__.py`)."""
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq; any other name means the text form.
+    """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq; any other file has the text form.
 
     Raises GraphqError or OSError.
     """

@@ -32,14 +32,15 @@ from graphq.model.saved_values import Unsaved, Writer
 log = logging.getLogger("graphq")
 
 ELSEWHERE = b"\x0a\x08location"
-"""The key by which an ONNX file names external files, which hold its data and may change when it does not."""
+"""The bytes with which an ONNX file refers to external files. Their data may change while the file does not, so models
+of such files are not kept."""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
-"""The fewest nodes of a graph whose model is kept: a smaller one is compiled about as soon as its file is read."""
+"""The fewest nodes of a graph whose model is kept: compiling a smaller one takes about as long as reading its file."""
 
 
 class Kept:
-    """The place of a compiled model in the cache: for a file or graph with these contents, and for these options."""
+    """The place of a compiled model in the cache, for a file or graph with these contents and for these options."""
 
     def __init__(self, given: Path | Graph, digest: str, level: str | None, threads: int,
                  options: tuple[object, ...]) -> None:
@@ -48,9 +49,9 @@ class Kept:
 
     @staticmethod
     def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
-        """The place for a file or a graph, which is in order.
+        """The place for the model of a file or graph.
 
-        None if its model is not kept, or if the file cannot be read, which its reader will report.
+        None if such a model is not kept, or if the file cannot be read, which the file's reader will report.
         """
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
@@ -95,7 +96,7 @@ class Kept:
         return model
 
     def keep(self, model: CompiledGraph) -> None:
-        """Keep a model that was just compiled, if its file or graph has not changed since this place was found."""
+        """Keep a model that was just compiled, if its file or graph has not changed since `of` was called."""
         why, again = None, Kept.of(self._given, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file or graph has changed since"
@@ -120,12 +121,12 @@ class Kept:
             if folder is not None:
                 save(folder / self.name, made, rows_mix, key=self.digest)
                 cache.tidy(folder)
-        except Exception as e:  # full disk, folder gone, no memory, an option without JSON
+        except Exception as e:  # full disk, missing folder, no memory, or an option that JSON cannot express
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
 
 
 class _NotKept(Exception):
-    """Raised with the reason why a model is not kept; an empty one if there is nothing to say about it."""
+    """Raised with the reason why a model is not kept, which is logged; the text is empty if there is no need to."""
 
 
 def _why_not() -> str | None:
@@ -137,7 +138,7 @@ def _why_not() -> str | None:
 
 
 def _of_file(path: Path) -> Iterator[bytes]:
-    """The parts of a file that decide its model. Raises _NotKept, OSError and ValueError."""
+    """The bytes of a file that decide its model, in parts. Raises _NotKept, OSError and ValueError."""
     facts = path.stat()
     if not stat.S_ISREG(facts.st_mode):
         raise _NotKept
@@ -151,7 +152,7 @@ def _of_file(path: Path) -> Iterator[bytes]:
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
-    """The parts of a graph that decide its model: all but its arrays as JSON, then the arrays. Raises _NotKept."""
+    """The bytes that decide a graph's model: all but its arrays as JSON, then the arrays. Raises _NotKept."""
     if len(graph.nodes) < FEWEST:
         raise _NotKept
     if 2 * _constant_bytes(graph) > cache.MOST_OF_A_MODEL:

@@ -1,4 +1,4 @@
-"""load_compiled: a compiled model from a file."""
+"""`load_compiled`, which loads a compiled model from a file."""
 from __future__ import annotations
 
 import logging
@@ -26,7 +26,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 
     As with the kernel cache, code is used only from a file that belongs to this user or to root and that nobody else
     can write to. Of any other file only the graph is used, and compiled with the defaults of `compile`: so it can do no
-    more than an ONNX file can. It is read into memory, since others could change a mapped file.
+    more than an ONNX file can. Such a file is read into memory, since others could change it while it is mapped.
 
     Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
     would take too much memory.
@@ -47,7 +47,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 
 
 def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
-    """The options for a file's model here, and why its plans and code cannot be used with them, if they cannot."""
+    """The options for a saved model here, and why the file's plans and code do not fit them; None if they do."""
     own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most
@@ -60,15 +60,15 @@ def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Opti
 
 
 def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
-    """The model with the plans of its file, which fit these options; None if the file has none."""
+    """The model with the plans of its file, which must fit these options; None if the file has no plans."""
     return CompiledGraph(saved, options) if saved.plans(options.threads) else None
 
 
 def _level(own: Settings, isa: str | None) -> Level:
-    """The level that is asked for, else the model's own if this machine has it, else the best that it has."""
+    """The ISA level: what the user asks for, else the saved model's if this machine has it, else the machine's best."""
     known = {level.name: level for level in levels_of.available()}.get(own.level)
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known
     with importing.hold:
-        from graphq.kernels import levels  # which has the kernels of its self-test
+        from graphq.kernels import levels  # imported late, since it imports the kernels of its self-test
     return levels.resolve(isa, own.cache)

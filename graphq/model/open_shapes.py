@@ -1,4 +1,4 @@
-"""Open sizes of a graph: its inputs' dimensions, and values. Classes of sizes, and arrays that plans for them share."""
+"""The open sizes of a graph's inputs, classes of sizes that share a plan, and arrays that plans share."""
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
@@ -17,21 +17,21 @@ from graphq.ir.signature import Parameter, Signature
 from graphq.plan.stages import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
-"""The open sizes of all inputs, in the order of `Places`."""
+"""The open sizes of all inputs of a call, in the order of `Places`."""
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs, in their order; behind them the values that are sizes, if there are any."""
+"""The shapes of all inputs, in their order. If values of inputs are open sizes, one more tuple has these values."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
-"""Example sizes of each class. They are rare in models, so that none equals another number by chance.
+"""The sizes that plans of each class assume as examples (`size_class`).
 
-Sizes of images are multiples of 32, since networks that halve an image five times need that.
-"""
+They are rare in models, so that they do not equal other numbers by chance. Large ones are multiples of 32, since
+networks that halve an image five times need that."""
 
 
 def size_class(size: int) -> int:
-    """The class of a size: 0 and 1 have their own, class 2 are sizes up to 15, 3 up to 127, and so on by factors of 8.
+    """The class of a size: class 0 is size 0, class 1 size 1, class 2 sizes up to 15, class 3 up to 127, and so on.
 
-    Plans of one class differ little in speed: tiles and shares of threads are chosen for one size of it.
+    A plan chooses tiles and shares of threads for one size. It is nearly as fast at the other sizes of the class.
     """
     return size if size < 2 else 2 + (size.bit_length() - 2) // 3
 
@@ -42,9 +42,9 @@ def range_of(of: int) -> str:
 
 
 def examples(sizes: Sequence[int]) -> Sizes:
-    """An example for each size, of its class.
+    """For each size an example of the same class.
 
-    Equal sizes get the same example, different ones different examples if possible.
+    Equal sizes get the same example. Different sizes get different examples, if the class has enough.
     """
     chosen: dict[int, int] = {}
     for size in sizes:
@@ -57,7 +57,10 @@ def examples(sizes: Sequence[int]) -> Sizes:
 
 
 class Place(NamedTuple):
-    """Where a call tells an open size: an axis of input number `input` or, if `of_value`, an element of its array."""
+    """Where a call has an open size: in input number `input`.
+
+    It is the input's dimension number `axis` or, if `of_value`, the element of this number of its array.
+    """
 
     input: int
     axis: int
@@ -65,7 +68,10 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of all open sizes: open dimensions of an input, then the elements of one whose values are sizes."""
+    """The places of all open sizes, input by input.
+
+    The open dimensions of an input come first, then its elements if its values are sizes.
+    """
 
     def __init__(self, signature: Signature) -> None:
         self._inputs = signature.inputs
@@ -75,19 +81,19 @@ class Places:
         self._valued = [p.name for p in self._inputs if p.property == SIZE]
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray], with_values: bool = True) -> Shapes:
-        """The shapes of a call's arrays, and the values."""
+        """The shapes of a call's arrays, and the values that are sizes if `with_values`."""
         shapes = tuple([arrays[p.name].shape for p in self._inputs])
         if not self._valued or not with_values:
             return shapes
         return (*shapes, tuple([x for name in self._valued for x in arrays[name].reshape(-1).tolist()]))
 
     def sizes(self, shapes: Shapes) -> Sizes:
-        """The open sizes in these shapes and values."""
+        """The open sizes that these shapes have, in the order of `all`."""
         values = chain(*shapes[len(self._inputs):])
         return tuple([next(values) if p.of_value else shapes[p.input][p.axis] for p in self.all])
 
     def shapes(self, sizes: Sizes) -> Shapes:
-        """Shapes and values with these open sizes."""
+        """The shapes, and values, of inputs with these open sizes."""
         at = dict(zip(self.all, sizes, strict=True))
         values = tuple([size for p, size in at.items() if p.of_value])
         shapes = tuple([tuple([at[Place(k, axis, False)] if d is None else d for axis, d in
@@ -95,7 +101,10 @@ class Places:
         return (*shapes, values) if values else shapes
 
     def graph(self, source: Graph, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Graph:
-        """The graph with inputs of these shapes, these values if there are any, and constants in place of inputs."""
+        """A copy of the graph `source` for inputs of these shapes.
+
+        Inputs in `constants` become constants, and so do inputs whose values are among `shapes`.
+        """
         left = chain(*shapes[len(self._inputs):])
         values = {p.name: later(_array, p.dtype.numpy, p.type.dims, *islice(left, p.type.size))
                   for p in self._inputs if p.property == SIZE} if len(shapes) > len(self._inputs) else None
@@ -108,7 +117,10 @@ def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
 
 
 class Dimension(NamedTuple):
-    """An open size; `name` is its name in the file, or tells its place."""
+    """An open size, for reports: the name of its input, its axis, and a name.
+
+    The name is the one that the model's file gives to the dimension; without one it is made of input and axis.
+    """
 
     input: str
     axis: int
@@ -116,7 +128,10 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
-    """The open sizes at these places, by default all open dimensions; names come from `graph.meta`, if it has any."""
+    """The open sizes at these places; by default all open dimensions.
+
+    Names are taken from `graph.meta`, if it has any.
+    """
     places = Places(Signature.of(graph)).all if places is None else places
     names = graph.meta.get("dimensions", {})
     inputs = [str(graph.inputs[p.input].name) for p in places]
@@ -125,9 +140,9 @@ def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list
 
 
 SIZE = "size"
-"""The property, in a model's signature, of inputs whose values are open sizes: shapes depend on them."""
+"""The `property` of a model's input whose values are open sizes, because shapes depend on them."""
 MOST_VALUES = 8
-"""The most elements of an input whose values are open sizes."""
+"""The most elements of an input whose values may be open sizes."""
 
 
 def _is_small(value: Value | Parameter) -> bool:
@@ -137,7 +152,7 @@ def _is_small(value: Value | Parameter) -> bool:
 def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -> Signature:
     """The signature of a graph, in which inputs of a few integers have the property SIZE if shapes depend on them.
 
-    None has it if shapes depend on more than such inputs, or if dimensions are open and no call's `arrays` are given.
+    No input has it if shapes also depend on other data, or if dimensions are open and no `arrays` of a call are given.
     """
     signature = Signature.of(graph)
     sizes = _sizes(graph, arrays) if has_integers(signature) else ()
@@ -146,12 +161,12 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
 
 
 def has_integers(signature: Signature) -> bool:
-    """Whether inputs of a few integers may be open sizes that are not taken as such."""
+    """Whether some inputs might have the property SIZE, and it is not known yet whether they do."""
     return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)
 
 
 def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[str]:
-    """The names of the inputs whose values decide shapes."""
+    """The names of the inputs whose values decide shapes; empty if other data decide them, too."""
     types = {str(v.name): v.type if arrays is None else TensorType(v.dtype, arrays[str(v.name)].shape)
              for v in graph.inputs}
     if not all(t.known for t in types.values()):
@@ -167,13 +182,16 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
                 return ()
             values |= {name: np.full(types[name].dims, EXAMPLES[3][0], types[name].dtype.numpy) if arrays is None
                        else arrays[name] for name in found}
-    except GraphqError:  # an example's value does not fit the graph
+    except GraphqError:  # the graph does not take the example as a value
         return ()
     return values
 
 
 def _deciding(graph: Graph) -> set[str]:
-    """The inputs of a few integers from which operands of the first operations with unknown shapes are computed."""
+    """The names of the inputs of a few integers that decide a shape.
+
+    They are those from which operands are computed of operations with known operands but unknown results.
+    """
     found, seen = set(), set()
     ready = [v for n in graph.nodes if all(x.type.known for x in n.operands)
              and not all(x.type.known for x in n.outputs) for v in n.operands]
@@ -190,7 +208,7 @@ def _deciding(graph: Graph) -> set[str]:
 
 
 class Shared:
-    """Shares equal arrays between plans. The arrays of the first plan are not compared among themselves."""
+    """Lets plans share equal arrays. The arrays of the first plan are compared only when a second plan comes."""
 
     def __init__(self) -> None:
         self._first: list[np.ndarray] | None = None
@@ -202,7 +220,7 @@ class Shared:
         return self._first is None
 
     def of(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """A plan's arrays, replaced by equal ones of earlier plans, so that the plan can free its own."""
+        """The arrays of a plan, replaced by equal ones of earlier plans, so that the plan can free its own."""
         if self._first is None:
             self._first = arrays
             return arrays
@@ -211,7 +229,7 @@ class Shared:
         return made
 
     def _one_for(self, array: np.ndarray) -> np.ndarray:
-        """The first array that was seen with these bits, or this array itself."""
+        """The first array with this dtype, this shape and these bits: an earlier one, or this one itself."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         sample = data[::max(1, data.size // 64)].tobytes()
         alike = self._known.setdefault((array.dtype.str, array.shape, sample), [])

@@ -1,4 +1,4 @@
-"""Passed: a graph after the passes, with its plan, for reports. Also `Options`, and the arrays of constant inputs."""
+"""`Passed`, a graph after the passes with its plan, for reports. Also `Options`, and the arrays of constant inputs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from graphq.plan.step import Step
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
-if TYPE_CHECKING:  # only reports need these, and import them when they run
+if TYPE_CHECKING:  # only reports need these modules, and they import them when they run
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
@@ -28,13 +28,13 @@ if TYPE_CHECKING:  # only reports need these, and import them when they run
 
 
 class Options(NamedTuple):
-    """The options of `compile`, resolved."""
+    """The options of `compile`, with their defaults filled in."""
 
     level: Level
     threads: int
     strict: bool
     passes: tuple[Pass, ...] | None
-    """The passes; None means those of PIPELINE, which a process with a saved model then need not import."""
+    """The passes; None means those of PIPELINE, so that a process that only runs a saved model need not import them."""
     cache: bool
     memory: int | None
 
@@ -51,7 +51,8 @@ class Options(NamedTuple):
 class Passed(NamedTuple):
     """A graph after the passes and, if it has one, its plan: with open sizes (`open`), or at given sizes (`runner`).
 
-    Reports read its `history`, and get the graph before the passes from `again`.
+    `history` has the graph after the passes and what they changed. `again` makes the graph before the passes again,
+    which reports need.
     """
 
     history: History
@@ -84,7 +85,7 @@ class Passed(NamedTuple):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of open dimensions at which the plan runs, or which it assumes."""
+        """The open sizes by name: those that the runner runs at, or those that the open plan has as its example."""
         return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -106,7 +107,7 @@ class Passed(NamedTuple):
                       threads=threads, evidence=evidence, covered=covered, sizes=self.sizes)
 
     def parts(self) -> list[Part]:
-        """The graph before and after the passes, with its report and the memory of its plan."""
+        """The graph before and after the passes, with its report and the memory of its plan, as one part."""
         from graphq.report.parts import Part, memory_of
 
         memory = None if self.runner is None else memory_of(self.runner)
@@ -140,9 +141,9 @@ class Passed(NamedTuple):
 class ConstantInputs:
     """The arrays of inputs marked constant.
 
-    They are those of the call whose plan was made first, even among concurrent calls.
+    The kept arrays are those of the call whose plan was made first, even if several calls run at the same time.
 
-    A model and its models for fetched values share one object.
+    A model and the models that it keeps for `fetch` share one object.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -155,9 +156,9 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays; before any are kept, copies of the given ones.
+        """The kept arrays; if none are kept yet, copies of the arrays of this call.
 
-        Raises InputError if one differs in its bits from the kept one.
+        Raises InputError if an array differs in its bits from the kept one.
         """
         kept = self._kept.get("arrays")
         if kept is None:
@@ -170,9 +171,9 @@ class ConstantInputs:
         return kept
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep a plan's arrays.
+        """Keep the arrays that a plan was made with.
 
         Raises InputError if different arrays are already kept: then that plan must not be used.
         """
-        self._kept.setdefault("arrays", arrays)  # in one step, for threads and for handlers of signals
+        self._kept.setdefault("arrays", arrays)  # one step, which no other thread and no signal handler can interrupt
         self.of(arrays)

@@ -39,7 +39,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # what all of them read is there
+        elif node is strips[node][-1]:  # at the last node all their operands have buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)
@@ -69,7 +69,7 @@ def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
 
 
 def _copies(b: PlanBuilder) -> None:
-    """Add copies to outputs that no step writes: inputs, constants, views, and a value that is returned twice."""
+    """Add steps that copy to outputs that no step writes: inputs, constants, views, and values returned twice."""
     for k, value in enumerate(b.graph.outputs):
         if value.type.size == 0:
             continue

@@ -1,13 +1,13 @@
 """The plans of a graph, and the runners for the shapes of calls.
 
 Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`). The result is an
-`OpenPlan`, a plan for all sizes for which the trace's guards hold; for one set of shapes only numbers, tables and an
-arena are filled in (`Runner`). A graph of fixed shape has one OpenPlan, whose trace is empty. Sizes of another class
+`OpenPlan`, a plan for all sizes for which the trace's guards hold. For one set of shapes a `Runner` only fills in
+numbers, tables and an arena. A graph of fixed shape has one OpenPlan, whose trace is empty. Sizes of another class
 (`size_class`), and sizes for which a guard fails, get a plan of their own at their first call. Plans share equal
 arrays, weights above all, and all shapes share arenas.
 
-Inputs marked constant, unknown ranks, and shapes that depend on data rule out an open plan: a graph with any of these
-gets a plan for each set of shapes, with the constants of the first call, in one plan or in stages.
+There is no open plan for a graph with inputs marked constant, with unknown ranks, or with shapes that depend on data.
+Such a graph gets a plan, or stages, for each set of shapes, with the constants of the first call.
 """
 from __future__ import annotations
 
@@ -55,18 +55,16 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
-"""A plan in a file that is not read yet.
+"""A plan in a file that is not read yet: the sizes of its example, and a function that reads it.
 
-The sizes of its example, and its reader, which raises ParseError if `save` did not write it.
-"""
+The function raises ParseError if `save` did not write the plan."""
 
 MAX_SHAPES = 64
 """The most sets of shapes whose runners are kept; the least recently used one is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most classes of sizes whose plans are kept, and the most plans of a class.
 
-The least recently used one is dropped.
-"""
+Beyond that the least recently used one is dropped."""
 
 
 class _Anew(Exception):
@@ -76,10 +74,11 @@ class _Anew(Exception):
 class Plans:
     """The plans of a graph, made when they are needed.
 
-    `at` returns the runner for given shapes; `read_source` reads the graph.
+    `at` returns the runner for given shapes. `read_source` returns the graph as the user gave it. `unread` are plans of
+    a file. If all shapes are fixed, the only plan is made or read at once.
 
-    `unread` are plans of a file. If all shapes are fixed, the only plan is made or read at once. Any number of threads
-    may call: one of them makes a plan, others that need it wait. All locks of a model are here.
+    Any number of threads may call: one of them makes a plan, and others that need it wait. All locks of a model are
+    here.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
@@ -94,15 +93,16 @@ class Plans:
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """Held while entries of `_by_class` or `_by_shapes` move, so that none is missing for a moment, or for good."""
+        """The lock that is held while entries of `_by_class` or `_by_shapes` move: no other thread sees one missing,
+        and none is lost."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self.grown: Callable[[Plans], None] | None = None
-        """Is called with each plan that a call adds."""
+        """Called with these plans each time a call has added one."""
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
         self._is_fixed = not self.for_each_shape and not self._places.all
         self.fixed = self.at(self._places.shapes(())) if self._is_fixed else None
-        """The runner or stages of a graph all of whose inputs have known shapes."""
+        """The runner or stages of a graph whose inputs all have known shapes; else None."""
         if not self._is_fixed and not self.for_each_shape and not unread:
             self._begin()
 
@@ -113,14 +113,14 @@ class Plans:
 
     @lazy_property
     def dimensions(self) -> list[Dimension]:
-        """The open sizes of all inputs, in order."""
+        """The open sizes of all inputs, with their names."""
         return open_dimensions(self.source, self._places.all)
 
     @property
     def latest(self) -> Passed | Staged:
-        """The runner that was used last, or the first plan.
+        """What reports show: the runner that was used last, else an existing plan.
 
-        If no plan can be made before a call, the graph after the passes.
+        Where no plan can be made before a call, it is the graph after the passes.
         """
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, OpenPlan):
@@ -131,7 +131,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """The object that reports on these shapes; a plan from a file is compiled again for it."""
+        """What reports show of a runner for these shapes. If its plan is from a file, the graph is compiled again."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made
@@ -160,9 +160,9 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines for a report.
+        """Lines for a report on open sizes.
 
-        Each class of sizes so far, the number of its plans, and why each further plan was made.
+        They list each class of sizes so far, the number of its plans, and why each further plan was made.
         """
         if not self._places.all or not (plans := self.all()):
             return ()
@@ -185,7 +185,7 @@ class Plans:
         """
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
-            return latest[1]  # the most recently used one already
+            return latest[1]  # it is the most recently used one, so the order stays as it is
         made = self._by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))
@@ -198,7 +198,7 @@ class Plans:
         return made
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        """What the plan of a call with these arrays depends on."""
+        """The shapes, and values that are sizes, on which the plan of a call with these arrays depends."""
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
@@ -217,7 +217,7 @@ class Plans:
         return made
 
     def _planned(self, source: Callable[[], Graph]) -> Runner | Staged:
-        """The runner, one plan or stages, of the graph that `source` returns; the shapes of its inputs are known."""
+        """A runner, or stages, for the graph that `source` returns, all of whose inputs have known shapes."""
         with budget(self.options.memory):
             graph = source()
             if not in_one_plan(graph):
@@ -229,7 +229,10 @@ class Plans:
             return made
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """The runner at these sizes, from a plan of their class; if no plan holds for them, a new one is made."""
+        """The runner at these sizes, from a plan of their class; if no plan holds for them, a new one is made.
+
+        None if the graph cannot have a plan with open sizes.
+        """
         of = tuple(map(size_class, sizes))
         made = self._known(of, sizes)
         if made is None:
@@ -265,18 +268,18 @@ class Plans:
                 if entry is None:
                     return
                 plan = entry[1]()
-                if entry not in self._unread:  # a signal's handler has read it in the midst
+                if entry not in self._unread:  # a signal handler has read it in the meantime
                     continue
                 self._unread.remove(entry)
                 self._by_class.setdefault(of, []).append(plan)
             yield plan
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
-        """The runner of a new plan for the class of the sizes; if it does not hold for them, for just these sizes."""
+        """A runner from a new plan: one for the class of the sizes or, if that does not hold, for just these sizes."""
         if sizes and of not in self._by_class:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # the actual sizes may work even so
+            except GraphqError:  # the graph may not take the example's sizes, but take these
                 made = None
             if made is not None:
                 return made
@@ -293,7 +296,7 @@ class Plans:
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        """For each plan of the class the first guard that does not hold at these sizes, as text."""
+        """The first guards that do not hold at these sizes, one of each plan of the class, as text."""
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
@@ -318,7 +321,7 @@ class Plans:
             self.for_each_shape = True
 
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """A new plan with these sizes as its example; `keep`: it is kept, not only used for a report."""
+        """A new plan with these sizes as its example. It is kept for calls, unless a report alone needs it (`keep`)."""
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
         sizes = tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True))
@@ -328,7 +331,7 @@ class Plans:
                 if not in_one_plan(graph):
                     raise _Anew("shapes depend on data, or bodies run")
                 plan = self._plan(graph, trace, partial(self._graph_at, self._places.shapes(assumed)))
-        except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
+        except (AttributeError, TypeError) as e:  # some code needs an int: plan each set of shapes
             if not assumed:
                 raise
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
@@ -338,7 +341,7 @@ class Plans:
         return plan
 
     def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
-        """The plan of a graph before the passes, which are run on it; `again` is as in `Passed`.
+        """Run the passes on a graph and plan the result; `again` makes the graph before the passes again, for reports.
 
         Raises CompileError if it would take too much memory, or if `strict` refuses operations without kernels.
         """
@@ -362,9 +365,9 @@ class Plans:
         return made
 
     def _sharing(self, buffers: list[Buffer], history: History) -> tuple[Buffer, ...]:
-        """Replace arrays of a new plan's buffers by equal arrays of earlier plans, also in its graphs.
+        """A new plan's buffers, with equal arrays of earlier plans in place of its own, also in its graphs.
 
-        Arrays of a file come first, since equal arrays are stored once there.
+        Arrays of plans from a file come first, since the file has each array once.
         """
         if self._shared.empty and (earlier := self.all()):
             self._shared.of([b.data for p in earlier for b in p.plan.buffers if isinstance(b.data, np.ndarray)])
@@ -378,7 +381,7 @@ class Plans:
         return tuple(buffers)
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:
-        """The plan with its graph after the passes. A plan from a file has none, and is compiled again, once."""
+        """The plan with its graph after the passes. A plan from a file has no graph, so it is compiled again, once."""
         if plan.passed is not None:
             return plan
         if plan not in self._anew:
@@ -392,7 +395,7 @@ class Plans:
             return Passed.of(self.source.copy, self.options)
 
     def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """The user's graph with these input shapes; `constants` (None: the first call's) take the place of inputs."""
+        """The user's graph at these input shapes, with `constants` (None: those of the first call) for some inputs."""
         constants = self.constants.kept if constants is None else constants
         if self._is_fixed:
             return self.source.copy()

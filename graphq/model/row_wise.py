@@ -1,10 +1,12 @@
 """Row-wise analysis: whether the results of each row of a batch are independent of the other rows.
 
-The analysis follows the values from the inputs on, and tracks the axis that has the rows; it is None if the value is
-the same for all rows. A reshape may merge the axis of the rows with axes beside it, and split it again. An operation's
-`rows` names one of RULES, which says which axis of the results has the rows, or that they may mix; an operation without
-a rule counts as mixing rows. So the answer "rows do not mix" is proved, provided that the graph is the same for any
-number of rows; the answer "they may mix" can be wrong, which only costs speed.
+The analysis follows the values from the inputs on, and tracks which axis has the rows of the batch. A value that is the
+same for all rows has no such axis (None). A reshape may merge the axis of the rows with axes beside it, and split it
+again. An operation's `rows` names one of RULES, which says which axis of the results has the rows, or that rows may
+mix. An operation without a rule counts as mixing rows.
+
+So the answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "they
+may mix" can be wrong, which only costs speed.
 """
 from __future__ import annotations
 
@@ -18,16 +20,16 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
-"""The assumed number of rows: a size that few other dimensions have."""
+"""The number of rows that is assumed for a batch of open size. Few other dimensions have this size."""
 OTHER = 32
 """The size that is assumed for other open dimensions."""
 
 
 class Place(NamedTuple):
-    """The place of the rows in a value: along `axis`, whose element i belongs to row `i // after % rows`.
+    """Where a value has the rows of the batch: along `axis`. Element i there belongs to row `i // after % rows`.
 
-    `before` and `after` are the numbers of elements that a reshape merged into this axis, before and after the axis of
-    the rows.
+    A reshape may have merged other axes into this one. `before` is the number of elements of the merged axes in front
+    of the rows, `after` that of the merged axes behind them.
     """
 
     axis: int
@@ -36,18 +38,17 @@ class Place(NamedTuple):
 
 
 Axes = Sequence[int | None]
-"""For each operand the axis that has the rows; None where the operand is the same for all rows."""
+"""For each operand the axis that has the rows; None if the operand is the same for all rows."""
 Rule = Callable[[Node, Axes], int | None]
-"""A function that returns the axis of all results that has the rows, if at least one operand has rows.
+"""A function for nodes with an operand that has rows. It returns the axis that has the rows in all results.
 
-None if rows may mix.
-"""
+None if rows may mix."""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
     """Why rows may mix; None if they do not.
 
-    Axis 0 of every input that is not a single number is the axis of the rows.
+    The rows are axis 0 of each input. An input that is a single number is the same for all rows.
     """
     types = {str(v.name): v.type for v in graph.inputs}
     if any(t.shape is None for t in types.values()):
@@ -58,7 +59,7 @@ def why_rows_mix(graph: Graph) -> str | None:
             for name, t in types.items() if not t.known})
     except GraphqError as e:
         return f"the graph does not take {ROWS} rows: {e}"
-    graph.prune()  # nodes that computed shapes, for example, which are constants now
+    graph.prune()  # removes, for example, nodes that computed shapes, which are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -75,7 +76,7 @@ def why_rows_mix(graph: Graph) -> str | None:
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """The place of the rows in the results of a node, if an operand has rows; None if rows may mix."""
+    """Where the results of a node have the rows, if an operand has rows; None if rows may mix."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -93,7 +94,7 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
 
 
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
-    """The axis that has the rows after a reshape: the numbers of elements before and after the rows stay the same."""
+    """Where a reshape's result has the rows: at the axis with as many elements before and after the rows as before."""
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
     outer, inner = prod(old[:place.axis]) * place.before, place.after * prod(old[place.axis + 1:])
@@ -105,9 +106,9 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """The place of the rows after a gather along their axis by constant indices.
+    """Where the result of a gather along the axis of the rows, by constant indices, has them.
 
-    None unless each row takes its own elements.
+    None unless each row of the result takes elements of the same row of the operand.
     """
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
@@ -141,7 +142,7 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether a value that does not depend on rows is the same along `axis`, where another operand has the rows."""
+    """Whether a value without rows has equal elements along `axis`, which meets another operand's axis of rows."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
@@ -163,14 +164,14 @@ def _along(node: Node, axes: Axes) -> int | None:
 
 
 def _picked(node: Node, axes: Axes) -> int | None:
-    """The rule of operations along one axis, which the result lacks unless dimensions are kept."""
+    """The rule of operations that reduce one axis; the result lacks that axis unless dimensions are kept."""
     axis = node.attrs["axis"] % _rank(node.inputs[0])
     p = _along(node, axes)
     return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
 
 
 def _normed(node: Node, axes: Axes) -> int | None:
-    """The rule of normalisations over the last axes; their statistics have the axes before these."""
+    """The rule of normalisations over the last axes, whose statistics have only the axes before them."""
     p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
     return p if p is not None and p < begin and _first_alone(node, axes) else None
 
@@ -215,9 +216,9 @@ def _gathered(node: Node, axes: Axes) -> int | None:
 
 
 def _product(node: Node, axes: Axes) -> int | None:
-    """The rule of products.
+    """The rule of matrix products.
 
-    Rows may be rows or columns of matrices, or whole matrices, but not the axis that is summed.
+    Rows may be rows or columns of matrices, or whole matrices, but not the axis that is summed over.
     """
     a, b = node.inputs[:2]
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
@@ -227,7 +228,7 @@ def _product(node: Node, axes: Axes) -> int | None:
     summed = last[0] - turned[0], last[1] - (not turned[1])
     if p == summed[0] or q == summed[1]:
         return None
-    found = set()  # the rows' place among the result's axes
+    found = set()  # the axis of the result that has the rows, by each operand
     for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
         if x is not None:
             found.add(to if x >= end - 1 else x + rank - 1 - end)
@@ -247,4 +248,4 @@ RULES: dict[str, Rule] = {
     "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "images": _images, "along_axis": _along,
     "picked": _picked, "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
     "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
-"""The rules by the names that operations give as their `rows`."""
+"""The rules by name; a declaration of an operation has the name as its `rows`."""

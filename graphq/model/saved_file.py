@@ -1,12 +1,13 @@
 """The format of saved models' files: an index in JSON, and sections of bytes that are mapped into memory read-only.
 
-    64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
-    index       JSON, filled up with spaces to a multiple of 4096
-    sections    each at a multiple of 64 bytes, zeros between them
+64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
+index       JSON, filled up with spaces to a multiple of 4096
+sections    each at a multiple of 64 bytes, zeros between them
 
-The index has the places of the sections in order, and the SHA-256 of each MiB after it: so every byte of the file is
-covered, and several threads check the hashes. SHA-256 was chosen since processors have instructions for it (1.7 GB/s a
-thread, twice as fast as BLAKE2b). Hashes detect damage, but do not tell who wrote the file; `private` does.
+The index has the places of the sections in order, and a SHA-256 of each MiB that follows the index. So every byte of
+the file is covered, and several threads can check the hashes at once. SHA-256 was chosen since processors have
+instructions for it (1.7 GB/s a thread, twice as fast as BLAKE2b). Hashes detect damage, but do not tell who wrote the
+file; `File.private` does.
 """
 from __future__ import annotations
 
@@ -32,11 +33,12 @@ from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 5
-"""The version, increased with each change of the format, and of the meaning of plans and steps."""
+"""The version of the format. It is increased with each change of the format, or of what plans and steps mean."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
-"""Bytes of an index: it grows by 67 for each MiB of the file, and by less than 100 for each array and kernel."""
+"""The most bytes of an index. It has 67 bytes for each MiB of the file, and fewer than 100 for each array and each
+kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")
@@ -47,8 +49,8 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
           mode: int = 0o666) -> None:
     """Write a file; other processes see the whole new file, or the old one. Raises GraphError if it cannot be written.
 
-    `mode` are its permissions, which the process's umask may reduce. If the old file is mapped somewhere, its mapping
-    stays valid: the new file only takes its name.
+    `mode` has the file's permissions, which the process's umask may reduce. If the old file is mapped somewhere, that
+    mapping stays valid, since the new file is another file that only takes over the name.
     """
     target = path_of(path)
     places, end = [], 0
@@ -88,7 +90,7 @@ def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview])
 
 
 def _hashes(parts: Iterable[memoryview]) -> list[str]:
-    """The hashes of the pieces of all parts, one part after another."""
+    """The hash of each PIECE bytes of all parts, one part after another."""
     out, now, room = [], hashlib.sha256(), PIECE
     for part in parts:
         while part.nbytes >= room:
@@ -103,22 +105,22 @@ def _hashes(parts: Iterable[memoryview]) -> list[str]:
 class File:
     """A file that was read and checked.
 
-    Its `index`, and its sections as read-only memory that lives as long as it is used.
+    `index` is its index. Its sections are read-only memory, which lives as long as someone uses it.
 
-    `private` says whether it belongs to this user or to root, and nobody else can write to it: as with files of the
-    kernel cache, only then may code come from it. Such a file is mapped. Any other one, which may change after its
-    hashes were checked, is read into memory of this process.
+    `private` says whether the file belongs to this user or to root, and nobody else can write to it: as with files of
+    the kernel cache, only then may code come from it. A private file is mapped. Any other file may change after its
+    hashes were checked, so it is read into memory of this process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read and check a file. Raises ParseError if there is none, or if `write` did not write it.
+        """Read and check a file. Raises ParseError if there is no such file, or if `write` did not write it.
 
         The index is checked before the sections are read. Raises CompileError if they would take too much memory.
         """
         self.path = str(path_of(path))
         try:
             file = open(self.path, "rb", buffering=0, opener=_opened)
-        except (OSError, ValueError) as e:  # ValueError: a null character in the path
+        except (OSError, ValueError) as e:  # ValueError means a null character in the path
             self.fail(str(getattr(e, "strerror", None) or e))
         with file:
             try:
@@ -160,7 +162,7 @@ class File:
         raise ParseError(f"{self.path}: {problem}") from None
 
     def section(self, number: Any) -> memoryview:
-        """The bytes of a section. Raises ParseError for a number without a section."""
+        """The bytes of the section with this number. Raises ParseError if there is none."""
         if type(number) is not int or not 0 <= number < len(self._places):
             self.fail(f"there is no section {number!r:.40}")
         start, nbytes = self._places[number]
@@ -176,7 +178,7 @@ class File:
         return dict(index)
 
     def _checked_places(self, places: Any, size: int) -> list[tuple[int, int]]:
-        """The checked places of sections, which follow one another and are `size` bytes in all."""
+        """The places of sections, checked: they must follow one another and end at `size`."""
         out: list[tuple[int, int]] = []
         end = 0
         for place in places if isinstance(places, list) else self.fail("its index has no sections"):
@@ -192,7 +194,7 @@ class File:
         return out
 
     def _check_hashes(self, hashes: Sequence[Any]) -> None:
-        """Raise ParseError unless each piece has its hash. Several threads each take the next piece."""
+        """Raise ParseError unless each piece has its hash. Several threads share the pieces."""
         pieces = list(enumerate(hashes))[::-1]
         right: list[int] = []
 

@@ -38,14 +38,15 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 JSON_GROWTH = 24
-"""The most bytes of memory that a byte of JSON takes when it is parsed: `[],` is a list in a list."""
+"""The most bytes of memory that one byte of JSON takes when it is parsed. The worst case is `[],[],[],...`, where each
+three bytes make a Python list and its place in another one."""
 
 
 def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
-    `rows_mix` is that of `CompiledGraph`. With a `key` the model belongs to the kernel cache's folder, for this user
-    alone: the file then leaves out the kernels that run any plan, since the cache has them.
+    `rows_mix` is the property of `CompiledGraph`. With a `key` the file is for the folder of the kernel cache and for
+    this user alone. Then it leaves out the kernels that every plan runs with, since the cache has them.
 
     Raises GraphError if the path cannot be written, or for passes that are not those of PIPELINE, since a file cannot
     name them.
@@ -85,7 +86,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
     """The JSON of a plan and of the trace of its open sizes.
 
-    None for a plan that JSON cannot express, which is made again then.
+    None for a plan that JSON cannot express. Whoever loads the file compiles that plan again.
     """
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
@@ -97,7 +98,7 @@ def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
 
 
 class Settings(NamedTuple):
-    """The settings of a file's model: the options of `compile`, with `threads` as the most threads."""
+    """The settings of a saved model: its options of `compile`. `threads` is the most threads that its plans can use."""
 
     level: str
     emulated: bool
@@ -110,14 +111,15 @@ class Settings(NamedTuple):
 
 MOST_THREADS = 1 << 20
 OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
-"""The settings for a file that others could write, of which only the graph is used: the defaults of `compile`."""
+"""The settings for a file that other users could write: the defaults of `compile`. Of such a file only the graph is
+used."""
 
 
 class Saved:
     """A model in a file whose hashes were checked: `source` is its graph, `plans` are its plans.
 
-    Raises ParseError if `save` did not write the file: at once for the index, and for graph, plans or code when they
-    are read.
+    Raises ParseError if `save` did not write the file. An error in the index is raised at once, one in the graph, the
+    plans or the code when they are read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -145,7 +147,7 @@ class Saved:
 
     @lazy_property
     def misfit(self) -> str | None:
-        """Why plans and code of the file cannot be used here; None if they can."""
+        """Why the file's plans and code cannot be used here, such as another processor; None if they can."""
         index = self.file.index
         if not self.file.private:
             return "others than this user can write to the file, so that its code is not run"
@@ -172,12 +174,12 @@ class Saved:
 
     @property
     def rows_mix(self) -> str | None:
-        """The value of `CompiledGraph.rows_mix`. Call it only if there is no `misfit`."""
+        """The value of `CompiledGraph.rows_mix` that was saved. Call it only if there is no `misfit`."""
         return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
 
     @lazy_property
     def modules(self) -> list[Module]:
-        """The kernel modules, whose code is not checked before it is used. Call it only if there is no `misfit`."""
+        """The kernel modules of the file. Their code is not checked. Call it only if there is no `misfit`."""
         def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
             assert type(kind) is str and type(key) is str and type(names) is list
             assert all(type(n) is str for n in names)
@@ -186,13 +188,13 @@ class Saved:
         return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
 
     def provide(self) -> None:
-        """Let newly made plans use the file's code, if the keys fit. Call it only if there is no `misfit`."""
+        """Let new plans use the file's code for kernels of equal keys. Call it only if there is no `misfit`."""
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
-        """The example's sizes of each plan, and a reader of it for `threads` threads (at most those of the settings).
+        """For each plan the sizes of its example, and a function that reads it for `threads` threads.
 
-        Call it only if there is no `misfit`.
+        `threads` is at most the number in the settings. Call it only if there is no `misfit`.
         """
         count = len(Places(self.signature).all)
 
@@ -212,7 +214,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # computed here, where errors in the data become a ParseError
+        _ = out.program  # computed now, so that an error in the data becomes a ParseError
         return out
 
     def _json(self, section: Any) -> Any:
@@ -224,7 +226,7 @@ class Saved:
         """Call `make`, which reads data of the file, and turn every error in the data into a ParseError."""
         try:
             return make()
-        except CompileError:  # too little memory says nothing about the file
+        except CompileError:  # too little memory does not mean that the file is damaged
             raise
         except GraphqError as e:
             self._fail(f"{e!s:.500}")
@@ -241,7 +243,7 @@ class Saved:
         return value
 
     def _types(self, name: str, fields: int) -> list[Any]:
-        """Tuples of `fields` elements: a name, a type and further strings."""
+        """Entries of the index: tuples of `fields` elements, which are a name, a type and further strings."""
         items = self._of(list, self.file.index, name)
         items = self.read(lambda: [Reader(self._array).of(x) for x in items])
         for x in items:
@@ -251,7 +253,7 @@ class Saved:
         return items
 
     def _array(self, number: Any) -> np.ndarray:
-        """A read-only array in the file's memory."""
+        """The array with this number, read-only and in the file's memory."""
         if type(number) is not int or not 0 <= number < len(self._arrays):
             self._fail(f"there is no array {number!r:.40}")
         dtype, shape, section = self._arrays[number]

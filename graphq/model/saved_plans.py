@@ -1,4 +1,4 @@
-"""Plans for saving: without unused constants, for fewer threads than they were made for, and checked when read."""
+"""Plans for files: without unused constants, for fewer threads than they were made for, and checked when read."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def compact(plan: Plan) -> Plan:
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
-    """The plan on `threads` threads, or on as many as it was made for if these are fewer."""
+    """The plan for `threads` threads, or for as many as it was made for if these are fewer."""
     def shared(step: AnyStep) -> AnyStep:
         return step.shared(smallest(step.pieces, threads)) if isinstance(step, Step) else step
 
@@ -49,11 +49,14 @@ def on_threads(plan: Plan, threads: int) -> Plan:
 
 
 MOST_SLOTS = 1 << 22
-"""The most slots of a trace; a large model with open sizes has some 10,000."""
+"""The most values (slots) of a trace in a file; a large model with open sizes has some 10,000."""
 
 
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
-    """Raise ParseError unless each slot of a trace is computed once, from earlier slots, at these sizes."""
+    """Raise ParseError unless a trace from a file is in order and its example has these `sizes`.
+
+    In order means that each slot is computed once, and only from earlier slots.
+    """
     _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
     _want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
@@ -71,8 +74,7 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
 def check(plan: Plan, signature: Signature) -> None:
     """Raise ParseError unless buffers, steps and words fit one another and the signature.
 
-    The words of a step are checked only as far as this needs: plans run native code, so a file's plan is trusted like
-    code.
+    The words of a step are checked no further: a plan runs native code, so a file with plans is trusted as code is.
     """
     _want(type(plan) is Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
@@ -99,7 +101,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # if the output is a view, this may be the type of the viewed value
+        case "output":  # `b.type` may be that of the value whose view the output is
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data
@@ -123,7 +125,7 @@ def _is_native(s: Step, plan: Plan) -> bool:
 
 
 def _is_word(w: Word, plan: Plan) -> bool:
-    if type(w) is Later:  # a function that follows from open sizes; the trace computes it
+    if type(w) is Later:  # a function that depends on open sizes, which the trace computes
         return True
     if type(w) is Ref:
         return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \

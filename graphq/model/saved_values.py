@@ -1,7 +1,8 @@
 """Values of graphs and plans as JSON: numbers, texts and null stand for themselves, everything else is `[kind, ...]`.
 
-Arrays and the code of kernels are given as numbers of sections. A function or a class is given by its name: it is one
-of graphq's own, or one of FUNCTIONS. For a value that has no form here, such as a lambda, `Unsaved` is raised.
+Arrays and the code of kernels are written as the numbers of their sections in the file. A function or a class is
+written as its name, and must be one of graphq's own or one of FUNCTIONS. `Unsaved` is raised for a value that cannot be
+written, such as a lambda.
 
 A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code: it is for files
 that nobody else could have written.
@@ -31,7 +32,7 @@ from graphq.plan.step import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:
-    """The module and the name of a function or a class; NumPy's functions state theirs only since NumPy 2.2."""
+    """The module and the name of a function or a class. NumPy's functions state their module only since NumPy 2.2."""
     return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
 
 
@@ -42,14 +43,14 @@ def _name(x: Any) -> str:
 FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
     int, float, bool, abs, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
     *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type)),
-    *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, as NumPy imports parts of it later
+    *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy: NumPy imports parts of it later
     np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.all, np.any, np.size, np.prod,
     *(t.numpy.type for t in DTYPES.values()))}
-"""Functions and classes of Python and NumPy that plans hold."""
+"""The functions and classes of Python and NumPy that plans may hold, by module and name."""
 
 
 class Unsaved(Exception):
-    """A value that has no form in a file."""
+    """Raised for a value that a file cannot hold."""
 
 
 class Writer:
@@ -124,7 +125,7 @@ class Writer:
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
-    """The flat form of a graph, in which the `meta` of graph and nodes has only facts that JSON can express."""
+    """The flat form of a graph, without the entries of `meta`, of graph and nodes, that JSON cannot express."""
     def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
 
@@ -139,7 +140,7 @@ def _is_plain(x: Any) -> bool:
 
 
 class Reader:
-    """Reads values from JSON, with functions that check their arguments. Arrays are read-only views of a file."""
+    """Reads values from JSON by functions that check their arguments. Arrays are read-only views of a file."""
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
         self._array = array
@@ -149,7 +150,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # cached, as many places may name one array
+            "bytes": cache(lambda number: array(number).tobytes()),  # many places may name the same array
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
@@ -171,7 +172,7 @@ class Reader:
 class ForeignReader(Reader):
     """A reader of graphs from files that anybody may have written.
 
-    It accepts no partitions, which ONNX models have none of either.
+    It accepts no partitions: only graphq makes them, and an ONNX file has none either.
     """
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
@@ -186,7 +187,7 @@ def _lookup_given(name: str) -> Op:
 
 
 class PlanReader(Reader):
-    """A reader of plans: `modules` have the code of kernels, and open sizes belong to `trace`."""
+    """A reader of plans: `modules` have the code of kernels, and Sizes and Laters belong to `trace`."""
 
     def __init__(self, array: Callable[[Any], np.ndarray], modules: Sequence[Module],
                  trace: Trace | None = None) -> None:

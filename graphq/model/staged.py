@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
-"""A function that runs a compiled part."""
+"""A function that runs a compiled part of the graph on its inputs by name."""
 
 
 class Body:
-    """A body of an operation between the stages, compiled when it first runs; `call` runs the compiled body."""
+    """A body of an operation of the cut, such as a loop's. It is compiled when it first runs; `call` runs it."""
 
     def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
         self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
@@ -40,8 +40,8 @@ class Body:
 class Staged:
     """A graph in stages: the compiled head, the references of the operations in between, and the tail.
 
-    The tail is compiled for each new set of shapes. A Staged runs as a `Runner` does and reports as `Passed` does; the
-    passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
+    The tail is compiled for each new set of shapes. A Staged object runs as a `Runner` does and reports as `Passed`
+    does. The passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
     """
 
     in_place: tuple[tuple[int, int], ...] = ()
@@ -80,7 +80,7 @@ class Staged:
         return survey_stages(self.graph, head, cut, bodies, tail)
 
     def parts(self) -> list[Part]:
-        """The parts of the head, of the operations after it with their bodies, and of the tail."""
+        """The parts of the model for reports: the head's, the operations of the cut, their bodies', and the tail's."""
         from graphq.report.parts import Part
         from graphq.report.survey import survey_stages
 
@@ -119,9 +119,9 @@ class Staged:
             return self._bodies[node, name]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        """The node's attributes, with compiled bodies.
+        """The node's attributes, with compiled bodies in place of graphs.
 
-        Bodies of loops are compiled only if no iteration can have other shapes.
+        A body of a loop is compiled only if all its inputs have known shapes: else iterations may differ in shapes.
         """
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (

@@ -1,4 +1,7 @@
-"""Which partitions run strip by strip: those between which large values lie that nothing else reads."""
+"""Which partitions run strip by strip (`graphq.plan.strips`).
+
+They are chains of partitions with large values between them that nothing else reads.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,18 +14,22 @@ from graphq.kernels.family.lower import Lowered
 from graphq.plan.plan import VIEWS
 
 LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
-"""The size of values for which it is worth it: more than L2 holds, and rows for more than a few tiles of products."""
+"""The smallest value between two partitions for which strips are worthwhile: more bytes than L2 holds, and rows enough
+for a few tiles of matrix products."""
 LEAST_SHARE = 2
-"""So many times the bytes of all that goes in and comes out are between. Each strip reads all of what goes into it but
-the rows: the weights of a product, which are few then."""
+"""The values between the partitions have at least so many times the bytes of all their operands and results together.
+
+For each strip reads all operands but its own rows of the first one, such as the weights of a product. They are small in
+comparison then."""
 
 Lower: TypeAlias = Callable[[Node], Lowered]
 
 
 def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
-    """The nodes that run strip by strip, partitions and views between them, in order; for each of them.
+    """For each node that runs strip by strip, all nodes of its chain in order: partitions, and views between them.
 
-    All sizes are assumed ones: they decide about speed and memory alone. `lower` gives what kernels compute.
+    Open sizes are taken at their example values, since the choice affects only speed and memory. `lower` returns what
+    the kernels of a partition compute.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
@@ -34,12 +41,12 @@ def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
 
 
 def between(nodes: Sequence[Node]) -> list[Value]:
-    """The values that one of the partitions leaves for the next."""
+    """The values between the partitions of a chain: the results of all but the last."""
     return [node.output for node in nodes[:-1] if node.op.name == "partition"]
 
 
 def _after(node: Node, lower: Lower) -> Iterator[Node]:
-    """The nodes that go on strip by strip with what a node leaves."""
+    """The nodes after `node` that can run in the same strips, one reading the result of the other."""
     views: list[Node] = []
     while (follower := _follower(node, lower)) is not None:
         views.append(follower)
@@ -50,7 +57,10 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 
 
 def _follower(node: Node, lower: Lower) -> Node | None:
-    """The one node that reads what `node` leaves, if that is large and is read at the rows of the result alone."""
+    """The one node that reads the result of `node`, if it can run in the same strips; else None.
+
+    The result must be large, and the reader may need only those of its rows that it computes itself.
+    """
     value, users = node.output, node.output.users
     dims = value.type.dims
     if value.is_output or len(users) != 1 or len(dims) < 2 or assumed(value.type.nbytes) < LEAST_BYTES \
@@ -65,13 +75,13 @@ def _follower(node: Node, lower: Lower) -> Node | None:
 
 
 def _fit(nodes: Sequence[Node]) -> bool:
-    """Whether the rows of all values are multiples of the fewest, in which strips are cut."""
+    """Whether the number of rows of each result is a multiple of the smallest one, whose rows are cut into strips."""
     rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
     return all(m % rows[0] == 0 for m in rows)
 
 
 def _pays(nodes: Sequence[Node]) -> bool:
-    """Whether the values between nodes are most of what these touch."""
+    """Whether the values between the nodes are large enough in comparison to all other operands and results."""
     inside = [node.output for node in nodes[:-1]]
     beside = {v for node in nodes for v in (*node.operands, node.output)}.difference(inside)
     least = LEAST_SHARE * sum(assumed(v.type.nbytes) for v in beside)

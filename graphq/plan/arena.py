@@ -59,11 +59,11 @@ def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, in
 
 
 PATIENCE = 64
-"""An arena is freed when this many runs in turn did not need it."""
+"""An arena is freed when this many runs in a row did not need it."""
 
 
 class Arena:
-    """Memory of a run: the bytes as an array, their address, and the number of the run that used it last."""
+    """The memory of one run: its bytes as an array, their address, and the number of the run that used it last."""
 
     __slots__ = ("address", "array", "last")
 
@@ -79,9 +79,9 @@ class Arena:
 class Arenas:
     """The arenas of one model, for all its shapes and callers.
 
-    As many as there are concurrent runs, each of the largest size.
+    There are as many arenas as there were concurrent runs. A run that gets a too small one replaces it by a larger one.
 
-    After the runs as many as there are cores are kept for the next ones, as long as runs follow.
+    Between runs at most one idle arena per core is kept, and those that `PATIENCE` runs did not need are freed.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Arenas:
 
     def give_back(self, arena: Arena) -> None:
         """Give an arena back for the next run."""
-        arena.last = self._runs = self._runs + 1  # callers at a time may lose a count: it decides about memory alone
+        arena.last = self._runs = self._runs + 1  # without a lock a count may get lost, which only frees an arena later
         idle = self._idle
         idle.append(arena)
         if len(idle) > 1 and (len(idle) > self._most or idle[0].last < self._runs - PATIENCE):

@@ -18,11 +18,11 @@ from graphq.plan.step import Ref, Slot, Step, Target, Word
 from graphq.plan.strips import Strips, plan_strips, row_stride
 
 MOST_AHEAD = 1 << 18
-"""The most bytes of the next step's weights that are prefetched: a quarter of L2."""
+"""The most bytes of the next step's weights that a step prefetches: a quarter of an L2 cache of 1 MiB."""
 
 
 class PlanBuilder:
-    """Collects buffers and steps; `target` is for functions that make steps."""
+    """Collects the buffers and steps of a plan; `target` is the machine that the steps are made for."""
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
@@ -41,37 +41,41 @@ class PlanBuilder:
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
-        """Add a buffer with the data of an array that steps need besides the graph's constants, made contiguous."""
+        """Add a constant buffer for an array that steps need besides the graph's constants, such as packed weights.
+
+        Its data is made contiguous. Returns the buffer's number.
+        """
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
         reserve(data.nbytes, "packed weights and tables")
         return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
 
     def temporary(self, nbytes: int) -> int:
-        """Add a buffer in the arena for use between steps; returns its number."""
+        """Add a buffer in the arena, which one step writes and a later one reads; returns its number."""
         expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
     def report(self, make: MakeError) -> int:
-        """Add a buffer of one s64, in which a step stores an error as a number other than 0.
+        """Add a buffer of one s64, in which a step reports an error by storing a number other than 0.
 
-        `make` returns the exception that a run then raises.
+        `make` returns the exception that a run then raises. Returns the buffer's number.
         """
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def may_share(self, source: int, target: int) -> None:
-        """Say that the step that reads buffer `source` may write `target` at the same place."""
+        """Allow the step that reads buffer `source` to write buffer `target` at the same memory."""
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The word for a table of offsets; 0 if there is none."""
+        """The word of an argument block for a table of offsets, added as a constant; 0 for no table."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
-        """Add a kernel's step with these words and slots, and with rooms in the arena, unless it has no blocks.
+        """Add a kernel's step with these words and slots, unless it has no blocks.
 
-        Raises KernelError for a word that the argument block does not have.
+        If its argument block has the word `rooms`, scratch memory is added in the arena, a room for each piece. Raises
+        KernelError for a word that the argument block does not have.
         """
         if step.blocks > 0:
             strips = self.strips if self.strips is not None and self.strips.touched_by(words, slots) else None
@@ -86,11 +90,11 @@ class PlanBuilder:
 
     @contextmanager
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
-        """Steps that are added meanwhile and touch one of the values `between` run strip by strip (`Strips`).
+        """Within the context, steps that touch one of the values `between` are added to run strip by strip (`Strips`).
 
-        Each of these values is what one step leaves for the next, which reads it at the rows of its own output, and
-        nobody else does; the last step leaves `result`. The rows of all are those of one, of which others may have
-        several times as many, and batch elements fewer.
+        Each of the values `between` is the result of one step and the operand of the next step alone, which reads it at
+        the rows of its own output. The last step writes `result`. A strip is a block of rows of the value with the
+        fewest rows, m. Any other value may have a multiple of m rows if it has fewer batch elements in return.
         """
         m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims
@@ -108,14 +112,14 @@ class PlanBuilder:
 
     @property
     def strip_rows(self) -> int | None:
-        """The rows of a strip, where steps run strip by strip."""
+        """The number of rows of a strip; None outside of `in_strips`."""
         return None if self.strips is None else self.strips.each
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
-        """The plan, with its steps assigned to these nodes of the graph.
+        """The plan; `nodes` has for each step the number of the graph's node that it belongs to.
 
-        Each step with the word `ahead` prefetches constant weights of the next step with this word, MOST_AHEAD bytes at
-        most.
+        A step whose argument block has the word `ahead` prefetches weights: those of the next step that has this word,
+        if they are constant, MOST_AHEAD bytes at most.
         """
         steps = list(self.steps)
         prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
@@ -131,9 +135,9 @@ class PlanBuilder:
                     tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
 
     def result(self, value: Value) -> int:
-        """The buffer that a node writes `value` to.
+        """The number of the buffer that a node writes `value` to; it is added if there is none.
 
-        If possible, the array of an output that is this value or a view of it.
+        If `value` is an output of the graph, or an output is a view of it, the buffer is the array of that output.
         """
         if value not in self.of:
             expect(value.type.nbytes, "the result")
@@ -150,7 +154,7 @@ def _nbytes(array: np.ndarray) -> int:
 
 
 def _viewed(value: Value) -> Value:
-    """The value of whose buffer `value` is a view; `value` itself if it is no view."""
+    """The value in whose buffer `value` lies: the operand of its chain of views, or `value` itself if it is no view."""
     while value.node is not None and value.node.op.name in VIEWS:
         value = next(value.node.operands)
     return value

@@ -24,7 +24,11 @@ VIEWS = frozenset({"static_reshape"})
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer: `storage` is "input", "output" or "report" (`index` says which one), "constant" (`data`) or "arena"."""
+    """The memory of a value; `storage` says where it is, `type` is the value's type if it has one.
+
+    For "input", "output" and "report", `index` is the number of the array or report. For "constant", `data` is the
+    array. "arena" is memory between steps.
+    """
 
     storage: Literal["input", "output", "report", "constant", "arena"]
     nbytes: int
@@ -36,8 +40,8 @@ class Buffer:
 class PythonStep(NamedTuple):
     """Run a Python function on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
 
-    `kernel` is its name in reports; `reference` is true for an operation that runs as its NumPy reference, as it has no
-    kernel.
+    `inputs` and `outputs` are numbers of buffers. `kernel` is the step's name in reports. `reference` is true if the
+    step runs the NumPy reference of an operation that has no kernel.
     """
 
     kernel: str
@@ -64,8 +68,8 @@ MakeError: TypeAlias = Callable[[int], Exception]
 class Plan(NamedTuple):
     """Buffers, steps in order, and the exceptions that a run raises if a step stored a number other than 0 in a report.
 
-    `nodes` has for each step the number of its node in the graph; None for a copy to an output. `in_place` are pairs of
-    an input and an output that may have the same memory, where their shapes are equal.
+    `nodes` has for each step the number of its node in the graph; None for a copy to an output. `in_place` has pairs of
+    numbers: an input and an output that may share memory if their shapes are equal.
     """
 
     buffers: tuple[Buffer, ...]
@@ -79,7 +83,7 @@ class Plan(NamedTuple):
 
     @property
     def references(self) -> list[str]:
-        """The nodes that run as NumPy references, by their descriptions."""
+        """Descriptions of the nodes that run as NumPy references."""
         return [s.kernel for s in self.steps if isinstance(s, PythonStep) and s.reference]
 
 

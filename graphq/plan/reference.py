@@ -26,7 +26,8 @@ def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple
                *arrays: np.ndarray | None) -> Any:
     """Run the operation's reference; its errors name the node `where`.
 
-    Buffers of views get the shapes of their values first.
+    An array in the buffer of a view may have another shape than the operand, so each array is reshaped to its
+    operand's.
     """
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:

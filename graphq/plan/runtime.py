@@ -1,8 +1,8 @@
 """The runtime of a Plan: its argument words, the arena they point into, and one call for neighbouring steps of kernels.
 
-An `OpenPlan` has the argument words of all steps, made once, since most are the same in all runs. `Runner` fills in the
-words that depend on sizes. A run has an `_Instance`, a copy of the words, into which the addresses of a call's arrays
-and of an arena are written.
+An `OpenPlan` has the argument words of all steps. They are computed once, since most are the same in all runs. A
+`Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance` with its own copy of the words,
+into which it writes the addresses of the call's arrays and of an arena.
 """
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 class OpenPlan:
     """A plan and the trace of its open sizes, which is empty if all shapes are fixed; `at` returns a Runner.
 
-    `passed` are the graphs before and after the passes, and the refusals of the passes; None for a plan of a file.
-    `because` names the guards that did not hold in earlier plans for sizes of the same class.
+    `passed` has the graphs before and after the passes, and the refusals of the passes; it is None for a plan that was
+    read from a file. `because` is set if earlier plans for sizes of the same class did not hold: it names the guards
+    that failed.
 
-    `template` has the argument blocks of all kernels' steps one after another, with 0 for the `numbers` and `places`
-    that are not the same in all runs; `starts` says where each step's block begins. A run copies arrays for the inputs
-    `aligned` if they do not start at a cache line.
+    `template` has the argument blocks of all kernels' steps one after another, and `starts` says where each block
+    begins. Words that are not the same in all runs are 0 in it, and are listed in `numbers` and `places`. `aligned` has
+    the numbers of the inputs whose arrays a run copies if they do not start at a cache line.
     """
 
     because = ""
@@ -54,8 +55,8 @@ class OpenPlan:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
-        self.numbers: list[tuple[int, Word]] = []  # (word, a Size or the Later of a function)
-        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: (word, buffer, offset)
+        self.numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
+        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: word, buffer, offset
         self.aligned: set[int] = set()
         template: list[int] = []
         for step in plan.steps:
@@ -79,7 +80,10 @@ class OpenPlan:
 
     @lazy_property
     def array_words(self) -> tuple[list[tuple[int, int, int]], bool]:
-        """The words with addresses in inputs, then outputs: word, number of the array, offset; whether one is open."""
+        """The words that are addresses in arrays of a call, as triples, and whether one of the offsets is an open size.
+
+        A triple has the index of the word, the number of the array (inputs, then outputs), and the offset in bytes.
+        """
         buffers, inputs = self.plan.buffers, sum(b.storage == "input" for b in self.plan.buffers)
         words = [(at, first + buffers[k].index, offset) for storage, first in (("input", 0), ("output", inputs))
                  for at, k, offset in self.places[storage]]
@@ -87,7 +91,10 @@ class OpenPlan:
 
     @lazy_property
     def arena_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, int]]]:
-        """The words with addresses in the arena, their buffers and offsets; and the offsets that are open, by place."""
+        """The words that are addresses in the arena: three arrays with their indices, their buffers and their offsets.
+
+        Offsets that are open sizes are 0 there; the list that follows has their positions in the arrays and the Sizes.
+        """
         places = self.places["arena"]
         numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
         at, k, offsets = np.array(numbers, np.int64).reshape(-1, 3).T.copy()
@@ -95,7 +102,7 @@ class OpenPlan:
 
     @lazy_property
     def program(self) -> Program:
-        """Computes the plan's open numbers at given sizes."""
+        """The program that computes the plan's open numbers at given sizes."""
         return Program(self.trace, parts(open_numbers(self.plan)))
 
     def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
@@ -104,7 +111,7 @@ class OpenPlan:
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Word) -> int:
-        """The entry of the template at word `at`."""
+        """The template's entry at index `at`; 0 for a word that differs between runs, which is noted."""
         if type(word) is int:
             return word
         if isinstance(word, Function | FunctionTable):
@@ -121,16 +128,16 @@ class OpenPlan:
         return 0
 
     def address_functions(self) -> None:
-        """Fill in the addresses of functions, which are known once they are compiled."""
+        """Fill the addresses of functions into the template; waits until the functions are compiled."""
         for at, function in progress(self.functions, "kernels"):
             self.template[at] = index(function)
         self.functions = []
 
 
 class Runner:
-    """Runs a plan at given sizes; any number of threads may call at a time. `plan` has the numbers of these sizes.
+    """Runs a plan at given sizes; any number of threads may call at the same time.
 
-    Raises CompileError if that would take too much memory.
+    Raises CompileError if the arena would take too much memory.
     """
 
     def __init__(self, open: OpenPlan, sizes: Sequence[int], values: Values, arenas: Arenas, cache: bool) -> None:
@@ -148,7 +155,7 @@ class Runner:
 
     @lazy_property
     def plan(self) -> Plan:
-        """The plan at these sizes."""
+        """The plan with the numbers that its open sizes have here."""
         return _plan_at(self.open, self._values) if self.sizes else self.open.plan
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
@@ -174,8 +181,8 @@ class Runner:
     def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
         """Run on checked arrays as calls do; returns for each run and each step where and when its pieces ran.
 
-        A step has an array [pieces, 3]: the thread (`threading.get_ident`), and its begin and end in ns of
-        `time.perf_counter_ns`. Before the measured runs it runs until all threads of the plan take part.
+        The array of a step has the shape [pieces, 3]: the thread (`threading.get_ident`), and the begin and end in ns
+        of `time.perf_counter_ns`. Runs that are not measured come first, until all threads of the plan take part.
         """
         outs = [np.empty(*spec) for spec in self.output_specs]
         instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
@@ -206,12 +213,12 @@ class Runner:
                 for b, life in self.open.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
-        """A runner of one step, `times` times in a run, on an arena of its own."""
+        """A runner that runs one step `times` times per call, on an arena of its own."""
         plan = self.open.plan._replace(steps=(self.open.plan.steps[step],) * times)
         return Runner(OpenPlan(plan, self.open.trace), tuple(self.sizes.values()), self._values, Arenas(), self._cache)
 
     def clear_arena(self) -> None:
-        """Fill the arena of the next run with zeros."""
+        """Fill the arena that the next run takes with zeros."""
         arena = self._arenas.take(self.arena_bytes)
         arena.array[:] = 0
         self._arenas.give_back(arena)
@@ -228,7 +235,7 @@ class Runner:
         return _Instance(self.open, self._values, numbers, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
-        """Raise the error that a step has reported."""
+        """Raise the exception for the first error that a step has reported, if there is one."""
         for number, make in zip(instance.reports, self.open.plan.errors, strict=True):
             if number:
                 raise self._values.of(make)(number)
@@ -255,9 +262,9 @@ class Runner:
 
 
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
-    """The plan with the numbers and functions that follow from its open sizes.
+    """The plan at `values`: with the numbers and functions that its open sizes decide.
 
-    Numbers in argument blocks are left open, as an `_Instance` fills them in.
+    Numbers in argument blocks are left open, since an `_Instance` fills them in.
     """
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
@@ -279,9 +286,10 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """The state of one run at a time: argument words of its own. Neighbouring steps of kernels run in one call.
+    """What one run at a time needs: its own argument words, and the plan's `segments`.
 
-    If `traced`, steps record when and where they run: the attribute `traced` holds them, None for each Python step.
+    A segment is a Python step, or a table of neighbouring steps of kernels, which run in one call. If `traced`, steps
+    record when and where they run: the attribute `traced` has their recorders, None for a Python step.
     """
 
     def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[tuple[int, int | Function | FunctionTable]],

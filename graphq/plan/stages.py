@@ -1,8 +1,8 @@
 """Stages: cut a graph at operations whose shapes depend on data, or that run bodies, into three parts.
 
-Plans need all shapes and have no branches. Before the cut all shapes are known. The operations of the cut run as
-references, with compiled bodies. Their results have shapes, so that the rest can be compiled when it is reached (and
-cut again there).
+A plan needs all shapes and has no branches. In the first part, the head, all shapes are known. The second part, the
+cut, has the operations named above. They run as references; their bodies are compiled. Once they have run, the shapes
+of their results are known. So the third part, the tail, is compiled then, and it may be cut again.
 """
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from graphq.ops.quant import DEQUANTIZES
 
 
 class Stages(NamedTuple):
-    """Three graphs to run in this order. Values that go from one to another have the same name in both.
+    """Three graphs to run in this order. A value that one passes to another has the same name in both.
 
-    `outputs` are the names of the whole graph's outputs, `constants` the arrays of outputs that are constants.
+    `outputs` are the names of the whole graph's outputs. `constants` has the arrays of those outputs that are
+    constants.
     """
 
     head: Graph
@@ -30,14 +31,16 @@ class Stages(NamedTuple):
 
 
 STAGES = "stages"
-"""The key of `meta` of a stage's graph for operations of other stages that compute its inputs or use its outputs."""
+"""The key in the `meta` of a stage's graph. Its value describes, by the name of an input or output, the operation of
+another stage that computes the input or uses the output."""
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
 """Operations with bodies; a graph that has one of them runs in stages."""
 
 
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
-"""Operations that move to the tail if only the tail uses them: so a dequantize meets the product that it fuses with."""
+"""Operations of the head that move to the tail if only the tail uses their results. So a dequantize is in the same part
+as the product that it fuses with."""
 
 
 def in_one_plan(graph: Graph) -> bool:
@@ -75,7 +78,7 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """A name for every value: its own name, or one that is not taken."""
+    """Every value with a name: its own, or one that no other value has."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name
@@ -97,7 +100,8 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
     """A graph of these nodes; values of other nodes become inputs, except for constants, which are copied.
 
-    For values from and for other stages its `meta` names the operation there that computes them or uses them first.
+    Its `meta[STAGES]` describes for each input from another stage the operation that computes it, and for each output
+    the first operation of another stage that uses it.
     """
     part = Graph(graph.name)
     new: dict[Value, Value] = {}

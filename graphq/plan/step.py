@@ -1,7 +1,7 @@
 """The step of a plan that runs a kernel: a block function, the named words of its argument block, and its blocks.
 
-A family's plan function makes the step, `PlanBuilder.run` adds it to a plan with the addresses of its operands, and
-`runtime.OpenPlan` computes the numbers of its argument block. Tests run a step by itself.
+A kernel family's plan function makes the step. `PlanBuilder.run` adds it to a plan with the addresses of its operands,
+and `runtime.OpenPlan` computes the numbers of its argument block. Tests run a step by itself.
 """
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from graphq.kernels.threads.steps import MOST_PIECES
 class Target(NamedTuple):
     """The machine that steps are planned for.
 
-    The ISA level, the threads that share blocks, and whether code is kept on disk.
+    `level` is its ISA level, `threads` the number of threads that share blocks; `cache` says whether kernels are kept
+    on disk.
     """
 
     level: Level
@@ -33,35 +34,37 @@ class Target(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """A word of an argument block: the address of a buffer of the plan plus bytes."""
+    """A word of an argument block that is an address: that of a buffer of the plan, plus `offset` bytes."""
 
     buffer: int
     offset: int = 0
 
 
 Word: TypeAlias = int | Ref | Function | FunctionTable
-"""A word of an argument block. A function stands for its address, which is known once it is compiled."""
+"""A word (64 bits) of an argument block. A function stands for its address, which is known once it is compiled."""
 Slot: TypeAlias = tuple[Word, Word, Word]
-"""The place of an operand of a Store, or of its output: the words of `records.SLOT`."""
+"""Where an operand or the output of an epilogue (`Store`) lies: the words of `records.SLOT`, which are its address, a
+table of offsets by batch element, and the bytes between rows."""
 
 
 class Step(NamedTuple):
-    """Run `function(argument block, i)` for each i in range(blocks). Numbers and words may follow from open sizes.
+    """Run `function(argument block, i)` for each i in range(blocks). Numbers and words may depend on open sizes.
 
-        kernel     the name in reports
-        words      the first words of the argument block, in the order of its record, by their names
-        pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
-        slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
-        macs       the multiply-accumulates of the result
-        exact      if weights are packed sorted (`matmul.pack`): the share of products that vpmaddubsw computes
-        aligned    if the operand `a` is an input of the graph: a run copies an array that does not start at a
-                   multiple of 64 bytes
-        parts      the steps that it takes strips of rows through (`strips`)
+    kernel     the name in reports
+    words      the first words of the argument block by name, in the order of its record
+    pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
+    slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
+    macs       the number of multiply-accumulates of the result, for reports
+    exact      the share of products that vpmaddubsw computes, if the weights are packed for it
+               (`matmul.pack.pack_sorted`)
+    aligned    true if a run copies the array of operand `a` to a multiple of 64 bytes, where `a` is an input of
+               the graph that does not start at one
+    parts      for a step that runs other steps strip by strip (`strips`): those steps
 
     A plan fills in these words if an argument block has them:
 
-        rooms                 `room_count` rooms of `room_bytes`: each piece of the blocks writes in its own
-        ahead, ahead_bytes    the constant weights `w` of the next step with these words: what to prefetch
+    rooms                 the address of scratch memory: `room_count` rooms of `room_bytes`, one for each piece
+    ahead, ahead_bytes    memory to prefetch: the constant weights `w` of the next step that has these words
     """
 
     kernel: str
@@ -83,13 +86,13 @@ class Step(NamedTuple):
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
     def shared(self, pieces: int) -> Step:
-        """The step, its blocks in so many pieces; where pieces have rooms, with one for each."""
+        """The step with its blocks cut into so many pieces, each with its room if it needs scratch memory."""
         step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
         return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
 
     @property
     def room(self) -> int:
-        """The bytes of all rooms, which are the scratch memory of pieces."""
+        """The bytes of its scratch memory: of the rooms of all pieces."""
         words: Mapping[str, Any] = self.words
         return words["room_bytes"] * words["room_count"] if "rooms" in words else 0
 
@@ -100,7 +103,10 @@ class Step(NamedTuple):
                 *chain(*(part.words for part in self.parts))]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
-        """The argument block with these addresses as numbers, for tests and self-tests; its rooms follow it."""
+        """The argument block as an array, with the addresses of operands as numbers, for tests and self-tests.
+
+        Scratch memory, if the step has any, follows the block in the same array.
+        """
         step = self.filled(words, slots)
         block: Sequence[Any] = step.block
         out = np.array([*map(int, block), *[0] * -(-step.room // 8)], np.int64)
@@ -109,30 +115,35 @@ class Step(NamedTuple):
         return out
 
     def run(self, args: np.ndarray) -> None:
-        """Run all blocks one after another, by way of ctypes: for tests and self-tests."""
+        """Run all blocks one after another through ctypes, for tests and self-tests."""
         for index in range(self.blocks):
             self.function(args.ctypes.data, index)
 
 
 class Part(NamedTuple):
-    """A step that strips go through; `moved` are words that are addresses in rooms: number, and bytes between rows."""
+    """A step that runs strip by strip, as a part of the step of all strips.
+
+    `moved` has a pair for each of its words that is an address in a room: the index of the word, and the bytes between
+    rows there.
+    """
 
     step: Step
     moved: tuple[tuple[int, int], ...]
 
     @property
     def words(self) -> list[Word]:
-        """The words of the part in the argument block."""
+        """The words that describe the part in the argument block of the step of all strips."""
         block = self.step.block
         return [self.step.function, len(block), len(self.moved), *block, *chain(*self.moved)]
 
 
 BLOCK_CYCLES = 10_000
-"""A thread's share of fewer cycles is not worth it: a parallel step costs 2.5 us, and far more on a busy machine."""
+"""The fewest cycles of work for which another thread is woken. A parallel step costs 2.5 us, and far more on a busy
+machine."""
 
 
 def threads_for(threads: int, cycles: float) -> int:
-    """How many threads, at most `threads`, are worth waking for work that takes one core `cycles`."""
+    """How many threads, `threads` at most, are worth waking for work that takes one core `cycles` cycles."""
     return number(_threads_for, threads, cycles) if threads > 1 else 1
 
 
@@ -141,9 +152,9 @@ def _threads_for(threads: int, cycles: float) -> int:
 
 
 def pieces(blocks: int, worth: int, threads: int) -> int:
-    """The number of pieces into which `threads` divide `blocks` blocks.
+    """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
 
-    0 for one block, or for work that is `worth` one thread.
+    That is so for a single block, and for work that is `worth` waking one thread only (`threads_for`).
 
     Block i is in piece ((i + 1) * pieces - 1) // blocks.
     """
@@ -155,7 +166,10 @@ def _pieces(blocks: int, worth: int, threads: int) -> int:
 
 
 def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
-    """The number of `rows` in a block, a multiple of `unit`, so that each thread gets four blocks."""
+    """The number of rows of a block, for loops over `rows` rows of each of `batch` elements.
+
+    It is a multiple of `unit`, chosen so that each thread gets about four blocks.
+    """
     return number(_rows_of_block, rows, batch, threads, unit)
 
 
@@ -169,8 +183,8 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
               each: int | None = None) -> Step:
     """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
-    `words` are fields of its record, in which the field `each` is the rows of a block: a multiple of `unit`, so that
-    there are four blocks a thread, or what is given. `cycles` estimates the work of a row.
+    `words` are fields of its record. The step adds the field `each`, the rows of a block: the argument `each`, by
+    default a multiple of `unit` that gives each thread four blocks. `cycles` estimates the work of a row.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each

@@ -1,4 +1,7 @@
-"""Steps that run strip by strip, so that what lies between them takes memory for some rows and not for all."""
+"""Steps that run strip by strip: each block of rows goes through all steps before the next block does.
+
+So a value between two steps takes memory for the rows of a strip only.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -11,19 +14,21 @@ from graphq.kernels.threads.strips import STRIPS, strips_module
 from graphq.plan.step import Part, Ref, Slot, Step, Target, Word, pieces, rows_of_block
 
 ROOM = 600_000
-"""Bytes that a strip may have between its steps, some half of L2: what they read beside it takes the rest.
+"""The most bytes that the values between the steps of a strip take.
 
-With half of that attention over 2,048 keys in f32 takes 1 to 8 % longer, with twice as much none takes less (Zen 5).
-"""
+It is about half of an L2 cache of 1 MiB, for what the steps read besides needs room, too. Measured on Zen 5 with
+attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice as much never takes less."""
 UNITS = (48, 24, 16, 8)
-"""A strip's rows are a multiple of the first of these that it has: so they are whole tiles of products."""
+"""A strip's number of rows is a multiple of the first of these that does not exceed it, so that strips are cut into
+whole tiles of matrix products."""
 
 
 class Strips(NamedTuple):
-    """Steps on strips of `each` of the `m` rows of `batch` elements, which threads share in so many `pieces`, or 0.
+    """Steps that run strip by strip: a strip is `each` of the `m` rows of one of `batch` elements.
 
-    `rooms` are the buffers of what one step leaves for the next, with the bytes between rows: each piece has a room of
-    `each` rows in each of them. `steps` are those that were added so far.
+    Threads share the strips in `pieces` pieces; 0 means that one thread runs them all. `rooms` maps the buffer of each
+    value between two steps to its bytes between rows. The buffer has memory for the `each` rows of a strip (a room) for
+    each piece. `steps` are the steps that were added so far.
     """
 
     batch: int
@@ -39,16 +44,16 @@ class Strips(NamedTuple):
         return self.batch * -(-self.m // self.each)
 
     def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:
-        """Whether an argument block with these words and slots names a buffer with rooms."""
+        """Whether an argument block with these words and slots has the address of a value between two of the steps."""
         return any(isinstance(w, Ref) and w.buffer in self.rooms for w in chain(words.values(), *slots))
 
     def add(self, step: Step) -> None:
-        """Add a step, whose blocks are the strips."""
+        """Add a step. Its blocks must be the strips."""
         assert assumed(step.blocks) == assumed(self.blocks)
         self.steps.append(step)
 
     def step(self, target: Target) -> Step:
-        """The step that takes strips through all steps that were added."""
+        """The one step that takes each strip through all steps that were added."""
         block = modules.load("strips", strips_module, cache=target.cache).block
         parts = [Part(step, tuple([(k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
                                    if isinstance(w, Ref) and w.buffer in self.rooms])) for step in self.steps]
@@ -64,16 +69,19 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def row_stride(nbytes: int) -> int:
-    """The bytes between rows of `nbytes` in a room: an odd multiple of 64.
+    """The distance in bytes between rows of `nbytes` bytes in a strip's memory: an odd multiple of 64.
 
-    Rows of a tile would be in the same few sets of L1 where these are multiples of 4096: scores of 4,096 keys, in u8
-    and in f32, take 2 to 4 % less time so (Zen 5).
+    With a distance that is a multiple of 4096 the rows of a tile would share a few sets of the L1 cache. For attention
+    scores of 4,096 keys in u8 and in f32 the odd multiple takes 2 to 4 % less time (Zen 5).
     """
     return 64 * (-(-nbytes // 64) | 1)
 
 
 def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> tuple[int, int]:
-    """The rows of a strip, and the pieces, for `rows` (batch, m) of values with so many bytes between rows."""
+    """The number of rows of a strip, and the number of pieces, for `rows` = (batch, m).
+
+    `strides` has the bytes between rows of each value that lies between two steps.
+    """
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
     return each, pieces(batch * -(-m // each), threads, threads)
