@@ -1,8 +1,8 @@
 """The format of saved models' files: an index in JSON, and sections of bytes that are mapped into memory read-only.
 
-64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
-index       JSON, filled up with spaces to a multiple of 4096
-sections    each at a multiple of 64 bytes, zeros between them
+    64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
+    index       JSON, filled up with spaces to a multiple of 4096
+    sections    each at a multiple of 64 bytes, zeros between them
 
 The index has the places of the sections in order, and a SHA-256 of each MiB that follows the index. So every byte of
 the file is covered, and several threads can check the hashes at once. SHA-256 was chosen since processors have

@@ -50,21 +50,21 @@ table of offsets by batch element, and the bytes between rows."""
 class Step(NamedTuple):
     """Run `function(argument block, i)` for each i in range(blocks). Numbers and words may depend on open sizes.
 
-    kernel     the name in reports
-    words      the first words of the argument block by name, in the order of its record
-    pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
-    slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
-    macs       the number of multiply-accumulates of the result, for reports
-    exact      the share of products that vpmaddubsw computes, if the weights are packed for it
-               (`matmul.pack.pack_sorted`)
-    aligned    true if a run copies the array of operand `a` to a multiple of 64 bytes, where `a` is an input of
-               the graph that does not start at one
-    parts      for a step that runs other steps strip by strip (`strips`): those steps
+        kernel     the name in reports
+        words      the first words of the argument block by name, in the order of its record
+        pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
+        slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
+        macs       the number of multiply-accumulates of the result, for reports
+        exact      the share of products that vpmaddubsw computes, if the weights are packed for it
+                   (`matmul.pack.pack_sorted`)
+        aligned    true if a run copies the array of operand `a` to a multiple of 64 bytes, where `a` is an input of
+                   the graph that does not start at one
+        parts      for a step that runs other steps strip by strip (`strips`): those steps
 
     A plan fills in these words if an argument block has them:
 
-    rooms                 the address of scratch memory: `room_count` rooms of `room_bytes`, one for each piece
-    ahead, ahead_bytes    memory to prefetch: the constant weights `w` of the next step that has these words
+        rooms                 the address of scratch memory: `room_count` rooms of `room_bytes`, one for each piece
+        ahead, ahead_bytes    memory to prefetch: the constant weights `w` of the next step that has these words
     """
 
     kernel: str
