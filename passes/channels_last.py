@@ -1,10 +1,10 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
 Every node computes either in the given layout or channels last. CHANNELS_LAST nodes with data_format NCX must be
-channels last, nodes that `channels_last_form` does not know must keep the given layout, all others are free. A value is
-reordered, once, if the nodes that compute and use it differ in their layout. The layouts of free nodes are chosen so
-that the reordered values are smallest. This is a minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs",
-1973: values are hyperedges over nodes).
+channels last. Nodes that `channels_last_form` does not know must keep the given layout. All other nodes are free. A
+value is reordered, once, if the node that computes it and a node that uses it differ in their layouts. The layouts of
+free nodes are chosen so that the reordered values have the fewest bytes. This is a minimum cut of a hypergraph, in
+which a value is a hyperedge over nodes (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts
 from graphq.rewrite.fixpoint import rounds
 
 GIVEN, LAST = "given", "last"
-"""The two sides of the cut."""
+"""The two sides of the cut: nodes that compute in the given layout, and nodes that compute channels last."""
 
 WEIGHT = 16
-"""The cost of a byte; a reorder itself costs 1 to 4."""
+"""The cost of a byte that is reordered. Each reordered value costs 1 to 4 more, so bytes always decide first."""
 
 
 @rounds(tolerance=1e-5)
 def channels_last(graph: Graph) -> int:
     """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)); nodes between follow.
 
-    Returns the changed nodes.
+    Returns the number of changed nodes.
 
-    Inputs and outputs keep their layout. Numbers stay the same, except for reductions, which may add in another order.
+    The graph's inputs and outputs keep their layout. Numbers stay the same, except for reductions, which may add in
+    another order.
     """
     forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
     if not any(n.op.name in CHANNELS_LAST for n in forms):
@@ -41,8 +42,8 @@ def channels_last(graph: Graph) -> int:
 def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
     """The static_transposes that convert from one layout to the other, and the layout that they convert to.
 
-    For rank 3 both conversions have the same order of axes: transposes of values from channels-first operations convert
-    to LAST.
+    At rank 3 both conversions are the same order of axes. There a transpose converts to LAST if its operand comes from
+    an operation with channels at axis 1, else to GIVEN.
     """
     turns: dict[Node, str] = {}
     first: set[Value] = set()
@@ -62,30 +63,29 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
 class _Placement:
     """The layouts chosen for one graph, and the graph rewritten to them.
 
-    A transpose to LAST takes its operand as a channels-last value, and its result is in the given layout; a transpose
-    to GIVEN takes its operand in the given layout, and its result is channels last. So a transpose costs nothing if the
-    other layout of the value exists already.
+    A static_transpose in the graph may already convert a value from one layout to the other (`turns`). If it converts
+    to LAST, it counts as a node that uses its operand channels last; if it converts to GIVEN, as a node whose result is
+    computed channels last. So it costs nothing if the value exists in both layouts anyway.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
         self.graph, self.forms = graph, forms
         self.turns = _turns(graph, forms)
         self.last = self._cheapest()
-        self.other: dict[Value, Value] = {}  # a value, and the same channels last
+        self.other: dict[Value, Value] = {}  # maps a value to the same value channels last
         self.names: dict[Value, str] = {}
 
     def _cheapest(self) -> set[Node]:
         """The nodes of `forms` that compute channels last.
 
-        One side of a minimum cut, the larger one if several are minimal.
-
-        So nodes that could be on either side stay with the anchors, which may fuse them.
+        They are one side of a minimum cut. If several cuts are minimal, that side is as large as possible: so nodes
+        that could be on either side stay with convolutions and pools, which may fuse with them.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
-            if len(pins) > 1 and not {GIVEN, LAST} <= pins:  # a value between GIVEN and LAST is reordered anyway
+            if len(pins) > 1 and not {GIVEN, LAST} <= pins:  # between GIVEN and LAST a value is reordered in any case
                 edges.append((pins, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
         if not any(GIVEN in pins for pins, _ in edges):  # nothing keeps a node in the given layout
             return set(self.forms)
@@ -102,21 +102,21 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """The side on which `value` is computed, or the node whose side it is."""
+        """The side on which `value` is computed, or the free node that computes it."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """The side on which a value is used, or the node whose side it is."""
+        """The side on which a value is used, or the free node that uses it."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]
         return self._side(node) if node in self.forms and self.forms[node].operands[use.number] == "moves" else GIVEN
 
     def rewrite(self) -> int:
-        """Add the chosen nodes again, channels last; returns their number."""
+        """Add the nodes that compute channels last again in that form; returns their number."""
         for node in list(self.graph.nodes):
             if node in self.last:
                 self._remake(node)
@@ -129,7 +129,7 @@ class _Placement:
         return len(self.last)
 
     def _turn(self, node: Node) -> None:
-        """Use an existing transpose: its operand or its result is the other layout of the value."""
+        """Use a transpose that the graph already has: its operand or its result is the other layout of the value."""
         (source,) = node.operands
         if self.turns[node] == GIVEN:
             self.other[node.output] = source
@@ -160,9 +160,9 @@ class _Placement:
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
-        """Let the users of `old` in the given layout use `new`, reordered if it `moves`.
+        """Let the users of `old` that keep the given layout use `new`, reordered if it is channels last (`moves`).
 
-        Users that change layout are made again.
+        Users that compute channels last are left as they are: they are added again later.
         """
         if moves:
             assert old.shape is not None
@@ -186,11 +186,10 @@ class _Placement:
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
     """The side of GIVEN in a minimum cut of a hypergraph between LAST and GIVEN; if several are minimal, the smallest.
 
-    An edge is the set of nodes that it connects, with the cost of cutting it, that is, if these are not all on one
-    side.
+    An edge is a set of nodes, with its cost. It is cut, and costs so much, if its nodes are not all on one side.
     """
     with importing.hold:
-        import networkx as nx  # here, since the import takes 0.2 s and not every model has something to decide
+        import networkx as nx  # imported late: it takes 0.2 s, and few models need it
 
     flow = nx.DiGraph()
     flow.add_nodes_from((LAST, GIVEN))
@@ -200,25 +199,25 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
             for arc in ((a, b), (b, a)):
                 flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
             continue
-        # A node on the side of LAST draws `some` there, one on the side of GIVEN draws `all_` there: then the arc
-        # between these two is cut. An edge without a capacity is infinite.
+        # An edge of more than two nodes gets two vertices. A node on the side of LAST pulls `some` to its side, a node
+        # on the side of GIVEN pulls `all_`. With both, the arc between them is cut. Arcs without capacity are infinite.
         some, all_ = ("some", k), ("all", k)
         flow.add_edge(some, all_, capacity=cost)
         flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
         flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
-    # networkx gives as the side of the sink the nodes that can still reach it in the residual network, which are the
-    # fewest that a minimum cut can have there. This algorithm takes about half the default's time on such networks.
+    # On the side of the sink networkx returns the nodes that can reach it in the residual network: the fewest that any
+    # minimum cut has there. This algorithm takes about half the time of the default one on such networks.
     _, (_, given) = nx.minimum_cut(flow, LAST, GIVEN, flow_func=nx.algorithms.flow.boykov_kolmogorov)
     return set(given)
 
 
 def _cost(value: Value, inner: bool) -> int:
-    """The cost of reordering `value`: its bytes, with unknown dimensions as 1, times WEIGHT.
+    """The cost of reordering `value`: its bytes, with unknown dimensions as 1, times WEIGHT, and a little more.
 
-    A view costs next to nothing.
+    If reordering is a mere reshape, the cost is 1.
 
-    Among equal costs, inputs and outputs of the graph are reordered rather than `inner` values, which may fuse with
-    their users.
+    An `inner` value costs more than an input or output of the graph with as many bytes, since it may fuse with its
+    users if it is not reordered.
     """
     shape = value.shape or ()
     if is_view(shape):

@@ -38,7 +38,7 @@ def _key(node: Node) -> tuple[Any, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """A key that is equal exactly if the attributes mean the same; -0.0 and 0.0 differ, and so do 1 and True."""
+    """A key that is equal if and only if attributes mean the same; -0.0 differs from 0.0, and 1 from True."""
     if value is None or type(value) in (bool, int, str):
         return type(value), value
     if isinstance(value, np.ndarray):
@@ -46,7 +46,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):
-        kinds = set(map(type, value))  # attributes may be lists of thousands of scales
+        kinds = set(map(type, value))  # the usual lists, thousands of scales, get a short way
         if kinds == {float}:
             return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
@@ -54,7 +54,7 @@ def _hashable(value: Any) -> Any:
 
 
 class _Content:
-    """An array as a key: equal if dtype, shape and all bytes are equal; the hash uses a sample of the bytes."""
+    """An array as a key of a dict: dtype, shape and all bytes are compared; the hash takes a sample of the bytes."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.kind = x.dtype.name, x.shape

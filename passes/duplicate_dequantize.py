@@ -12,8 +12,8 @@ from graphq.passes.fuse import taken
 def duplicate_dequantize(graph: Graph) -> int:
     """`(dynamic_)dequantize` with n users -> n of them; returns the number added.
 
-    If the graph returns the result, one copy is for that alone. A dequantize of wider integers, which no anchor takes,
-    is left to the chain that computes them.
+    If the dequantized value is an output of the graph, one of them computes only that output. A dequantize of integers
+    of more than 8 bits is not copied: no anchor takes it, so it stays with the operations that compute its operand.
     """
     count = 0
     for node in list(graph.nodes):

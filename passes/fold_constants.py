@@ -10,22 +10,22 @@ from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26
-"""Larger results are not folded: they stay operations."""
+"""The most elements of a folded result. Operations with larger results stay."""
 
 
 def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
-    So a quantize -> dequantize pair is never folded away: only the quantize of a constant is. Wider integers, such as
-    biases, are folded, since no anchor takes them.
+    So a quantize -> dequantize pair of a constant is never folded as a whole: only the quantize is. A dequantize of
+    wider integers, such as a bias, is folded, since no anchor takes it into its partition.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
 
 def _fuses(node: Node) -> bool:
-    """Whether an anchor may take a dequantize into its partition.
+    """Whether an anchor may take this dequantize into its partition.
 
-    If its scales are tensors, only the weights of some products.
+    A dynamic_dequantize, whose scales are tensors, is taken only for the weights of some products.
     """
     if node.op.name == "dequantize":
         return taken(node)
@@ -34,7 +34,7 @@ def _fuses(node: Node) -> bool:
 
 
 def fold_dequantized_operands(graph: Graph) -> int:
-    """dequantize(constant) -> constant, if no anchor takes it, for operands of chains; runs before the fusions"""
+    """dequantize(constant) -> constant, if no anchor takes it; runs before the fusions, for operands of epilogues"""
     return _fold(graph, lambda node: node.op.name in DEQUANTIZES and not feeds_anchor(node))
 
 

@@ -8,8 +8,8 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class FoldPadIntoConvolution(Rewrite):
     """convolution(pad(x), w) -> convolution(x, w) with more padding, also through a dequantize
 
-    The pad must be of spatial axes, with 0, or with the zero point before a dequantize, since convolutions pad with
-    these.
+    A convolution pads with 0. So the pad must have the value 0, or the zero point if a dequantize follows it. It may
+    pad spatial axes only.
     """
 
     def pattern(self, g, x, w, b):
@@ -43,7 +43,7 @@ class FoldPadIntoConvolution(Rewrite):
                           {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
 
     def _zero(self, match: Match) -> float:
-        """The number that stands for 0 at the place of the pad; NaN, which equals nothing, if channels differ."""
+        """The pad's value that means 0 to the convolution; NaN, which equals no value, if channels differ in it."""
         found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
         zps = set(found.attrs["zps"] or (0,)) if found else {0}
         return zps.pop() if len(zps) == 1 else float("nan")

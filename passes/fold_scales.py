@@ -2,7 +2,7 @@
 
 Numbers change only by roundings of f32. Every weight, scale and bias is rounded once more, by at most half a unit in
 its last place, so that a sum of products moves by at most 2**-24 of the sum of their magnitudes. The batch
-normalisation itself, which is computed in f64 and rounded once, becomes one multiplication and one addition in f32.
+normalisation itself, which was computed in f64 and rounded once, becomes one multiplication and one addition in f32.
 """
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from graphq.rewrite.fixpoint import rounds
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 WEIGHTED = ("convolution", "conv_transpose", "matmul")
-"""Operations that are linear in their weights."""
+"""The operations that scales and biases are folded into (the anchors below): they are linear in their weights."""
 
 Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
-"""A new constant; for a dequantized constant the new attributes of its dequantize."""
+"""What replaces a constant: an array, or for a dequantized constant new attributes of the dequantize."""
 
 
 class NotFolded(Exception):
@@ -31,8 +31,8 @@ class NotFolded(Exception):
 class BatchNormAsScale(Rewrite):
     """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b, a = gamma / sqrt(variance + epsilon)
 
-    b = beta - mean * a; a and b are computed in f64 and rounded to f32 once. Parameters may be dequantized constants.
-    If x is bf16 or f16, the result is cast back.
+    Here b = beta - mean * a. Both a and b are computed in f64 and rounded to f32 once. Parameters may be dequantized
+    constants. If x is bf16 or f16, the result is cast back.
     """
 
     tolerance = 1e-5
@@ -58,8 +58,9 @@ class BatchNormAsScale(Rewrite):
 class ScaleIntoWeights(Rewrite):
     """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, a with one element a channel
 
-    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants: then their scales are
-    multiplied, so a must be positive. Sums of integers with all scales 1 are exact, and are not folded.
+    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants: then a is multiplied into
+    their scales, so it must be positive. If all operands are integers dequantized with scale 1, the sums are exact;
+    they are left as they are.
     """
 
     tolerance = 1e-5
@@ -112,7 +113,7 @@ class MergeBiases(Rewrite):
 class AddAsBias(Rewrite):
     """anchor(x, w) + b -> anchor(x, w, b) for constants w and b with one element a channel.
 
-    Used only for quantization
+    Only quantization uses it; it is not part of PIPELINE.
     """
 
     def pattern(self, g, x, w, b):
@@ -153,7 +154,7 @@ def _constant(value: Value) -> np.ndarray | None:
 
 
 def _counts(value: Value | None) -> bool:
-    """Whether a value is integers dequantized with scales of 1."""
+    """Whether a value is a dequantize with scales of 1, and so an exact integer."""
     node = None if value is None else value.node
     return node is not None and node.op.name == "dequantize" and set(node.attrs["scales"]) == {1.0}
 
@@ -193,7 +194,7 @@ def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
 
 
 def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
-    """The constant `operand` of `user`, which follows the anchor `node`, as one element for each channel."""
+    """The constant `operand` of `user`, a node after the anchor `node`, broadcast to one element for each channel."""
     y, weights = node.output, node.inputs[1]
     if operand.data is None or operand.dtype != f32:
         raise NotFolded(f"the other operand must be an f32 constant, got {operand.type}")
@@ -221,7 +222,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     groups = node.attrs["groups"] if node.op.name == "conv_transpose" else 1
     if groups == 1:
         return _scaled(weights, factors, out)
-    # Weights [I, O / groups]: the channels of a group are made of that group's inputs alone.
+    # Weights are [I, O / groups]: the channels of a group are computed from the inputs of that group alone.
     if weights.data is None:
         raise NotFolded("a transposed convolution in groups has no scale for each channel")
     table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)
@@ -229,7 +230,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
 
 
 def _check_constant(value: Value | None) -> Node | None:
-    """The node of a dequantized constant, None for a constant; raises NotFolded for any other value."""
+    """The dequantize of a dequantized constant, None for a constant. Raises NotFolded for any other value."""
     if value is not None and value.data is not None:
         return None
     node = None if value is None else value.node

@@ -1,4 +1,4 @@
-"""Fuse: folds operations that kernels can compute together into partitions, by the records of kernel families."""
+"""Fuse: puts operations that one kernel can compute together into partitions, by the records of kernel families."""
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +15,7 @@ from graphq.rewrite.rule import Match
 
 
 def ends_chain(node: Node) -> str | None:
-    """A reason why an epilogue ends before `node`, or None.
+    """The reason why an epilogue ends before `node`; None if `node` can join it.
 
     The reason is empty for a dequantize that the next partition needs.
     """
@@ -29,16 +29,16 @@ def feeds_anchor(node: Node) -> bool:
 
 
 def taken(node: Node) -> bool:
-    """Whether anchors take the operand of a dequantize: integers of at most 8 bits."""
+    """Whether anchors can take the operand of this dequantize: integers of at most 8 bits."""
     return next(node.operands).dtype.bits <= 8
 
 
 class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
-    The anchor is an operation of the family called `family`, whose record has the pattern and tells what its kernels
-    refuse. f is any chain of lane-wise operations, whose other operands may be dequantized, too. The family of
-    lane-wise chains has no anchor.
+    A question mark means that the operation may be missing. The anchor is an operation of the kernel family called
+    `family`, whose record has the pattern and tells what its kernels refuse. f is any chain of lane-wise operations,
+    whose other operands may be dequantized, too. The family of lane-wise chains has no anchor.
 
     Raises CompileError for an unknown family, or for one without such a pattern.
     """
@@ -51,7 +51,7 @@ class Fuse(Fusion):
 
     @property
     def name(self) -> str:
-        """`FuseMatmul`; `FuseFloatMatmul` if a family has patterns for both."""
+        """The name in reports: `FuseMatmul`, or `FuseFloatMatmul` if the family has both patterns."""
         both = self.family.quantized is not None and self.floats
         return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
 
@@ -63,9 +63,9 @@ class Fuse(Fusion):
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """Whether a second operand of the epilogue, if `node` dequantizes or scales it, joins the partition.
+        """Whether `node`, which dequantizes or scales a second operand of the epilogue, joins the partition.
 
-        Constants are folded instead.
+        It does not join if the operand is constant, since it is folded then.
         """
         operations = self.family.operations
         if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
@@ -77,8 +77,8 @@ class Fuse(Fusion):
         return node.op.name in DEQUANTIZES and (users.isdisjoint(operations) or not self.floats and taken(node))
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
-        """Kernels must be able to compute the partition, with each sum computed once."""
-        # Longer and longer epilogues are tried: one that ends here needs no body.
+        """The kernels must be able to compute the partition, and each sum must be computed only once."""
+        # The matcher tries ever longer epilogues, so what sizes refuse is refused before a body is made.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:

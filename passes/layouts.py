@@ -1,7 +1,8 @@
 """The layouts of operations on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
 
-A value of rank 3 or more has two layouts: the given one, or the one with axis 1 moved to the end. If a node can compute
-in the latter, `channels_last_form` tells its attributes there, and which operands and results are moved.
+A value of rank 3 or more has two layouts: the given one, and the one with axis 1 moved to the end. If a node can
+compute in the latter, `channels_last_form` tells its attributes there, and which operands and results change their
+layout.
 """
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
-"""An operand stays, moves, or, if its rank is lower than the result's, is aligned with the result at no cost."""
+"""What happens to an operand when its node computes channels last. It keeps its layout ("stays"), has its axis 1 moved
+to the end ("moves"), or, if its rank is lower than the result's, is reshaped to fit the result at no cost
+("aligned")."""
 
 
 class Form(NamedTuple):
-    """A node on channels-last tensors: the attributes that change, and how its operands and results are laid out."""
+    """How a node computes channels last: what its operands do, which results move, and changed attributes."""
 
     operands: tuple[Port, ...]
     outputs: tuple[bool, ...]
@@ -26,7 +29,7 @@ class Form(NamedTuple):
 
 
 def to_last(rank: int) -> tuple[int, ...]:
-    """The order of static_transpose that moves axis 1 to the end."""
+    """The `order` of the static_transpose that moves axis 1 to the end."""
     return (0, *range(2, rank), 1)
 
 
@@ -62,7 +65,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """`value` in channels-last layout, with leading dimensions of 1 up to `rank`: a constant, or a view."""
+    """`value` with dimensions of 1 in front up to `rank`, then in channels-last layout: a constant, or a view."""
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:
@@ -71,14 +74,14 @@ def aligned(graph: Graph, value: Value, rank: int) -> Value:
 
 
 def channels_last_form(node: Node) -> Form | None:
-    """The form of the node on channels-last tensors; None if it has none."""
+    """How the node computes on channels-last tensors; None if it cannot."""
     rule = node.op.layout or ("lane_wise" if node.op.elementwise else None)
     moving = [v for v in (*node.operands, *node.outputs) if has_layouts(v)]
     return RULES[rule](node) if rule is not None and moving and node.inputs[0] is not None else None
 
 
 def _anchor(node: Node) -> Form | None:
-    """The rule of anchors: operand 0 and the result move, other operands stay, since weights may be in any format."""
+    """The rule of anchors: operand 0 and the result move; the rest stays, since weights may have any format."""
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
@@ -122,16 +125,16 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """The rule of softmax: it moves like other operations along an axis, but not if the axis is the last.
+    """The rule of softmax: as for other operations along an axis, unless the axis is the last in the given layout.
 
-    Kernels need the axis of softmax to be the last one.
+    Kernels need the axis of softmax to be the last one, so there the given layout is better.
     """
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 
 
 def _scaled(node: Node) -> Form | None:
-    """The rule of quantize and dequantize: the channels' axis moves; scales and zero points that are operands stay."""
+    """The rule of quantize and dequantize: operand 0 and the channel axis move; scales and zero points stay."""
     src = node.inputs[0]
     if src is None or src.shape is None or node.attrs["qtype"] == "per_group":
         return None
@@ -144,7 +147,7 @@ def _scaled(node: Node) -> Form | None:
 def _sloped(node: Node) -> Form | None:
     """The rule of prelu.
 
-    With one slope for each channel it moves like an anchor, otherwise like a lane-wise operation.
+    With one slope for each channel it has the rule of anchors, otherwise that of lane-wise operations.
     """
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
@@ -153,7 +156,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The rule of reductions: the axes move; the result must be equal in both layouts, or moved as a whole."""
+    """The rule of reductions: the axes move; the result must be equal in both layouts, or move itself."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None
@@ -169,7 +172,7 @@ def _reduced(node: Node) -> Form | None:
 
 
 def _reshaped(node: Node) -> Form | None:
-    """The rule of reshapes that merge or split only spatial dimensions: [n, c, h, w] -> [n, c, h * w]."""
+    """The rule of reshapes that merge or split spatial dimensions only, such as [n, c, h, w] -> [n, c, h * w]."""
     src, out = node.inputs[0], node.output
     if src is None or not (src.type.known and out.type.known and has_layouts(src) and has_layouts(out)):
         return None
@@ -180,11 +183,11 @@ def _reshaped(node: Node) -> Form | None:
 
 
 def _unordered(node: Node) -> Form | None:
-    """The rule of operations for which the order of elements does not matter, and whose results have no layouts."""
+    """The rule of operations that do not depend on the order of elements, and whose results have no layouts."""
     return Form(("moves",), (False,) * len(node.outputs), {}) if has_layouts(next(node.operands)) else None
 
 
 RULES: dict[str, Callable[[Node], Form | None]] = {
     "lane_wise": _lane_wise, "anchor": _anchor, "scaled": _scaled, "along_axis": _along_axis, "softmax": _softmax,
     "sloped": _sloped, "reduced": _reduced, "reshaped": _reshaped, "unordered": _unordered}
-"""The rules by the names that operations give as their `layout`."""
+"""The rules by name; a declaration of an operation has the name as its `layout`."""

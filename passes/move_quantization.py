@@ -1,9 +1,9 @@
 """Move dequantize after, and quantize before, operations that only move elements, so that these move 8-bit data.
 
 Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
-(requantize.py); a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each other:
-dequantize moves down, over reshape, transpose, gather, slice, expand, pad and concat, and quantize up, over reshape,
-transpose and pad. So does a cast to a narrower type, over reshape and transpose.
+(requantize.py). And a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each
+other: dequantize moves down, past reshape, transpose, gather, slice, expand, pad and concat; quantize moves up, past
+reshape, transpose and pad; and a cast to a narrower type moves up, past reshape and transpose.
 """
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class GatherBeforeDequantize(Rewrite):
         return g.gather(g.dequantize(x, attrs=ANY), i, attrs=ANY)
 
     def check(self, x: Value, i: Value, match: Match) -> str | None:
-        """The channels must not be gathered."""
+        """The gather must not be along the axis of the channels, which have their own scales."""
         node = match.node("dequantize")
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -119,7 +119,7 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """A channel axis after the gathered axis moves by the rank of the indices."""
+        """The indices replace one axis by as many as they have, so a channel axis behind it moves."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None
@@ -148,7 +148,7 @@ class PickBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """Axes are counted from the end, where expand adds none, to find the channel axis."""
+        """The channel axis is found by counting from the end: expand adds axes in front only."""
         attrs = match.node("dequantize").attrs
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and match.root.output.shape is not None
@@ -160,7 +160,7 @@ class PickBeforeDequantize(Rewrite):
 class PadBeforeDequantize(Rewrite):
     """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)) where q is an integer that stands for exactly v
 
-    Modes that repeat elements need no value.
+    Modes that repeat elements, instead of padding with a value, have no v.
     """
 
     def pattern(self, g, x):
@@ -190,13 +190,13 @@ class PadBeforeDequantize(Rewrite):
 
 
 class QuantizeBeforePad(Rewrite):
-    """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), q the integer of v"""
+    """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), where q is v quantized"""
 
     def pattern(self, g, y):
         return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """There must be one scale, and an integer dtype."""
+        """There must be a single scale, and the result must be integers."""
         attrs = match.root.attrs
         if attrs["qtype"] != "per_tensor":
             return "quantize has a scale for each channel"
@@ -211,8 +211,8 @@ class QuantizeBeforePad(Rewrite):
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
-    This is for concats before a user that takes a dequantize into its partition; before other users concats fuse by
-    themselves.
+    It is only done before a user that takes a dequantize into its partition. Otherwise the concat fuses by itself, with
+    its own dequantizes.
     """
 
     def pattern(self, g):
@@ -238,9 +238,9 @@ class ConcatBeforeDequantize(Rewrite):
 
 
 def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
-    """The dimension of `there` that a quantization along `axis` of `here` gets, if one is reshaped to the other.
+    """The channel axis of a quantization when a tensor of type `here` is reshaped to type `there`.
 
-    None if channels would be split or merged; the axis itself if there is one scale for all.
+    None if the reshape splits or merges channels. With one scale for all elements the axis stays as it is.
     """
     axis: int = attrs["axis"]
     if attrs["qtype"] == "per_tensor":
@@ -251,9 +251,9 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
 
 
 def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
-    """The dimension of `there` that corresponds to `axis` of `here`, if one is reshaped to the other.
+    """The axis that `axis` of a tensor of type `here` becomes when the tensor is reshaped to type `there`.
 
-    None if there is none.
+    None if there is no such axis.
     """
     if not here.known or not there.known:
         return None
@@ -262,7 +262,7 @@ def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
 
 
 def _channels_stay(node: Node, here: TensorType, there: TensorType) -> str | None:
-    """A reason why the quantization of `node`, along a dimension of `here`, cannot be one of `there`, or None."""
+    """The reason why the quantization of `node` cannot move past a reshape from `here` to `there`; None if it can."""
     if _kept_axis(node.attrs, here, there) is not None:
         return None
     return f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, which {there} has not"

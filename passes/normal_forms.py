@@ -1,4 +1,4 @@
-"""Normal forms: operations with several spellings are written in one, so that fusions need one pattern.
+"""Normal forms: an operation that can be written in several ways is written in one, so that fusions need one pattern.
 
 Numbers do not change.
 """
@@ -14,8 +14,8 @@ from graphq.rewrite.rule import ANY, Rewrite
 def positive_axis(graph: Graph) -> int:
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), and the same for per-channel quantize and dequantize
 
-    Per-tensor ones ignore their axis, which becomes 1, the default. It is a function without a pattern, as most nodes
-    of a quantized model would match one, and already have their axis in normal form.
+    Per-tensor quantize and dequantize ignore their axis, which becomes 1, the default. The pass is a function, not a
+    pattern: most nodes of a quantized model would match the pattern, though their axis is in normal form already.
     """
     count = 0
     for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
@@ -59,7 +59,7 @@ class UniformChannelsArePerTensor(Rewrite):
 class VectorAsColumn(Rewrite):
     """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least
 
-    It is for quantization: integer kernels take matrices, and the scales of weights need an axis.
+    Quantization needs it: integer kernels take matrices, and the scales of weights need an axis.
     """
 
     tolerance = 1e-6
@@ -68,7 +68,7 @@ class VectorAsColumn(Rewrite):
         return g.matmul(x, w, attrs=ANY)
 
     def check(self, x, w):
-        """The vector must be constant, the rank of x known."""
+        """w must be a constant vector, and the rank of x known."""
         if w.data is None or w.shape is None or len(w.shape) != 1:
             return "the second operand is not a constant vector"
         return None if x.shape is not None and len(x.shape) > 1 else "the first operand is not known to be a matrix"
@@ -80,16 +80,17 @@ class VectorAsColumn(Rewrite):
 
 
 class SplitBiasOfRows(Rewrite):
-    """matmul(x, w, b) -> add(matmul(x, w), b) unless the bias has one element a column, which kernels take
+    """matmul(x, w, b) -> add(matmul(x, w), b), unless the bias has one element a column, which kernels take
 
-    The sum is rounded to f32 before the bias is added, and to the result's dtype afterwards, as in the matmul.
+    The result of the matmul is rounded to f32 before the bias is added, and to its dtype afterwards, as before the
+    rewrite.
     """
 
     def pattern(self, g, x, w, b):
         return g.matmul(x, w, b, attrs=ANY)
 
     def check(self, b, match):
-        """The bias must have other dimensions than the last one, or one element for several columns."""
+        """The bias must have other dimensions than the last one, or fewer elements than columns."""
         out = match.root.output.shape
         if not b.type.known or out is None or out[-1] is None:
             return ""
@@ -129,13 +130,13 @@ class DropRepeatedRelu(Rewrite):
 
 
 class CubeAsProducts(Rewrite):
-    """pow(x, beta=3) -> square(x) * x, in f32, where pow computes it in this way"""
+    """pow(x, beta=3) -> square(x) * x, for f32, where pow computes exactly these two products"""
 
     def pattern(self, g, x):
         return g.pow(x, beta=3)
 
     def check(self, x):
-        """Narrower floats would be rounded between the products."""
+        """x must be f32: with narrower floats the square would be rounded first."""
         return None if x.dtype == f32 else f"x is {x.dtype}"
 
     def replace(self, g, x):

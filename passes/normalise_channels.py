@@ -13,10 +13,10 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class NormaliseChannelsAsPool(Rewrite):
     """lrn(x) -> x / (avg_pool(square(x)) * alpha + bias)**beta
 
-    The pool's only spatial axis is the channels, and its channels are the pixels, which lie side by side. If the
-    channels are last, the source is transposed and the result transposed back. A power of 3/4 is two square roots; any
-    other except 1/2 and 1 is exp(beta * log(...)). All is in f32: results differ from lrn's reference by up to 4e-7 of
-    their size, and by beta times a unit in the last place of the logarithm.
+    The pool runs along the channels: they become its only spatial axis, and the pixels become its channels. If the
+    channels are last, x is transposed before and the result transposed back. A power of 3/4 is computed as two square
+    roots; any other power except 1/2 and 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
+    reference by up to 4e-7 of their size, and by beta times a unit in the last place of the logarithm.
     """
 
     tolerance = 1e-5

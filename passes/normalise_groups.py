@@ -12,7 +12,7 @@ class NormaliseGroupsAsRows(Rewrite):
     """group_norm(x, gamma, beta) -> reshape(layer_norm(reshape(x))) * gamma + beta
 
     If channels are last, x is transposed before and the result transposed back. Sums are added in another order than in
-    group_norm's reference: results differ by up to 1.2e-6 (for inputs from N(3, 2)).
+    group_norm's reference: for inputs drawn from N(3, 2) results differ by up to 1.2e-6.
     """
 
     tolerance = 1e-5

@@ -1,8 +1,8 @@
 """PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
 
-With `precision="bf16"` it also runs RoundProducts (`PRECISIONS`).
+With `precision="bf16"` `compile` also runs RoundProducts (`PRECISIONS`).
 
-`canonicalise` is one of them that consists of many small rewrites, listed here like the pipeline itself.
+One of the passes, `canonicalise`, consists of many small rewrites, which are listed here in the same way.
 """
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ canonicalise = Fixpoint(
     requantize.RequantizePicked(),
     fold_pads.FoldPadIntoConvolution(),
 )
-"""Bring graphs to one form, so that later passes need fewer patterns. Numbers do not change."""
+"""The pass that brings graphs to one form, so that later passes need fewer patterns. Numbers do not change."""
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
@@ -110,14 +110,18 @@ _NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in PRECISIONS.values() 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None,
                history: History | None = None) -> list[Refusal]:
-    """Run the passes on `graph` in order; returns the near misses of the rewrites among them.
+    """Run the passes on `graph` in order; returns the refusals of rewrites that nearly matched.
 
-    Unnamed values keep the numbers that they have in the graph's text now, in all reports and debug prints.
-    GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
-    GRAPHQ_DEBUG=verify, the graph is verified after each pass. `after` is called after each pass, in a Fixpoint after
-    each of its passes, with the pass, the number of its changes and the graph, which it must not change. With a
-    `history` of `graph`, the graph after the passes is `history.after`. Raises GraphError for an object that is not a
-    pass, VerifyError, naming the pass, for one that leaves the graph inconsistent.
+    In all reports and debug prints, unnamed values keep the numbers that they have in the graph's text before the
+    passes. GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
+    GRAPHQ_DEBUG=verify, the graph is verified after each pass.
+
+    `after` is called after each pass, and in a Fixpoint after each of its passes. Its arguments are the pass, the
+    number of its changes, and the graph, which it must not change. With a `history` of `graph`, the graph after the
+    passes is `history.after`.
+
+    Raises GraphError for an object that is not a pass, and VerifyError, naming the pass, if a pass leaves the graph
+    inconsistent.
     """
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
@@ -156,7 +160,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes by which `named` finds them; raises GraphError for one that is not in PIPELINE."""
+    """The names of passes, for `named`. Raises GraphError for a pass that is not in PIPELINE."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):

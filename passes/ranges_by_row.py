@@ -1,10 +1,10 @@
-"""Quantize dynamically quantized sources by row, so that no row depends on the batch or on padding.
+"""Give each row its own range where products are quantized dynamically, so that no row depends on batch or padding.
 
 `RangesByRow` changes numbers, mostly for the better, and is not part of PIPELINE. Run it first:
 
     graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
 
-A row x becomes rint(x / s) in s8, with s = max|x| / 127, and s multiplies the result.
+A row x becomes rint(x / s) in s8, with s = max|x| / 127. The results of the row are multiplied by s.
 """
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ TINY = np.float32(2.0**-100)
 
 
 def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
-    """`x` in s8, and the scales of its rows [..., 1], by which the integers are multiplied."""
+    """`x` quantized to s8 row by row, and the scales of the rows, of shape [..., 1]."""
     largest = g.reduce_max(g.abs(x), axes=[-1], keep_dims=True)
     scales = g.maximum(g.multiply(largest, np.float32(1 / 127)), TINY)
     return g.quantize(g.divide(x, scales), dtype="s8", scales=[1.0]), scales
 
 
 class IntegerProductByRow(Rewrite):
-    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same by rows, where q is x as u8, by its range s, z"""
+    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same, quantized by rows
+
+    q is x quantized to u8 with scale s and zero point z, which come from the range of all of x. wz and ws are the zero
+    point and scale of the weights.
+    """
 
     def pattern(self, g, q, s, z, w, wz, ws):
         sums = g.any_of(g.matmul_integer(q, w, z), g.matmul_integer(q, w, z, wz))
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        """q must be quantized by its range, and the product must be f32; others may use the range."""
+        """q must be quantized by the range of x, and the product must be f32. The range may have other users."""
         if match.root.output.dtype != f32:
             return f"the product is {match.root.output.dtype}"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
@@ -48,7 +52,10 @@ class IntegerProductByRow(Rewrite):
 
 
 class DequantizedByRow(Rewrite):
-    """matmul(dynamic_dequantize(q, s, z), w) -> the same by rows, where q is x as u8, by its range s, z"""
+    """matmul(dynamic_dequantize(q, s, z), w) -> the same, quantized by rows
+
+    q is x quantized to u8 with scale s and zero point z, which come from the range of all of x.
+    """
 
     def pattern(self, g, q, s, z, w):
         return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
@@ -71,7 +78,7 @@ NOT_DYNAMIC = "the source is not quantized by its own range"
 
 
 def _quantized(q: Value, s: Value, z: Value) -> Value | None:
-    """The f32 value of which q is the u8 form, if s and z are its range; None if they are not."""
+    """The f32 value x that q is quantized from; None unless s and z are the scale and zero point of its range."""
     quantize, range = q.node, s.node
     if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
         return None
@@ -82,4 +89,4 @@ def _quantized(q: Value, s: Value, z: Value) -> Value | None:
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""Rewrites all dynamically quantized products to quantize by row."""
+"""The pass that gives each row its own range in all dynamically quantized products."""

@@ -1,6 +1,6 @@
 """Drop operations that leave quantized numbers as they are: quantize after dequantize, limits that saturation implies.
 
-Numbers do not change. The opposite order, dequantize after quantize, rounds, so that pair always stays.
+Numbers do not change. A dequantize after a quantize is never dropped, since the quantize rounds.
 """
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""With scales in this range no product of a scale and a difference of 16-bit numbers is subnormal or infinite."""
+"""The least and the greatest scale for which dropping is exact: the product of such a scale and the difference of two
+16-bit numbers is neither subnormal nor infinite."""
 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 """Operations that run in integers when their operands come from dequantize."""
@@ -26,14 +27,15 @@ MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 class DropRequantize(Rewrite):
     """quantize(dequantize(x)) with the same parameters -> x
 
-    Let d be `x - zp`, at most 2**16: the relative error of d * s divided by s is at most 2**-23, so it rounds to d.
+    It is exact: with d = x - zp, at most 2**16, and scale s, f32 computes d * s / s with a relative error of at most
+    2**-23, which rounds to d.
     """
 
     def pattern(self, g, x):
         return g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """There must be one integer dtype, equal parameters, and scales that keep products in the range of f32."""
+        """The dtype and the parameters must be the same, and scales must keep products in the range of f32."""
         if x.dtype not in INTEGERS or match.root.output.dtype != x.dtype:
             return f"{x.dtype} becomes {match.root.output.dtype}"
         return _same_parameters(match.node("dequantize"), match.root)
@@ -49,7 +51,10 @@ class DropLimitBeforeQuantize(Rewrite):
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """Quantization keeps the order: each limit must become the end of the integers' range, in all channels."""
+        """Each limit must be quantized to the end of the integers' range, in all channels.
+
+        Then numbers beyond the limit become that end, too, since quantization keeps the order of numbers.
+        """
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
             return f"{dtype} is no integer"
@@ -88,8 +93,8 @@ class DropLimitAfterDequantize(Rewrite):
 class RequantizePicked(Rewrite):
     """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), and the same for nearest interpolate
 
-    It is for results that a product takes, which then gets 8-bit integers. It is exact, like DropRequantize, since each
-    element is one of those before.
+    So a product that takes the result gets 8-bit integers. It is exact, as DropRequantize is, since each element of the
+    result is an element of dequantize(x).
     """
 
     def pattern(self, g, x):
@@ -97,7 +102,7 @@ class RequantizePicked(Rewrite):
                         g.interpolate(g.dequantize(x, attrs=ANY), mode="nearest", attrs=ANY))
 
     def check(self, x: Value, match: Match) -> str | None:
-        """A product must take the result, there must be one scale, and no window may consist of padding only."""
+        """A product must take the result, there must be a single scale, and no window may consist of padding only."""
         node = match.node("dequantize")
         if not any(user.op.name in MULTIPLIES for user in match.root.output.users):
             return ""
@@ -116,7 +121,7 @@ class RequantizePicked(Rewrite):
 
 
 def _same_parameters(a: Node, b: Node) -> str | None:
-    """A reason why `b` does not undo `a`, or None."""
+    """The reason why `b` does not undo `a`; None if it does."""
     for name in ("qtype", "axis"):
         if a.attrs[name] != b.attrs[name] and (name == "qtype" or a.attrs["qtype"] == "per_channel"):
             return f"{name} {a.attrs[name]} becomes {b.attrs[name]}"
@@ -136,7 +141,7 @@ def _limits(match: Match) -> tuple[float, float]:
 
 
 def _windows_see_elements(node: Node) -> bool:
-    """Whether each window of a max_pool has an element of the source: if so, the pool of zeros is 0 everywhere."""
+    """Whether each window of a max_pool has an element of the source: a pool of zeros is then 0 everywhere."""
     source = next(node.operands).type
     if not source.known:
         return False

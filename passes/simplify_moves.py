@@ -1,4 +1,4 @@
-"""Drop reshapes and transposes that change nothing, merge successive ones, and turn trivial transposes into views.
+"""Drop reshapes and transposes that change nothing, merge neighbours, turn transposes that are views into reshapes.
 
 Numbers do not change.
 """
@@ -72,7 +72,7 @@ class TransposeAsReshape(Rewrite):
         return g.static_transpose(x)
 
     def check(self, x, match):
-        """The shape must be known, and the elements keep their order."""
+        """The shape must be known, and the elements must keep their order in memory."""
         if not x.type.known:
             return f"the shape is not known: {x.type}"
         return None if is_view(x.shape, transpose_order(match.root)) else ""
@@ -82,6 +82,6 @@ class TransposeAsReshape(Rewrite):
 
 
 def transpose_order(node: Node) -> list[int]:
-    """The order of a static_transpose, all positive."""
+    """The `order` of a static_transpose, with axes counted from the front."""
     order = node.attrs["order"]
     return [d % len(order) for d in order]

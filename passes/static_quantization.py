@@ -1,4 +1,4 @@
-"""Turn dynamic quantization by constants into static quantization, and ONNX's ConvInteger into convolution."""
+"""Turn dynamic quantization with constant scales into static quantization, and ONNX's ConvInteger into convolution."""
 from __future__ import annotations
 
 from typing import Any
@@ -10,23 +10,23 @@ from graphq.ir import Graph, Node, Value
 from graphq.rewrite.rule import ANY, Rewrite
 
 WIDER = {s4: s8, u4: u8}
-"""The 8-bit types to which integers of 4 bits are converted if kernels take only those."""
+"""The 8-bit types that 4-bit integers are converted to where kernels have none for 4 bits."""
 
 MAX_SUM = 2**31 // 255**2
-"""The longest sum of products of two 9-bit numbers that cannot leave s32."""
+"""The most products in a sum that cannot leave s32, for products of two differences of 8-bit numbers (9 bits each)."""
 
 
 class DequantizeByGroups(Rewrite):
     """dequantize(x, scales of every group along group_axis) -> dynamic_dequantize(x, scales, zps?) per_group
 
-    Passes and kernels only know scales of groups in this form.
+    Other passes and kernels know groups in the second form only.
     """
 
     def pattern(self, g, x):
         return g.dequantize(x, attrs=ANY)
 
     def check(self, x, match):
-        """There must be groups, of known size."""
+        """The dequantize must have groups, and their sizes must be known."""
         if match.root.attrs["group_axis"] is None:
             return ""
         return None if x.type.known else f"the shape of {x.type} is not known"
@@ -37,7 +37,7 @@ class DequantizeByGroups(Rewrite):
         groups = len(attrs["scales"]) // dims[axis]
         counts = [1] * len(dims)
         counts[axis], counts[split] = dims[axis], groups
-        order = sorted((split, axis))  # scales and zps list all channels of a group before the next group
+        order = sorted((split, axis))  # a group lists the scales of all its channels before the next group
 
         def blocks(numbers, dtype):
             by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
@@ -52,14 +52,15 @@ class DequantizeByGroups(Rewrite):
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Constants of 4 bits are converted to 8 bits, except for weights of a matmul, which has a fusion for them.
+    Constants of 4 bits are converted to 8 bits, except for weights of a matmul, for which there is a fusion of their
+    own.
     """
 
     def pattern(self, g, x, scales, zps):
         return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
 
     def check(self, x, scales, zps, match):
-        """Scales and zero points must be such that the attributes of dequantize can express them."""
+        """The attributes of dequantize must be able to express the scales and zero points."""
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
         if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
@@ -79,7 +80,7 @@ class StaticQuantize(Rewrite):
         return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
 
     def check(self, scales, zps, match):
-        """Scales and zero points must be such that the attributes of quantize can express them."""
+        """The attributes of quantize must be able to express the scales and zero points."""
         return _refuses(match.root, match.root.attrs["dtype"], scales, zps)
 
     def replace(self, g, x, scales, zps, match):
@@ -87,7 +88,7 @@ class StaticQuantize(Rewrite):
 
 
 def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str | None:
-    """Why the attributes of a static operation cannot express scales and zero points, or None."""
+    """Why the attributes of a static operation cannot express scales and zero points; None if they can."""
     if dtype.name not in ("s8", "u8"):
         return f"of {dtype}"
     if node.attrs["qtype"] == "per_group":
@@ -113,8 +114,9 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
 class ConvIntegerAsConvolution(Rewrite):
     """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
-    Both operands are dequantized with scale 1. The sums are exact in both forms, and rounded to f32 once. With a bias,
-    the bias and the total are rounded, too; this changes nothing below 2**24, and beyond it makes one rounding more.
+    Both operands are dequantized with scale 1. Without a bias, both forms compute an exact sum and round it to f32
+    once. With a bias, the new form rounds the sum, the bias and the total. That changes nothing while all are below
+    2**24 in magnitude, and adds small rounding errors beyond.
     """
 
     tolerance = 1e-6
@@ -125,7 +127,7 @@ class ConvIntegerAsConvolution(Rewrite):
         return g.cast(g.any_of(sums, g.add(sums, bias, attrs=ANY)), dtype=f32)
 
     def check(self, w, zw):
-        """Sums must not wrap, and the weights must have one zero point, or one for each channel."""
+        """Sums must not wrap in s32, and the weights must have one zero point, or one for each channel."""
         if w.shape is None or None in w.shape:
             return "the shape of the weights is not known"
         if (terms := int(np.prod(w.shape[1:]))) > MAX_SUM:
@@ -141,7 +143,7 @@ class ConvIntegerAsConvolution(Rewrite):
 
 
 def _centred(g: Graph, x: Value, zps: Value | None) -> Value:
-    """x - zps in f32, with one zero point, or one for each index of the first axis."""
+    """x - zps in f32; zps is one zero point, or one for each index of the first axis."""
     if zps is None:
         return g.dequantize(x, scales=[1.0])
     one = zps.type.size == 1
