@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
 FOLDED = 1 << 16
-"""Results of at most this many elements are folded while a graph is built."""
+"""The most elements of a result that is folded while a graph is built."""
 
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
 
 UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "partition", "sized_constant"})
-"""Operations that are not folded even if their operands are constants, since fusions match them."""
+"""Operations that are not folded even if their operands are constants. Fusions match some of them."""
 
 
 def runs_long(op: Op, attrs: Mapping[str, Any]) -> bool:
-    """Whether an operation may run for long even if operands and results are small; such operations are not folded."""
+    """Whether an operation may take long even if operands and results are small. Such an operation is not folded."""
     return op.name in _LONG or attrs.get("op_type") in _LONG_ONNX
 
 
@@ -41,29 +41,29 @@ def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> Tensor
 
 
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """The array's value in the example; the reference of sized_constant."""
+    """The reference of sized_constant: the array's value in the example (`graphq.base.sizes`)."""
     return np.asarray(value.assumed)
 
 
 SIZED_CONSTANT = Op("sized_constant", "SizedConstant", (), {
     "value": Attribute("value", Later, REQUIRED), "shape": Attribute("shape", list[int], REQUIRED),
     "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant, _sized_type)
-"""An array that follows from open sizes (`graphq.base.sizes`): a constant of plans, not of the graph.
+"""The operation whose result is an array that depends on open sizes (`graphq.base.sizes`). For given sizes it is a
+constant.
 
-Compiling a graph with open shapes makes such nodes; graphs that users build or load have none, and text has no form for
-them.
-"""
+Compiling a graph with open shapes makes such nodes. Graphs that users build or load have none, and the text form cannot
+express them."""
 
 
 def known(value: Value) -> np.ndarray | Later | None:
-    """The array of a constant, or the Later of a constant that follows from open sizes; None for any other value."""
+    """The array of a constant, or its Later if it depends on open sizes; None for a value that is no constant."""
     if value.node is not None and value.node.op is SIZED_CONSTANT:
         return value.node.attrs["value"]
     return value.data
 
 
 def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
-    """Add a constant, or a constant that follows from open sizes."""
+    """Add a constant to the graph; a Later becomes a constant that depends on open sizes."""
     if isinstance(array, np.ndarray):
         return graph.add_constant(array)
     dense: Any = later(_dense, array)
@@ -73,7 +73,10 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """The array in C order, a single number with its rank of 0, unlike NumPy's `ascontiguousarray`."""
+    """The array in C order.
+
+    A single number keeps its rank of 0. NumPy's `ascontiguousarray` would make a vector of it.
+    """
     return np.asarray(array, order="C")
 
 
@@ -85,7 +88,7 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
              types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
     """The results, of `types`, of an operation on constants of at most FOLDED elements; None for any other operation.
 
-    None, too, for an operation that cannot run. If operands follow from open sizes, the results do, too.
+    None also for an operation that cannot run. If operands depend on open sizes, the results are Laters.
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None
@@ -107,7 +110,7 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
 
 def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
              dtypes: Sequence[np.dtype]) -> tuple[np.ndarray, ...]:
-    """The results of the operation's reference, as arrays of these dtypes."""
+    """The results of the operation's reference, converted to arrays of these dtypes."""
     out = op.reference(*operands, **attrs)
     outs = out if isinstance(out, tuple) else (out,)
     return tuple([np.asarray(x, t) for x, t in zip(outs, dtypes, strict=True)])

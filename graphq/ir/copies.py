@@ -24,7 +24,8 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
                 values: Mapping[str, np.ndarray | Later] | None = None) -> Graph:
     """A copy of a graph with other types of inputs, or with constants for them (`Graph.specialise`).
 
-    The inputs in `values` stay, but these arrays, which may follow from open sizes, take their place in all uses.
+    The inputs in `values` remain inputs, but nothing uses them: the arrays in `values` take their place. These arrays
+    may depend on open sizes.
     """
     for given in (types, constants):
         if not isinstance(given, Mapping):
@@ -59,7 +60,7 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
 
 
 def check_names(names: Any, where: str) -> tuple[str, ...]:
-    """`names` as a tuple; raises GraphError unless they are a list of different strings."""
+    """The list `names` as a tuple; raises GraphError unless it is a list of different strings."""
     strings = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
     if not strings or len(set(names)) < len(names):
         raise GraphError(f"{where} must be a list of different names of values, got {names!r}")
@@ -69,8 +70,9 @@ def check_names(names: Any, where: str) -> tuple[str, ...]:
 def returning(graph: Graph, names: Sequence[str]) -> Graph:
     """A copy whose outputs are the values of these names, without nodes that they do not need.
 
-    A name is that of an output of the graph or of a value. Raises GraphError, with near names, if there is no such
-    value.
+    A name is that of an output or of any value of the graph.
+
+    Raises GraphError, with near names, if there is no such value.
     """
     out = graph.copy()
     named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
@@ -86,7 +88,10 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """The values for a node's outputs by simpler operations, or now constant operands; None if there are none."""
+    """Values that replace the node's outputs, now that more is known; None if nothing replaces them.
+
+    They come from simpler operations (`Op.resolve`), or are constants since all operands are constant now.
+    """
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -101,14 +106,14 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """The node's results as constants, if it computes small ones from constants."""
+    """The node's results as constants, if its operands are constants and its results small; else None."""
     types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
     results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
     return None if results is None else tuple(add_known(graph, x) for x in results)
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """The arguments of `rebuilt`: values are numbers, inputs first. Raises VerifyError for nodes out of order."""
+    """The arguments of `rebuilt`; a value is a number, inputs first. Raises VerifyError for nodes out of order."""
     from graphq.ir.verify import check_order
 
     check_order(graph)
@@ -123,7 +128,10 @@ def flat(graph: Graph) -> tuple[Any, ...]:
 
 def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
             meta: Mapping[str, Any]) -> Graph:
-    """The graph of a result of `flat`, whose arrays it takes over and makes read-only."""
+    """Rebuild the graph from the result of `flat`.
+
+    Arrays among the attributes are not copied: they become read-only and belong to the graph.
+    """
     out = Graph(name)
     values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
     for op, operands, attrs, names, facts in nodes:
@@ -155,7 +163,7 @@ def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
 
 def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
            meta: Mapping[str, Any]) -> tuple[Value, ...]:
-    """Give the outputs of the newest node their names, and the node its `meta`; returns the outputs."""
+    """Name the outputs of the newest node, and give the node its `meta`; returns the outputs."""
     for value, name in zip(outs, names, strict=True):
         if name is not None:
             graph.rename(value, name)

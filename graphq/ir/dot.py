@@ -38,7 +38,10 @@ def _dot(box: Box, indent: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of the language, in which a backslash escapes; control characters but newlines become `?`."""
+    """A quoted string of the dot language, with backslashes escaped.
+
+    Control characters other than newlines become `?`.
+    """
     shown = "".join(c if c.isprintable() else "\n" if c == "\n" else "?" for c in text)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
@@ -46,7 +49,7 @@ def _quoted(text: str) -> str:
 def to_mermaid(graph: Graph) -> str:
     """The graph as a Mermaid flowchart; partitions, and bodies of loops and branches, are subgraphs.
 
-    Mermaid's pages refuse more than 500 edges unless they are set up for more: larger graphs are for `to_dot`.
+    Mermaid refuses more than 500 edges by default: use `to_dot` for larger graphs.
     """
     made = outline(graph)
     lines = ["flowchart TD"]

@@ -1,7 +1,7 @@
 """Graph: a list of nodes in topological order, its inputs and outputs, and the four mutators.
 
 Passes change a graph by `add_node`, `replace_uses`, `set_outputs` and `prune` alone. A builder method such as
-`g.matmul(...)` is `add_node` under the name of an operation.
+`g.matmul(...)` is short for `add_node` with that operation.
 """
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Operand: TypeAlias = "Number | None"
 
 
 class Graph(Operations):
-    """A graph of operations, built by its methods (one for each op) or loaded from a file.
+    """A graph of operations, built by its methods (one for each operation) or loaded from a file.
 
-    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds facts
-    of the file that the graph was loaded from; `labels` are the names of values in text.
+    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` has facts
+    about the file that the graph was loaded from; `labels` has the names of values in text.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -78,14 +78,14 @@ class Graph(Operations):
                  name: str | None = None) -> Value:
         """Add a constant; the array is copied and never changes.
 
-        It gets `dtype`: floats are rounded as by `astype`, integers must fit. Without a dtype an array keeps its own,
-        except that f64, NumPy's default, becomes f32; numbers and lists of numbers become f32, too. Raises GraphError
-        if a number does not fit.
+        With a `dtype` it is converted: to floats by rounding as `astype` does, to integers only if its numbers fit.
+        Without a dtype an array keeps its own, except that f64, NumPy's default, becomes f32. Numbers and lists of
+        numbers become f32, too. Raises GraphError if a number does not fit.
         """
         return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
 
     def output(self, value: Value, *, name: str | None = None) -> Value:
-        """Return `value` from the graph, under `name` (its own name or a free "outN" when not given)."""
+        """Make `value` an output of the graph, under `name`; without one, under its own name or a free "outN"."""
         self._own(value, "output")
         if name is None:
             name = value.name or next(n for k in range(len(self.outputs), 2 * len(self.outputs) + 1)
@@ -107,8 +107,8 @@ class Graph(Operations):
                  name: str | None = None) -> tuple[Value, ...]:
         """Add a node after all others (or at the insertion point of `before`); returns its outputs.
 
-        Arrays and numbers among the operands become constants. Raises GraphError, naming op, rule and values, and
-        leaves the graph as it was.
+        Arrays and numbers among the operands become constants. If the node is not valid, it raises GraphError, naming
+        operation, rule and values, and leaves the graph as it was.
         """
         if not isinstance(op, Op):
             raise GraphError(f"add_node takes an Op (see graphq.ir.op.lookup), got {op!r}")
@@ -121,8 +121,8 @@ class Graph(Operations):
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
         """Add a node like `node`, of this graph or another, on operands of this graph; returns its outputs.
 
-        It does what `add_node` does with the op and attributes, but does not check attributes again, nor the types of
-        outputs if the operands have the same types.
+        It does what `add_node` does with the operation and attributes of `node`. But it does not check attributes
+        again, and infers the types of outputs again only if the operands have other types.
         """
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
@@ -136,7 +136,8 @@ class Graph(Operations):
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
         """Let the users of `old` use `new`: all users, graph outputs included, or the given `uses`.
 
-        Raises GraphError for a change of type, and if a user stands before `new` or computes it.
+        Raises GraphError if the types differ, if a user comes before `new` in the graph, or if `new` is computed from a
+        user.
         """
         self._own(old, "replace_uses")
         self._own(new, "replace_uses")
@@ -169,7 +170,7 @@ class Graph(Operations):
             self.labels.replaced(old, new)
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
-        """Return `values` under `names`, in place of the present outputs."""
+        """Make `values` the outputs of the graph, under `names`, in place of the present ones."""
         values, names = list(values), list(names)
         for name in names:
             check_name(name, "set_outputs")
@@ -184,7 +185,10 @@ class Graph(Operations):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
-        """Remove every node without used outputs; with `start` only it and nodes above. Returns their number."""
+        """Remove every node whose outputs nothing uses; with `start` only these nodes and nodes above them.
+
+        Returns the number of removed nodes.
+        """
         work = list(self.nodes if start is None else start)
         dead: list[Node] = []
         while work:
@@ -215,8 +219,9 @@ class Graph(Operations):
     def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
         """Within the block, nodes are added in front of `node`; raises GraphError if the graph does not have it.
 
-        If passes leave a history, each new node gets an `origin`. This is the first node of the same operation in
-        `instead`, the nodes that the new ones replace, else `node`; or the origin of that node, if it has one.
+        If passes leave a history, each new node gets an `origin`. `instead` are the nodes that the new ones replace.
+        The origin is the first of them with the same operation as the new node, or `node` if there is none; if that one
+        has an origin itself, it is this origin.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
@@ -228,7 +233,7 @@ class Graph(Operations):
             self._before, self._instead = saved
 
     def copy(self) -> Graph:
-        """An independent copy; constants share their (read-only) arrays, partitions their bodies."""
+        """An independent copy. It shares the (read-only) arrays of constants and the bodies of partitions."""
         return self.specialise({})
 
     def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
@@ -248,7 +253,7 @@ class Graph(Operations):
         return rebuilt, flat(self)
 
     def nodes_of(self, ops: Iterable[str]) -> list[Node]:
-        """The nodes of the operations of these names, unordered; `key=GRAPH_ORDER` sorts them."""
+        """The nodes of these operations, in no order; `sorted(..., key=GRAPH_ORDER)` sorts them."""
         return [n for op in ops for n in self._by_op.get(op, ())]
 
     def has_name(self, name: str) -> bool:
@@ -275,7 +280,7 @@ class Graph(Operations):
             """The drawing that notebooks show; the package graphq adds the method (`graphq.report`)."""
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz, which draws it; partitions are clusters, constants have no boxes."""
+        """The graph in the language of Graphviz; partitions are clusters, and constants are not shown."""
         from graphq.ir.dot import to_dot
 
         return to_dot(self)
@@ -283,7 +288,7 @@ class Graph(Operations):
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart, which Markdown pages show; partitions are subgraphs.
 
-        Mermaid refuses more than 500 edges unless it is set up for more: `to_dot` is for larger graphs.
+        Mermaid refuses more than 500 edges by default: use `to_dot` for larger graphs.
         """
         from graphq.ir.dot import to_mermaid
 
@@ -313,7 +318,10 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """`x`, checked: a number or an array becomes a constant's array, numbers without a dtype of dtype `real`."""
+        """The operand `x`, checked: a value, an array for a constant, or None.
+
+        A Python number, which has no dtype, gets the dtype `real`.
+        """
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:
@@ -339,7 +347,7 @@ class Graph(Operations):
 
     def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
              complete: bool) -> tuple[Value, ...]:
-        """Add a node as `add_node` does; `complete` attributes are checked and have their defaults in place."""
+        """Add a node as `add_node` does. If `complete`, attributes are checked already, with their defaults."""
         where = op.name if name is None else f"{op.name} '{name}'"
         wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]
@@ -383,7 +391,7 @@ class Graph(Operations):
         return node.outputs
 
     def _insert(self, node: Node) -> None:
-        """Insert the node at the insertion point of the list; its position is between its neighbours' positions."""
+        """Insert the node into the list, at the insertion point, with a position between those of its neighbours."""
         self.labels.changed()
         if self._before is None:
             node.position = self.nodes[-1].position + _GAP if self.nodes else 0

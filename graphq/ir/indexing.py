@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from graphq.ir.node import Value
 
 _END = 2**63 - 1
-"""The end in slices that stands for the end of any axis."""
+"""The end of a slice that reaches to the end of any axis."""
 
 
 def indexed(value: Value, key: Any) -> Value:
     """`value[key]` as for an array, for ints, slices, `...` and None; `value` itself if the key selects all elements.
 
-    Raises GraphError for other indices, for one outside of its axis, and if an index cannot be resolved for unknown
-    dimensions.
+    Raises GraphError for other indices, for one outside of its axis, and for one that needs a dimension that is
+    unknown.
     """
     where = f"an index of {value.graph.labels.mention(value)}: {value.type}"
     if value.shape is None:
         raise GraphError(f"{where}: the rank must be known")
     keys = _complete(key if isinstance(key, tuple) else (key,), len(value.shape), where)
     limits: dict[int, tuple[int, int, int]] = {}
-    axes: list[int | None] = []  # for each axis of the result the axis of the value, or None for a new axis
+    axes: list[int | None] = []  # for each axis of the result that of the value; None for a new one
     axis = 0
     for k in keys:
         if k is None:
@@ -58,7 +58,7 @@ def _add(value: Value, name: str, **attrs: Any) -> Value:
 
 
 def _complete(keys: tuple[Any, ...], rank: int, where: str) -> list[Any]:
-    """The indices with exactly one for each axis, and the Nones; checked for kind and count."""
+    """The indices, checked, with one for each axis, and each None where it stands."""
     for k in keys:
         if not (k is None or k is ... or isinstance(k, slice)
                 or isinstance(k, int | np.integer) and not isinstance(k, bool)):

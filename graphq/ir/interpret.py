@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Result = TypeVar("Result", np.ndarray, dict[str, np.ndarray], default=np.ndarray)
-    """What a call returns, for type checkers: an array, or where the caller's annotation says so a dict of several."""
+    """The type of what a call returns: an array, or a dict of several if the caller's annotation says so."""
 
 
 def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
     """Run `graph` op by op in NumPy as the specifications say.
 
     Inputs are given in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new
-    array, or a dict of outputs if the graph has several. Raises InputError if arrays do not fit the inputs, GraphError
-    if the graph has no outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of
-    order; all before anything runs.
+    array, or a dict of outputs if the graph has several.
+
+    Errors are raised before anything runs: InputError if arrays do not fit the inputs, GraphError if the graph has no
+    outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of order.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"reference takes a Graph, got {graph!r}")
@@ -45,7 +46,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
              attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
     """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them.
 
-    `attributes` may give the reference of a node other attributes than its own, of the same meaning.
+    `attributes` returns the attributes that a node's reference runs with, such as compiled bodies in place of graphs.
     """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
@@ -61,7 +62,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
 
 
 def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
-    """The results of one node's reference, which must have the inferred types (NumPy's f64 becomes f32)."""
+    """The results of one node's reference. They must have the inferred types; NumPy's f64 is converted to f32."""
     if not all(v.type.known for v in node.operands):
         _check_operands(graph, node, args)
     try:
@@ -81,7 +82,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
 
 
 def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
-    """Check shapes that depend on data and are known only now: raise GraphError if the operation refuses them."""
+    """Check operands whose shapes depend on data: raise GraphError if the operation refuses their actual shapes."""
     types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
              for v, x in zip(node.inputs, args, strict=True))
     try:
@@ -107,9 +108,10 @@ def require_outputs(graph: Graph) -> None:
 
 
 def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by the names of inputs, from arrays in the graph's order or one mapping, and from keywords.
+    """The arrays of a call by the names of inputs.
 
-    Raises InputError if there are more than the graph has inputs, or if an input is given twice.
+    A call gives them in the graph's order or as one mapping (`inputs`), and by keyword (`named`). Raises InputError if
+    there are more than the graph has inputs, or if an input is given twice.
     """
     names = [str(v.name) for v in graph.inputs]
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -125,13 +127,13 @@ def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping
 
 
 OPTIONS = frozenset({"out", "fetch", "runs"})
-"""Keywords that the call of a compiled graph takes as options, not as names of inputs."""
+"""The keywords of a compiled graph's call and `profile` that are options, not names of inputs."""
 
 
 def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The given arrays by input name, C-contiguous (others are copied), checked for names, dtypes and shapes.
 
-    Raises InputError that names the input, the rule and the values. Symbolic dimensions accept any size.
+    Raises InputError that names the input, the rule and the values. Unknown dimensions accept any size.
     """
     names = [str(v.name) for v in graph.inputs]
     unexpected = [k for k in given if k not in names]
@@ -148,7 +150,7 @@ def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str
 
 
 def check_array(name: str, type: TensorType, array: Any, *, word: str = "input") -> np.ndarray:
-    """`array` as a C-contiguous array of exactly `type`; raises InputError, about `word` 'name', if it is not one."""
+    """`array` as a C-contiguous array of exactly `type`; raises InputError that begins with `word` and the name."""
     where = f"{word} '{name}' must be {type}"
     try:
         x = np.asarray(array)
@@ -163,6 +165,6 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
 
 
 def fits(shape: tuple[Dim, ...] | None, dims: tuple[int, ...]) -> bool:
-    """Whether an array of these dimensions has a shape in which some, or the rank, may be unknown."""
+    """Whether an array of these dimensions fits a shape, in which dimensions, or even the rank, may be unknown."""
     return shape is None or len(dims) == len(shape) and all(
         [d is None or d == n for d, n in zip(shape, dims, strict=True)])

@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""The value of the original graph that a value stands for, and the order of its axes there; None for the same order."""
+"""What a value was in the original graph: a value there, and the order of axes that makes it this one (None: the same
+order)."""
 
 SHOWN = 4
-"""The most operands in the description of an unnamed value."""
+"""The most operands that the description of an unnamed value lists."""
 
 
 class Labels:
-    """The labels of a graph's values. Numbers are counted again after each change, unless they are `kept`.
+    """The labels of a graph's values. Unnamed values are numbered again after each change, unless numbers are `kept`.
 
-    If values are traced, `origins` maps each value to the value of the original graph that it stands for, and the order
-    of its axes there (None: the same order); original values map to themselves. `origins` is None if no pass has asked
-    for a history; then nodes that are added have no `origin`.
+    For reports on passes, `origins` maps each value to the value of the original graph that it stands for, with the
+    order of axes in which it has that value's elements (None: the same order). Original values map to themselves.
+    `origins` is None if nobody has asked for a history; then nodes that are added have no `origin`.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -33,7 +34,7 @@ class Labels:
         self._numbers: dict[Value, int] | None = None
 
     def of(self, value: Value) -> str:
-        """An input's name, `%name`, or `%N` for the N-th unnamed value."""
+        """The label of a value: an input's name, `%name`, or `%N` for the N-th unnamed value."""
         if value.name is not None:
             return quote(value.name) if value.node is None else f"%{quote(value.name)}"
         if self._numbers is None:
@@ -44,7 +45,10 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """The value's label in errors; if unnamed its operation: `the matmul of 'x' and a constant`."""
+        """How errors name a value.
+
+        A named value has its label, any other its operation, as in `the matmul of 'x' and a constant`.
+        """
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -57,37 +61,40 @@ class Labels:
         return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
-        """Note that the graph has changed: the next label numbers unnamed values again, unless numbers are kept."""
+        """Note that the graph has changed.
+
+        Unless numbers are kept, the next label numbers unnamed values again.
+        """
         if not self.kept:
             self._numbers = None
 
     def trace(self) -> None:
-        """Keep the numbers, and from now on record in `origins` the values that new values stand for."""
+        """Keep the numbers, and from now on record in `origins` which original values new values stand for."""
         self.keep()
         values = (*self.graph.inputs, *(o for n in self.graph.nodes for o in n.outputs))
         self.origins = {v: (v, None) for v in values}
 
     def stands(self, new: Value, old: Value, order: Sequence[int] | None = None) -> None:
-        """Note that `new` equals `old`, or static_transpose(old, order)."""
+        """Note that `new` equals `old` or, with `order`, static_transpose(old, order)."""
         if self.origins is not None:
             self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
-        """If numbers are kept, let `new` take over the number of `old`, which nothing uses."""
+        """If numbers are kept, give the number of `old`, which is no longer used, to `new`."""
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 
     def keep(self) -> None:
-        """From now on unnamed values keep their numbers, and a value that replaces one takes its number over."""
+        """From now on unnamed values keep their numbers. A value that replaces another one gets its number."""
         self._numbers = None
         for v in (o for n in self.graph.nodes for o in n.outputs):
             self.of(v)
         self.kept = True
 
     def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
-        """Take the numbers from another graph's labels; `values` maps each value of this graph to one of that graph.
+        """Take over the numbers of another graph's labels; `values` maps each value of this graph to one of that graph.
 
-        From now on `origins` records the values that new values stand for, as after `trace`, and new nodes have an
+        From now on `origins` records which original values new values stand for, as after `trace`, and new nodes get an
         `origin`.
         """
         self.origins = {}
@@ -111,9 +118,9 @@ def _operand(value: Value | None) -> str:
 
 
 def _unnamed(value: Value) -> str:
-    """A description of an unnamed value: `an add`; of a constant its number."""
+    """A description of an unnamed value: `an add`, or `the number 2` for a constant."""
     if value.data is not None:
         return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
-    assert value.node is not None  # an unnamed value has a node, since inputs have names
+    assert value.node is not None  # inputs have names, so an unnamed value has a node
     name = value.node.op.name
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

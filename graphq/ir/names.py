@@ -1,4 +1,4 @@
-"""Names of values: the allowed names, and their quotes in text; and phrases that several messages share."""
+"""Names of values: which are allowed, and how text quotes them. Also phrases that several messages share."""
 from __future__ import annotations
 
 import json
@@ -23,7 +23,7 @@ def check_name(name: Any, where: str) -> None:
 
 
 def listing(items: Iterable[object], word: str = "or") -> str:
-    """`a, b or c`."""
+    """The items as a phrase: `a, b or c`."""
     *most, last = map(str, items)
     return f"{', '.join(most)} {word} {last}" if most else last
 
@@ -37,12 +37,12 @@ def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """A text with the near names or, if there are none, with the first known names."""
+    """A phrase for errors: the known names near to `name` or, if there are none, the first known names."""
     names = list(dict.fromkeys(known))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return suggestion(name, names) or f"; there are {', '.join(names[:8])}{more}"
 
 
 def counted(n: int, what: str) -> str:
-    """`1 block`, `2 blocks`"""
+    """The number and the noun, in its plural where needed: `1 block`, `2 blocks`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
 Number: TypeAlias = "Value | np.ndarray | np.generic | float"
-"""An operand: a value, or a number or array that becomes a constant."""
+"""The type of operands: a value, or a number or array that becomes a constant."""
 
 Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 
 GRAPH_ORDER = attrgetter("position")
-"""The key that sorts nodes in graph order."""
+"""The `key` for `sorted` that puts nodes into graph order."""
 
 ONNX_NAME = "onnx name"
-"""The key of a node's `meta` for its name in an ONNX file."""
+"""The key in a node's `meta` of the name that the node has in an ONNX file."""
 
 
 class Use(NamedTuple):
@@ -39,8 +39,8 @@ class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
     `property` is oneDNN's property of a logical tensor: an input marked "constant" never changes between calls of a
-    compiled model. The operators `+ - * / @ **`, `abs` and indexing build operations; numbers take the value's dtype.
-    `==` compares objects.
+    compiled model. The operators `+ - * / @ **`, `abs` and indexing build operations; a number beside a value takes the
+    value's dtype. `==` tells whether two values are the same object.
     """
 
     __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
@@ -53,7 +53,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[Dim, ...] | None:
-        """Dimensions; None stands for an unknown one."""
+        """The dimensions, None for an unknown one; None if even the rank is unknown."""
         return self.type.shape
 
     @property
@@ -76,7 +76,7 @@ class Value:
         """Whether the graph returns this value."""
         return any(u.node is None for u in self.uses)
 
-    # Operators build oneDNN's operations. NumPy's arrays leave theirs to these.
+    # Operators build oneDNN's operations. Beside a value, NumPy's arrays leave the operator to the value.
     __array_ufunc__ = None
     __iter__ = None
 
@@ -140,10 +140,11 @@ class Value:
 
 
 def _built(name: str, *operands: Any) -> Any:
-    """Build operation `name` on operands one of which is a value.
+    """Build operation `name` on operands, at least one of which is a value.
 
-    NotImplemented, as Python expects, if one is no operand. A number takes the dtype of the value beside it, as in
-    NumPy: `x * 2` of bf16 stays bf16.
+    Returns NotImplemented, as Python expects, for an object that cannot be an operand.
+
+    A number takes the dtype of the value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
     """
     value = next(x for x in operands if isinstance(x, Value))
     if any(isinstance(x, bool) or not isinstance(x, Value | np.ndarray | np.generic | int | float) for x in operands):
@@ -155,10 +156,10 @@ def _built(name: str, *operands: Any) -> Any:
 class Node:
     """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
 
-    `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
-    facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies of
-    the graph share it. `origin` is the node of the original graph that this one came from, if passes leave a
-    `graphq.rewrite.history`; copies do not have it.
+    `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` has
+    facts that do not change what the node computes, such as the "id" and "name" of an operation that was loaded from a
+    file; copies of the graph share it. `origin` is the node of the original graph that this one came from, if passes
+    leave a `graphq.rewrite.history`; copies do not have it.
     """
 
     __slots__ = ("attrs", "graph", "inputs", "meta", "op", "origin", "outputs", "position", "removed")
@@ -198,8 +199,8 @@ class Node:
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
     """The value or node at a place of a graph, for pickling.
 
-    Without `node` it is input `index`; with the number of a node it is the node's output `index`, or the node itself
-    for -1.
+    If `node` is None, it is input number `index`. Otherwise it is output `index` of node number `node`, or for -1 the
+    node itself.
     """
     if node is None:
         return graph.inputs[index]

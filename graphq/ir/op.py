@@ -1,8 +1,8 @@
 """Declarations of operations: `register_op` makes an Op of a Python function.
 
-The function's signature is the operation's schema: positional parameters are tensors (a default of None makes one
-optional, `*xs` takes any number), keyword-only parameters are attributes under oneDNN's names and with its defaults.
-The function's body is the NumPy reference, and `infer` is the type rule.
+The function's signature is the operation's schema. Positional parameters are tensors; a default of None makes one
+optional, and `*xs` takes any number. Keyword-only parameters are attributes, with oneDNN's names and defaults. The
+function's body is the NumPy reference, and `infer` is the type rule.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUIRED = inspect.Parameter.empty
 
 
 class TensorParameter(NamedTuple):
-    """A tensor parameter of an op."""
+    """A tensor parameter of an operation: its name, and whether it is optional or stands for any number of tensors."""
 
     name: str
     optional: bool = False
@@ -42,7 +42,7 @@ class TensorParameter(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    """An attribute of an op: its annotation and its default (`REQUIRED` if it has none)."""
+    """An attribute of an operation: its name, its annotation, and its default (`REQUIRED` if it has none)."""
 
     name: str
     annotation: Any
@@ -50,16 +50,16 @@ class Attribute(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether the user must give it."""
+        """Whether the user must give the attribute."""
         return self.default is REQUIRED
 
 
 class Curve(NamedTuple):
-    """How a function f of one operand carries differences on: |f(x') - f(x)| <= slope * |x' - x|.
+    """How a function f of one operand x passes an error of x on: |f(x') - f(x)| <= slope * |x' - x|.
 
-    If x' differs from x by at most r |x|, then |f(x') - f(x)| <= r * (spread + own * |f(x)|). The kernel's result is
-    within `ulps` units in its last place (2**-23 of its size) of the exact f(x). `largest` gives the largest |f(x)| for
-    |x| up to its argument, for functions where the slope gives no good bound.
+    `spread` and `own` bound it for a relative error r: |x' - x| <= r * |x| has the consequence that
+    |f(x') - f(x)| <= r * (spread + own * |f(x)|). The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x).
+    Where the slope gives no good bound of the size of f, `largest(a)` is the largest |f(x)| for |x| <= a.
     """
 
     slope: float
@@ -77,22 +77,23 @@ class Op:
     """An operation.
 
     `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` gives its output type or types.
-    `resolve(graph, operands, attrs)`, if an op has one, replaces a node by simpler operations once types or constants
-    allow it: it returns their values, or None. `Graph.specialise` calls it.
+
+    `resolve(graph, operands, attrs)`, if an operation has one, replaces a node by simpler operations once types or
+    constants allow it: it returns their values, or None. `Graph.specialise` calls it.
 
     `kind` is oneDNN's name. `elementwise` says that an output element depends only on the operands' elements at the
     same (broadcast) place, `commutative` that the first two operands may change places. Kernels, passes and reports use
     the other fields:
 
-        lanes   the lane rule: a function from the operands' expressions to the result's (`kernels.lanes.expression`),
-                which kernels and formulas use. It gets the attributes that it names by keyword, numbers as expressions
-        bound   how an error of operands changes the result (`kernels.ties.error_bounds`): the Curve of one operand; or
-                a function that returns it, or None, from the sizes of further operands and from attributes by keyword;
-                or the name of a rule for two operands
-        layout  how the op computes on channels-last tensors: a rule of `passes.layouts`
-        rows    which axis of its results has the rows of a batch: a rule of `model.row_wise`
-        onnx    the ONNX operator that has the same operands, and attributes of the same names, whose defaults in ONNX
-                hold in its files; an attribute may be a constant input there, `keep_dims` is `keepdims`
+        lanes   the lane rule, for kernels and formulas: a function from the operands' expressions to the result's
+                (`kernels.lanes.expression`). It gets the attributes that it names by keyword, numbers as expressions
+        bound   how an error of the operands changes the result (`kernels.ties.error_bounds`): a Curve for one operand,
+                or the name of a rule for two operands, or a function that returns a Curve or None. The function gets
+                the sizes of further operands, and attributes by keyword
+        layout  how the operation computes on channels-last tensors: the name of a rule of `passes.layouts`
+        rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
+        onnx    the ONNX operator that has the same operands and the same names of attributes. An attribute that an
+                ONNX file leaves out has ONNX's default. There it may be a constant input, and `keep_dims` is `keepdims`
         exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 
@@ -123,7 +124,7 @@ class Op:
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
-        """The name in reports; an op that stands for operators of another library also says for which one."""
+        """The name in reports. An operation that stands for operators of another library also says for which one."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
     @property
@@ -133,12 +134,12 @@ class Op:
 
     @lazy_property
     def doc(self) -> str:
-        """The text of the operation: the docstring of its reference."""
+        """The description of the operation: the docstring of its reference."""
         return inspect.getdoc(self.reference) or ""
 
     @lazy_property
     def per_axis(self) -> Mapping[str, int | None]:
-        """The attributes for which one number may stand for all spatial axes, with their defaults (None: required)."""
+        """The attributes that take one number for all spatial axes, with their defaults (None: required)."""
         return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
 
     @lazy_property
@@ -169,7 +170,7 @@ class Op:
                                  f"{self.name}({order})")
 
     def check_operands(self, operands: Sequence[object]) -> None:
-        """Raise GraphError unless these operands, None where one is missing, fit the signature."""
+        """Raise GraphError unless the signature allows these operands, in which None stands for a missing one."""
         least, most = self.counts
         if not least <= len(operands) <= most:
             names = ", ".join(p.name for p in self.operands)
@@ -179,15 +180,18 @@ class Op:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def _left_out(self, a: Attribute) -> Any:
-        """The value of an attribute not given: its default, a number for each axis, or `REQUIRED` without both."""
+        """The value of an attribute that is not given: its default, or one number that stands for all spatial axes.
+
+        `REQUIRED` if it has neither.
+        """
         number = self.per_axis.get(a.name) if a.required else None
         return a.default if number is None else number
 
     def complete(self, attrs: Mapping[str, Any], operands: Sequence[TensorType | None] = ()) -> dict[str, Any]:
         """All attributes in normal form: checked against their annotations, defaults filled in.
 
-        A number that stands for a list with an element per spatial axis is repeated; the first two `operands` tell how
-        many axes there are.
+        A single number in place of a list with one element per spatial axis is repeated. The ranks of the first two
+        `operands` tell how many axes there are.
         """
         if not attrs.keys() <= self.attributes.keys():
             name = next(name for name in attrs if name not in self.attributes)
@@ -206,7 +210,7 @@ class Op:
         return out
 
     def formats_that_fit(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> str:
-        """A text for errors: the other formats (`data_format`, `weights_format`) in which these operands would fit."""
+        """A phrase for errors: the values of `data_format` and `weights_format` with which these operands would fit."""
         names = [name for name in self.attributes if name.endswith("_format")]
         fitting = []
         for values in product(*(typing.get_args(self.attributes[name].annotation) for name in names)):
@@ -218,7 +222,7 @@ class Op:
 
 
 def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
-    """The number of spatial axes of an image, or of the weights beside it."""
+    """The number of spatial axes: that of the image or, if its rank is unknown, of the weights."""
     for t in operands[:2]:
         if t is not None and t.shape is not None:
             return max(len(t.shape) - 2, 0)
@@ -226,15 +230,16 @@ def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
 
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
-"""Attributes with a number for each spatial axis, and their defaults; oneDNN's files and patterns hold all of them."""
+"""Attributes with a number for each spatial axis, and their defaults (None: required). A user may leave them out; files
+of oneDNN, and patterns, have all of them."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
-"""List attributes for which a user may give a single number; it means a list of that one element."""
+"""Attributes that are lists, for which a user may give a single number: it means a list of one element."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
 
-# oneDNN's kinds whose snake case is not our name; everything else is derived.
+# oneDNN's names that do not follow from ours; all others are ours in camel case.
 _KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
           "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax", "softmax": "SoftMax"}
 
@@ -281,7 +286,7 @@ def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """The annotations of these parameters of `f`; annotations that are text are evaluated."""
+    """The types that annotate these parameters of `f`; annotations that are strings are evaluated."""
     annotated = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in parameters})
     return typing.get_type_hints(annotated, inspect.unwrap(f).__globals__)
 
@@ -327,7 +332,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
                                                     or not _iterable(value)):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         values = tuple(value)
-        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # lists of scales can have thousands of numbers
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # a fast way for lists of thousands of scales
             return values
         return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)

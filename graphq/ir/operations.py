@@ -1,4 +1,4 @@
-"""Methods of graphs that other files add: the builder of each operation (`register_op`), and further methods.
+"""Methods of graphs that other files add: a builder for each operation (`register_op`), and a few more.
 
 Type checkers and editors see `operations.pyi` instead, which `python -m graphq.ir.stub` writes.
 """
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 class Operations:
     """The builder methods of graphs, one for each operation.
 
-    Operands by position, attributes and the result's `name` by keyword. A method adds a node, and returns its result,
-    or a tuple of several. Raises GraphError, naming operation, rule and values.
+    They take operands by position, and attributes and the result's `name` by keyword.
+
+    A method adds a node, and returns its result, or a tuple of several results. Raises GraphError, naming operation,
+    rule and values.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -31,11 +33,11 @@ class Operations:
 
 
 class _UnknownOp(GraphError, AttributeError):
-    """An unknown builder method: a graph error that `hasattr` understands."""
+    """The error for an unknown builder method. It is also an AttributeError, so that `hasattr` returns False."""
 
 
 def add_method(name: str, method: Callable[..., Any]) -> None:
-    """Add a method to graphs; a stub or a TYPE_CHECKING block declares it for type checkers."""
+    """Add a method to graphs. For type checkers a stub or a TYPE_CHECKING block declares it."""
     method.__name__, method.__qualname__ = name, f"Graph.{name}"
     setattr(Operations, name, method)
 

@@ -15,4 +15,4 @@ OTHER_NAMES: dict[str, str] = {
     "negative": "-x", "prod": "reduce_prod", "split": "slice", "sub": "subtract", "sum": "reduce_sum",
     "where": "select",
 }
-"""graphq's operation, or an expression of operations, for names of NumPy, PyTorch, TensorFlow and ONNX."""
+"""Maps names of NumPy, PyTorch, TensorFlow and ONNX to graphq's operation, or an expression of operations."""

@@ -1,8 +1,8 @@
 """Outlines: a graph as nested boxes and edges, which Dot, Mermaid and reports draw.
 
-Constants have no boxes, nor have operations on constants only (a dequantize of weights, say): a drawing without them
-shows the flow of data better. The operations of a partition's body stand in the partition's box, and edges lead to
-them. The bodies of loops and branches stand in groups of their own, with their inputs and outputs.
+Constants have no boxes, and neither have operations on constants only, such as a dequantize of weights. A drawing
+without them shows the flow of data better. The operations of a partition's body are in the partition's box, and edges
+lead to them. The bodies of loops and branches are in groups of their own, with their inputs and outputs.
 """
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
 class Box:
     """A box: its id, which is unique in the outline and a word of letters and digits, and its lines of text.
 
-    `node` is the operation or partition, `value` the input or output. Partitions and groups have boxes `inside`.
+    `node` is the operation or partition that it shows, `value` the input or output. Partitions and groups have boxes
+    `inside`.
     """
 
     id: str
@@ -40,7 +41,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """Boxes in the graph's order, and edges: pairs of ids of two innermost boxes, each pair once."""
+    """Boxes in the graph's order, and edges: pairs of ids of innermost boxes, each pair once."""
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[str, str], ...]
@@ -63,7 +64,7 @@ def outline(graph: Graph, *, bodies: bool = True) -> Outline:
 
 
 class _Outliner:
-    """Makes boxes and edges; `source` maps a value to the box that computes it: constants have none."""
+    """Makes boxes and edges; `source` maps a value to the box that computes it, or to nothing for a constant."""
 
     def __init__(self, bodies: bool) -> None:
         self.bodies = bodies
@@ -88,7 +89,7 @@ class _Outliner:
                 if not self.constant(node) or any(v.is_output for v in node.outputs)]
 
     def constant(self, node: Node) -> bool:
-        """Whether a node's results depend on constants only; partitions never count as constant, since they run."""
+        """Whether a node's results depend on constants only. Partitions never count as constant, since they run."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             return True
         return bool(node.inputs) and node.op.name != "partition" and not any(v in self.source for v in node.operands)
@@ -110,7 +111,10 @@ class _Outliner:
         return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
 
     def connected(self, node: Node, id: str) -> Node:
-        """Add edges from the operands' boxes to a node's box, the source of its results; returns the node."""
+        """Add edges to a node's box from the boxes of its operands, and note the box as the source of its results.
+
+        Returns the node.
+        """
         for v in node.operands:
             self.connect(v, id)
         self.source |= dict.fromkeys(node.outputs, id)

@@ -60,7 +60,7 @@ class _Parser:
         raise ParseError(f"line {line}, column {column}: {message}")
 
     def built(self, pos: int, build: Callable[[], T]) -> T:
-        """The result of `build`; the position is added to the builder's errors."""
+        """The result of `build()`. Its errors get the position in the text."""
         try:
             return build()
         except ParseError:
@@ -79,7 +79,7 @@ class _Parser:
         return self.tokens[self.at][2]
 
     def peek(self, text: str, ahead: int = 0) -> bool:
-        """Whether this token, or the one `ahead` of it, is `text`."""
+        """Whether the present token, or the one `ahead` places after it, is `text`."""
         kind, found, _ = self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
         return found == text and kind in ("word", "mark")
 
@@ -220,7 +220,7 @@ class _Parser:
                 self.built(pos, partial(g.rename, out, json.loads(key[1:])))
 
     def key(self, text: str, pos: int) -> str:
-        """One spelling of a name: `"x"` for an input, `%"w"` for a value, `%3` for an unnamed value."""
+        """The one form of a name, quoted or not: `"x"` for an input, `%"w"` for a value, `%3` for an unnamed value."""
         if not text.startswith("%"):
             return json.dumps(self.unquote(text, pos))
         return text if text[1:].isdecimal() else "%" + json.dumps(self.unquote(text[1:], pos))
@@ -287,7 +287,7 @@ class _Parser:
         return out
 
     def element(self, dtype: DType) -> float:
-        """A number that the dtype can hold, perhaps after rounding."""
+        """Read a number that the dtype can hold, perhaps after rounding."""
         pos = self.pos
         if dtype.kind != "float":
             n = self.integer()

@@ -13,7 +13,10 @@ from graphq.ir.tensor_type import TensorType
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input: its name, its type, and oneDNN's `property` of the value, or "size" (`model.open_shapes`)."""
+    """An input of a graph: its name, its type, and its `property`.
+
+    The property is oneDNN's property of the value; or "size" if shapes depend on its numbers (`model.open_shapes`).
+    """
 
     name: str
     type: TensorType
@@ -26,7 +29,7 @@ class Parameter:
 
 
 class Signature(NamedTuple):
-    """The name of a graph, its inputs, and the types of its outputs by name, both in their order."""
+    """The name of a graph, its inputs in order, and the types of its outputs by name, in order."""
 
     name: str
     inputs: tuple[Parameter, ...]

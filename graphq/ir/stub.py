@@ -76,7 +76,7 @@ def _operand(p: TensorParameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    """The annotation of an attribute for users, who may give any sequence for a list, and any form of a dtype."""
+    """The annotation of an attribute for users, who may give any sequence for a list, and a dtype in any form."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(_annotation(a) for a in args)
@@ -92,7 +92,7 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    """The return type, which follows from that of `infer`: a Value, a pair of Values, or Any if the number varies."""
+    """The return type of a builder method: a Value, a pair of Values, or Any if the number varies, as `infer` says."""
     result = str(inspect.signature(op.infer).return_annotation)
     return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
 

@@ -15,11 +15,12 @@ from graphq.errors import GraphError
 Dim: TypeAlias = int | None
 
 MAX_ELEMENTS = 2**48
-"""Larger tensors are refused: they are mistakes, and sizes in bytes stay far from the limits of 64 bits."""
+"""The most elements of a tensor. Larger ones are mistakes; up to this limit sizes in bytes are far below the limits of
+64 bits."""
 
 
 MAX_RANK = 64
-"""The largest rank of an array, which is NumPy's limit."""
+"""The largest rank of a tensor: NumPy's limit for arrays."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TensorType:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a dense array of this type."""
+        """The bytes of a dense array of this type."""
         return self.size * self.dtype.itemsize
 
 
@@ -78,7 +79,10 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
-    """Raise GraphError for more axes than NumPy has, or more than MAX_ELEMENTS elements, 0 counting as 1."""
+    """Raise GraphError for more axes than NumPy has, or more than MAX_ELEMENTS elements.
+
+    Dimensions of 0 count as 1, since strides count them so.
+    """
     if len(dims) > MAX_RANK:
         raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
     if math.prod([int(n) for n in map(assumed, dims) if n]) > MAX_ELEMENTS:
@@ -86,15 +90,18 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
 
 
 def _real(value: Any) -> Any:
-    """Python's integers as f64, of which NumPy makes objects beyond 64 bits; raises OverflowError."""
+    """A Python integer as a float; any other object as it is. NumPy would make objects of integers beyond 64 bits.
+
+    Raises OverflowError if the integer is too large for f64.
+    """
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = f32) -> np.ndarray:
     """A read-only copy of an array as `dtype` (see `_converted`), or the array itself if nothing can change it.
 
-    Without `dtype`, f64 (NumPy's default), Python's numbers and lists of them become `real`, and so do NumPy's scalars
-    of s64; everything else keeps its dtype.
+    Without `dtype`, arrays of f64 (NumPy's default), Python's numbers, lists of them, and NumPy's scalars of s64 become
+    `real`; everything else keeps its dtype.
     """
     wanted = dtype or real
     try:
@@ -132,7 +139,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
         out = array.astype(dtype.numpy)
         if dtype.kind == "float":
             same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
-        else:  # a lossy conversion does not convert back to the same number, or (between s64 and u64) changes its sign
+        else:  # a lossy conversion gives another number back, or (between s64 and u64) another sign
             same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
     if not same.all():
         raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")
@@ -140,7 +147,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
 
 
 def _immutable(array: np.ndarray) -> bool:
-    """Whether nothing can change the elements: every base of the array is read-only, down to a bytes object."""
+    """Whether nothing can change the elements: the array and its bases are read-only, down to a bytes object."""
     base: Any = array
     while isinstance(base, np.ndarray) and not base.flags.writeable:
         base = base.base

@@ -28,7 +28,7 @@ from graphq.ir.parse import parse
 __all__ = ["SHORT", "parse", "to_text"]
 
 SHORT = 6
-"""Elements of lists and arrays that texts for people show."""
+"""The number of elements of a list or array that texts for people show."""
 
 
 def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
@@ -36,7 +36,7 @@ def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
     if not isinstance(graph, Graph):
         raise GraphError(f"to_text takes a Graph, got {graph!r}")
     if elide is None and graph.labels.kept:
-        graph = graph.copy()  # numbered from 0, as the text that is read back will be
+        graph = graph.copy()  # in a copy unnamed values are numbered from 0, as in the graph that `parse` will make
     params = ", ".join(f"{graph.label(v)}: {v.type}" + (f" {v.property}" if v.property != "undef" else "")
                        for v in graph.inputs)
     title = "graph" if graph.name == "graph" else f"graph {quote(graph.name)}"
@@ -94,7 +94,7 @@ def _elements(array: np.ndarray, dtype: DType, elide: int | None) -> list[str]:
     flat = array.ravel()[:elide]
     if dtype.kind != "float":
         return [str(int(x)) for x in flat]
-    # The shortest text that gives the same f64 or f32: every narrower float is exact in f32.
+    # The shortest text that gives the same f64, or the same f32 for f32 and narrower floats.
     return [str(x) for x in (flat if dtype == f64 else flat.astype(np.float32))]
 
 

@@ -1,4 +1,4 @@
-"""The verifier: whether the order, uses, names, attributes and inferred types of a graph are consistent.
+"""The verifier: checks whether the order, uses, names, attributes and inferred types of a graph are consistent.
 
 It runs after every pass under pytest.
 """
@@ -34,7 +34,10 @@ def verify(graph: Graph) -> None:
 
 
 def check_order(graph: Graph) -> None:
-    """Raise VerifyError, naming the node, unless every operand is an input or computed before: no cycles."""
+    """Raise VerifyError, naming the node, unless every operand is an input or computed by an earlier node.
+
+    A graph in such an order has no cycles.
+    """
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for k, v in enumerate(node.inputs):
@@ -48,7 +51,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None:
-    """Check one node against the values before it, and add its outputs to them."""
+    """Check one node against the values that earlier nodes define, and add its outputs to these."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue

@@ -1,4 +1,4 @@
-"""Running and naming passes, and Fixpoint: a pass of several, repeated until none of them changes the graph."""
+"""Run and name passes; and Fixpoint, a pass made of several passes, which repeats until the graph stays the same."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
-"""Called after a pass with the number of its changes and the graph; for a Fixpoint after each pass in it."""
+"""A function that is called after each pass, and each pass in a Fixpoint: with the pass, its changes and the graph."""
 
 P = TypeVar("P", bound=Pass)
 
@@ -20,9 +20,10 @@ class Fixpoint:
     """Passes applied one after another, and again from the first, until none of them changes the graph any more.
 
     It is a pass itself. Its passes are in `passes`, in their order; the function `without` leaves some of them out.
-    Each rewrite in it looks at every node of its operations, most of which have nothing to do with it. So only a match
-    of its whole pattern that was refused counts as a near miss: by the rewrite's `check`, or because an inner value has
-    another user.
+
+    Each rewrite in it looks at every node with the rewrite's operations, and most of these nodes are not meant for it.
+    So a near miss here is only a match of the whole pattern that was refused: by the rewrite's `check`, or because an
+    inner value has another user.
     """
 
     def __init__(self, name: str, *passes: Pass) -> None:
@@ -38,7 +39,7 @@ class Fixpoint:
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:
         """Apply the passes; returns the number of changes, and the near misses of the rewrites in the final graph."""
         total = unchanged = 0
-        last: dict[Pass, list[Refusal]] = {}  # of each pass, the near misses of its last run, which changed nothing
+        last: dict[Pass, list[Refusal]] = {}  # for each pass the near misses of its last run, the one without changes
         for step in cycle(self.passes):
             count, last[step] = apply(step, graph, parts=False, after=after)
             total += count
@@ -51,7 +52,7 @@ class Fixpoint:
 def apply(step: Pass, graph: Graph, *, parts: bool = True, after: After | None = None) -> tuple[int, list[Refusal]]:
     """Run a pass; returns the number of its changes, and the near misses of its rewrites, as `Rewrite.apply` does.
 
-    Raises GraphError for a pass that returns no number; other exceptions name the pass in a note.
+    Raises GraphError for a pass that does not return a number. Other exceptions get a note that names the pass.
     """
     misses: list[Refusal] = []
     try:
@@ -105,7 +106,7 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
-    """The passes in their order, without those of these names, which may also be passes of a Fixpoint.
+    """The passes in their order, but not those with these names. Passes within a Fixpoint can be left out, too.
 
     Raises GraphError for a name that no pass has.
     """
@@ -116,7 +117,7 @@ def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
 
 
 def _names(passes: Sequence[Pass]) -> list[str]:
-    """The names of the passes, and of the passes of each Fixpoint after its own."""
+    """The names of the passes; a Fixpoint's name is followed by the names of its passes."""
     return [name for step in passes
             for name in (pass_name(step), *(_names(step.passes) if isinstance(step, Fixpoint) else ()))]
 

@@ -5,11 +5,12 @@ from graphq.ir import Graph, Value
 
 
 class History:
-    """A graph under passes, which change `before` up to the first fusion, and from there on its copy `after`.
+    """The graphs of one run of passes: `before` the fusions, and `after` all passes.
 
-    The `origin` of a node of `after`, or of a partition's body there, is the node of `before` from which it was made.
-    The `origin` of a node that passes added to `before` is a node of the original graph; nodes of the original graph
-    have none. `given` are the values of the original graph; `before.labels.origins` leads to them.
+    Passes change `before` up to the first fusion, and its copy `after` from there on. A node of `after`, or of the body
+    of one of its partitions, has as `origin` the node of `before` that it was made from. A node that passes added to
+    `before` has as `origin` a node of the original graph; nodes of the original graph have none. `given` are the values
+    of the original graph, and `before.labels.origins` maps later values to them.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -18,7 +19,7 @@ class History:
         graph.labels.trace()
 
     def fork(self) -> Graph:
-        """The graph on which the passes continue: from the first fusion on a copy, whose values keep their labels."""
+        """The graph that the passes change from now on: `after`, a copy of `before` whose values keep their labels."""
         if self.after is self.before:
             self.after = self.before.copy()
             pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
@@ -30,5 +31,5 @@ class History:
 
 
 def values_of(graph: Graph) -> list[Value]:
-    """All values, in an order that is the same in copies of the graph."""
+    """All values of a graph, in an order that is the same in its copies."""
     return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]

@@ -1,4 +1,4 @@
-"""The matcher: finds the matches of a pattern in a graph by backtracking, and the reason of the nearest miss."""
+"""The matcher: finds the matches of a pattern in a graph by backtracking, and why the nearest miss failed."""
 from __future__ import annotations
 
 from collections import deque
@@ -14,11 +14,15 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.rewrite.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
 
 Reason: TypeAlias = Callable[[], str]
-"""A function that makes the text of a reason: most reasons are never reported."""
+"""A function that returns the text of a reason. Most reasons are never reported, so their texts are never made."""
 
 
 class Match(NamedTuple):
-    """A match of a pattern: root, all nodes, the values of its variables, and the values of its inner patterns."""
+    """A match of a pattern.
+
+    `root` is its last node, `nodes` are all its nodes. `values` are the values of the pattern's variables, and
+    `bindings` those of its inner patterns.
+    """
 
     root: Node
     nodes: tuple[Node, ...] = ()
@@ -37,7 +41,8 @@ class Match(NamedTuple):
 class Matcher:
     """Matches one pattern; `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
 
-    With `parts` a match of a part of the pattern is a miss, too, otherwise only one of the whole pattern.
+    With `parts` a node at which only a part of the pattern matches is a miss, too. Otherwise a miss is a match of the
+    whole pattern that is refused.
     """
 
     def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
@@ -59,14 +64,17 @@ class Matcher:
                 self._fail(m, reason, whole=True)
 
     def _fail(self, m: Match, reason: Reason, *, weak: bool = False, whole: bool = False) -> None:
-        """Note a reason. The first reason of the deepest failures is kept, unless it is weak."""
+        """Note a reason why a match failed.
+
+        Of the matches with the most nodes the first reason is kept; a `weak` reason gives way to another one.
+        """
         if not (whole or self.parts):
             return
         if len(m.nodes) > len(self.missed) or len(m.nodes) == len(self.missed) and self.weak and not weak:
             self.missed, self.reason, self.weak = m.nodes, reason, weak
 
     def _escapes(self, m: Match) -> Reason | None:
-        """The reason to refuse if an inner value is also used outside of the match."""
+        """The reason to refuse a match in which an inner value is also used outside; None if there is no such value."""
         if len(m.nodes) == 1:
             return None
         members = set(m.nodes)
@@ -99,7 +107,7 @@ class Matcher:
     def _node(self, p: OpPattern, value: Value, m: Match) -> Iterator[Match]:
         node = value.node
         if node is None or node.op.name not in p.ops:
-            if m.nodes:  # another op at the root is no near miss
+            if m.nodes:  # another operation at the root is no near miss
                 self._fail(m, lambda: self._expected(p, value))
             return
         nodes = m.nodes if node in m.nodes else (*m.nodes, node)
@@ -111,7 +119,7 @@ class Matcher:
         if p.operands is None:
             yield here
             return
-        if len(p.operands) != len(node.inputs):  # often a different alternative of the pattern has the right count
+        if len(p.operands) != len(node.inputs):  # another alternative of the pattern may have the right count
             self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
             return
         orders = [node.inputs]
@@ -125,7 +133,7 @@ class Matcher:
         return f"expected {' or '.join(sorted(p.ops))}, found {found}: {value.type}"
 
     def _differs(self, p: OpPattern, value: Value, node: Node, m: Match) -> Reason | None:
-        """Why a node of the right op does not match, apart from its operands."""
+        """Why a node of the right operation does not match, apart from its operands; None if it does."""
         g = self.graph
         if m.bindings.get(p, value) is not value:
             return lambda: f"{g.label(value)} and {g.label(m.bindings[p])} would have to be one value"
@@ -149,7 +157,7 @@ class Matcher:
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
         if p.inner is None:
-            # Each node of the region comes after all of its users, so any beginning of the list is a region too.
+            # Each node is listed after all of its users, so the first nodes of the list are a region, too.
             region, _ = self._region(p, value, m, p.max)
             yield m.plus(*region)
             return
@@ -166,10 +174,7 @@ class Matcher:
             self._explain_open(p, value, m)
 
     def _explain_open(self, p: Repeat, value: Value, m: Match) -> None:
-        """Note a reason for an open pattern that did not match, if operands have other users.
-
-        These may be the obstacle.
-        """
+        """Note the reason why a repetition did not match if inner values with other users prevented it."""
         assert p.inner is not None
         region, _ = self._region(p, value, m, p.max, free=True)
         for inner, path in self._paths(p.inner, region, value, m):
@@ -180,7 +185,7 @@ class Matcher:
 
     def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
                ) -> Iterator[tuple[Match, list[Node]]]:
-        """Matches of `inner` just outside of the region, and the region's nodes between it and `value`."""
+        """The matches of `inner` just above the region, each with the region's nodes from there to `value`."""
         for start in _border(region):
             for found in self._value(inner, start, m):
                 path = _between(start, region)
@@ -190,8 +195,8 @@ class Matcher:
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
         """The nodes of `p.ops` above `value` whose every use lies in the region, last first, and whether these are all.
 
-        With `free` nodes with other uses count, too. Nodes `reach` or more steps away are left out, and if `p` may
-        begin anywhere, there are at most `reach` nodes: so long chains take linear time.
+        With `free`, nodes with other uses count, too. Nodes that are `reach` or more steps away are left out. If `p`
+        may begin anywhere, the region has at most `reach` nodes. So long chains take linear time.
         """
         region: dict[Node, int] = {}
         work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])
@@ -221,7 +226,7 @@ class Matcher:
 
 
 def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
-    """The nodes that can be the last of a match, as far as operations tell, each once.
+    """The nodes that can be the last of a match, judged by their operations, each once.
 
     With `near` the last nodes of near misses are included.
     """
@@ -242,7 +247,7 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
     if isinstance(p, Repeat):
         first = _makers(p.inner, graph, near)
         return found if p.inner is None else None if first is None else _followed(p.ops, first)
-    for x in () if near else p.operands or ():  # by the rarest operation of the pattern
+    for x in () if near else p.operands or ():  # the rarest operation of the pattern leaves the fewest nodes
         makers = _makers(x, graph, near) if found else None
         users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))
         found = found if users is None or len(found) <= len(users) else users
@@ -257,7 +262,7 @@ def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
-    """These nodes, and all nodes that nodes of `ops` connect with them downwards."""
+    """These nodes, and all nodes of `ops` that use their results directly or through other nodes of `ops`."""
     found = set(nodes)
     front = found
     while front:

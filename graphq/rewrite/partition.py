@@ -1,4 +1,4 @@
-"""Makes partitions: nodes of a graph are carved out as a body and become one node (`graphq/ops/control.py`)."""
+"""Makes partitions: nodes of a graph are cut out as a body graph and become one node (`graphq/ops/control.py`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from graphq.rewrite.rule import Match, Rewrite
 def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
     """Add a partition of `nodes`, which together have one result; returns this result.
 
-    Raises GraphError if the nodes have several results or are not convex (a path leaves and enters again).
+    Raises GraphError if the nodes have several results, or are not convex: if a path leaves them and enters them again.
     """
     body, operands, _ = extract(graph, nodes)
     return _partition(graph, body, operands, anchor)
@@ -25,7 +25,7 @@ def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) ->
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """Carve nodes that have one result out of a graph (see `carve`); raises GraphError if they have several."""
+    """Copy nodes that have one result into a body graph (see `carve`); raises GraphError if they have several."""
     body, operands, results = carve(graph, nodes)
     if len(results) != 1:
         have = ", ".join(map(graph.label, results)) or "none"
@@ -34,10 +34,10 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
 
 
 def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list[Value]]:
-    """A body graph of `nodes`, the values of `graph` for its inputs, and the values of `graph` that it computes.
+    """Copy nodes into a body graph; returns it, its operands in `graph`, and the values of `graph` that it computes.
 
-    Constants that the nodes use stay outside, as operands. Values keep their names in the body. Raises GraphError if
-    the nodes are not convex.
+    Constants that the nodes use are not copied: they become operands. Values keep their names in the body. Raises
+    GraphError if the nodes are not convex.
     """
     members = _in_order(graph, nodes)
     inside = set(members)
@@ -69,34 +69,34 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
 
 
 def _results(members: list[Node], inside: set[Node]) -> list[Value]:
-    """The values that are used outside; if none is, the results of the last node."""
+    """The members' values that are used outside of them; if there are none, the results of the last member."""
     results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
     return results or [o for n in members[-1:] for o in n.outputs]
 
 
 def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
-    """The operands' own names; operands without a name get a free one of "i0", "i1" ..."""
+    """The names of the body's inputs: the operands' own, or for operands without a name a free one of "i0", "i1" ..."""
     taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
     free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
     return [v.name or next(free) for v in operands]
 
 
 def is_convex(graph: Graph, members: list[Node]) -> bool:
-    """Whether no path between two members, which are in graph order, runs through another node."""
+    """Whether no path between two members runs through another node. Members are in graph order."""
     return not _detour(graph, members)
 
 
 def _detour(graph: Graph, members: list[Node]) -> list[Node]:
-    """The outer nodes of a path that leaves the members, in graph order, and enters them again.
+    """The other nodes on a path that leaves the members, which are in graph order, and enters them again.
 
-    Empty if they are convex.
+    Empty if the members are convex.
 
-    Only nodes between the first and the last member can lie on such a path, so only these are visited.
+    Such a path has only nodes between the first and the last member, so only these are visited.
     """
     if not members:
         return []
     inside, last = set(members), members[-1].position
-    before: dict[Node, Node | None] = {}  # each outer node that was reached, and the outer node before it
+    before: dict[Node, Node | None] = {}  # each other node that was reached, and the one before it
     work: list[tuple[Node, Node | None]] = [(n, None) for n in members]
     while work:
         node, outer = work.pop()
@@ -120,12 +120,12 @@ def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
 
 
 class Fusion(Rewrite):
-    """A rewrite that folds the nodes of a match into a partition of kind `anchor`."""
+    """A rewrite that puts the nodes of a match into a partition, whose family is `anchor`."""
 
     anchor: str
 
     def absorbs(self, node: Node) -> bool:
-        """Whether the node, which computes an operand of a matched node and has no other user, joins the partition."""
+        """Whether a node that computes an operand of a matched node, and has no other user, joins the partition."""
         return False
 
     def members(self, match: Match) -> list[Node]:

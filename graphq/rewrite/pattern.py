@@ -10,12 +10,12 @@ from graphq.ir import Node
 from graphq.ir.op import Op, lookup, normalise
 
 ANY: Any = object()
-"""Stands for any value of an attribute in a pattern."""
+"""In a pattern, any value of an attribute."""
 
 
 @dataclass(frozen=True)
 class Var:
-    """Matches any value; if it occurs several times in a pattern, all of them must be the same value."""
+    """Matches any value. If it occurs several times in a pattern, it must be the same value each time."""
 
     name: str
 
@@ -24,8 +24,8 @@ class Var:
 class OpPattern:
     """Matches the result of a node of one of `ops`, each with the attributes that it must have.
 
-    If `operands` is None, the node's operands are open. If a pattern object occurs twice in a pattern, both occurrences
-    must be the same value.
+    If `operands` is None, any operands match. If one pattern object occurs twice in a pattern, both occurrences must be
+    the same value.
     """
 
     ops: Mapping[str, Mapping[str, Any]]
@@ -34,7 +34,7 @@ class OpPattern:
 
 @dataclass(frozen=True, eq=False)
 class AnyOf:
-    """Matches what one of its alternatives matches: the first that fits."""
+    """Matches what one of its alternatives matches; the first ones are tried first."""
 
     alternatives: tuple[PatternLike, ...]
 
@@ -43,7 +43,7 @@ class AnyOf:
 class Repeat:
     """Matches up to `max` nodes of `ops` that lead from `inner` to the value, including branches that meet again.
 
-    Without `inner`: all nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
+    Without `inner` it matches all nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
     """
 
     ops: frozenset[str]
@@ -56,9 +56,9 @@ PatternLike: TypeAlias = Var | OpPattern | AnyOf | Repeat
 
 
 class PatternBuilder:
-    """The `g` of a pattern: each method is an op; `optional`, `any_of` and `repeat` make chains.
+    """The `g` of a pattern: each method is an operation; `optional`, `any_of` and `repeat` combine patterns.
 
-    A single `...` among the arguments of an op stands for any operands.
+    A single `...` in place of the operands of an operation stands for any operands.
     """
 
     def __getattr__(self, name: str) -> Callable[..., OpPattern]:
@@ -83,7 +83,7 @@ class PatternBuilder:
         return build
 
     def any_of(self, *choices: Any) -> Any:
-        """For patterns: the first that matches. For op names: a builder for a node of any of these ops."""
+        """For patterns, whichever matches first. For names of operations, a builder for a node of any of them."""
         if choices and all(isinstance(c, str) for c in choices):
             return self._op(choices)
         for c in choices:
@@ -91,14 +91,14 @@ class PatternBuilder:
         return AnyOf(choices)
 
     def optional(self, op: str, x: PatternLike, *others: PatternLike, **attrs: Any) -> AnyOf:
-        """`op(x, *others)`, or just `x`."""
+        """A pattern that matches `op(x, *others)`, or just `x`."""
         return AnyOf((self._op([op])(x, *others, **attrs), x))
 
     def repeat(self, ops: Iterable[str], x: PatternLike | None = None, *, max: int,
                where: Callable[[Node], str | None] | None = None) -> Repeat:
         """Up to `max` nodes of `ops` from `x` on, whatever their other operands and attributes are.
 
-        Without `x`, the chain may begin anywhere. `where(node)` may return a reason to leave a node out; an empty
+        Without `x`, the nodes may begin anywhere. `where(node)` may return a reason to leave a node out. An empty
         reason is not reported.
         """
         _expect_pattern(x)
@@ -112,7 +112,7 @@ def _expect_pattern(x: Any) -> None:
 
 
 def _wanted(op: Op, given: Mapping[str, Any], any_attrs: bool) -> dict[str, Any]:
-    """The attributes that a node must have, in normal form; attributes that may have any value are left out."""
+    """The attributes that a node must have, in normal form, without those that may have any value."""
     for name in given:
         if name not in op.attributes:
             raise GraphError(f"pattern: {op.name} has no attribute '{name}'")

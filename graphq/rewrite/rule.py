@@ -35,16 +35,16 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 __all__ = ["ANY", "Match", "Matcher", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
 
 Pass: TypeAlias = Callable[[Graph], int]
-"""A function that changes a graph and returns the number of changes."""
+"""A pass: a function that changes a graph and returns the number of changes."""
 
 GIVEN = {"g", "match", "notes"}
-"""The parameters of `check` and `replace` that are no variables of the pattern."""
+"""The names of parameters of `check` and `replace` that are not variables of the pattern."""
 
 
 class Refusal(NamedTuple):
-    """A near miss: `rewrite` at `node` (as text) matched `depth` nodes and then refused for `reason`.
+    """A near miss: `rewrite` matched `depth` nodes at `node` (as text), and then refused for `reason`.
 
-    `nodes` are the nodes that were matched, there and at other places where the rewrite was refused for this reason.
+    `nodes` are the matched nodes, there and at other places where the rewrite refused for the same reason.
     """
 
     rewrite: str
@@ -58,24 +58,27 @@ class Rewrite:
     """Base of all rewrites; see the module's docstring. An instance is a pass: `rewrite(graph)` returns the count.
 
     Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`. An
-    instance builds its pattern once, so attributes that the pattern depends on must be set before. Nodes that a round
-    of rewrites adds are visited in the next round.
+    instance builds its pattern once, so attributes of the instance that the pattern depends on must be set before. A
+    pass works in rounds: nodes that rewrites of a round add are visited in the next round.
     """
 
     pattern: Callable[..., PatternLike]
-    """The pattern, built with `g` from the variables."""
+    """Returns the pattern, built with `g` from the variables."""
 
     check: Callable[..., str | None] = lambda self: None
-    """A reason to refuse a match, or None; the reason "" is not reported."""
+    """Returns a reason to refuse a match, or None. The empty reason "" refuses, too, but is not reported."""
 
     replace: Callable[..., Value]
-    """The value that replaces the root, of the same type; nodes are added in front of the root."""
+    """Returns the value that replaces the root, of the same type. Nodes that it adds are placed in front of the
+    root."""
 
     tolerance: float = 0.0
-    """How far results may move, relative to the largest element; 0: not at all. The docstring says why."""
+    """How far results may move, relative to the largest element; with 0 they stay equal bit for bit. The class's
+    docstring says why they move."""
 
     several_results: bool = False
-    """Whether further outputs of matched nodes (softmax's statistics, say) may be used outside of the match."""
+    """Whether outputs of matched nodes other than the first (such as softmax's statistics) may be used outside the
+    match."""
 
     @property
     def name(self) -> str:
@@ -89,17 +92,17 @@ class Rewrite:
     def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
         """Apply to the whole graph; returns the number of rewrites, and the near misses at the remaining nodes.
 
-        There is one near miss for each reason, at the first node that it stops. With `parts` a match of a part of the
-        pattern counts as a near miss, too; otherwise only a match of the whole pattern that `check`, or another user of
-        an inner value, refuses. Unnamed values have the numbers that they had before. Raises GraphError if the rewrites
-        do not come to an end.
+        There is one near miss for each reason, the one that matched the most nodes. With `parts` a match of a part of
+        the pattern counts as a near miss, too. Otherwise only a match of the whole pattern counts, if `check` refuses
+        it or an inner value has another user. Reasons show unnamed values with the numbers that they had before. Raises
+        GraphError if the rewrites do not come to an end.
         """
         work = _Application(self, graph, explain=True, parts=parts)
         return work.run(), work.refusals()
 
     @lazy_property
     def _form(self) -> _Form:
-        """The pattern and the parameters of the methods, computed once: most rewrites have no node in most graphs."""
+        """The pattern and the methods' parameters. They are built once, at the first use."""
         _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
@@ -118,7 +121,7 @@ class _Form(NamedTuple):
 
 
 class _Application:
-    """The application of one rewrite to one graph; `explain` and `parts` say which near misses to note."""
+    """The application of one rewrite to one graph; `explain` and `parts` say which near misses are noted."""
 
     def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
         self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
@@ -137,7 +140,7 @@ class _Application:
         return total
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for a method with parameters of these names, for a match."""
+        """For a match, the arguments of a method whose parameters have these names."""
         given = {"match": m, "g": self.graph, "notes": notes}
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
@@ -150,7 +153,7 @@ class _Application:
         return count
 
     def _visit(self, node: Node) -> bool:
-        """Rewrite at `node`, or note the reason against it. Returns whether it was rewritten."""
+        """Rewrite at `node`, or note the reason why not. Returns whether it was rewritten."""
         refused: tuple[tuple[Node, ...], Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
             notes: dict[str, Any] = {}
@@ -186,9 +189,9 @@ class _Application:
         graph.prune([node])
 
     def refusals(self) -> list[Refusal]:
-        """The misses at nodes that still exist.
+        """The near misses at nodes that still exist, one for each reason.
 
-        For each reason it is the deepest one, of equally deep ones the first in graph order.
+        It is the one that matched the most nodes; if several did, the first in graph order.
         """
         alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():
@@ -206,7 +209,7 @@ def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter
 
 
 def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
-    """The `known` names that are parameters of the method; raises GraphError if the method needs others."""
+    """The parameters of a method that are in `known`; raises GraphError if the method needs others."""
     parameters = _parameters(rewrite, method)
     unknown = [p.name for p in parameters.values()
                if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
