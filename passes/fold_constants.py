@@ -17,7 +17,8 @@ def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
     So a quantize -> dequantize pair of a constant is never folded as a whole: only the quantize is. A dequantize of
-    wider integers, such as a bias, is folded, since no anchor takes it into its partition.
+    wider integers, such as a bias, is folded, since no anchor (the operation that a partition is built around) takes
+    it.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 

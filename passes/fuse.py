@@ -36,9 +36,10 @@ def taken(node: Node) -> bool:
 class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
-    A question mark means that the operation may be missing. The anchor is an operation of the kernel family called
-    `family`, whose record has the pattern and tells what its kernels refuse. f is any chain of lane-wise operations,
-    whose other operands may be dequantized, too. The family of lane-wise chains has no anchor.
+    A question mark means that the operation may be missing. The anchor is the operation that the partition is built
+    around. It belongs to the kernel family called `family`, whose record has the pattern and tells what its kernels
+    refuse. f is any chain of lane-wise operations, whose other operands may be dequantized, too. The family of
+    lane-wise chains has no anchor.
 
     Raises CompileError for an unknown family, or for one without such a pattern.
     """

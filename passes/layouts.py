@@ -81,7 +81,7 @@ def channels_last_form(node: Node) -> Form | None:
 
 
 def _anchor(node: Node) -> Form | None:
-    """The rule of anchors: operand 0 and the result move; the rest stays, since weights may have any format."""
+    """The rule of convolutions, pools and the like: operand 0 and the result move; weights may have any format."""
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
@@ -147,7 +147,7 @@ def _scaled(node: Node) -> Form | None:
 def _sloped(node: Node) -> Form | None:
     """The rule of prelu.
 
-    With one slope for each channel it has the rule of anchors, otherwise that of lane-wise operations.
+    With one slope for each channel it has the rule of convolutions, otherwise that of lane-wise operations.
     """
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:

@@ -21,8 +21,8 @@ long with one row. bf16, which is widened by a shift, takes no longer."""
 class WidenProducts(Rewrite):
     """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), w, bias?)), for constant w and bias
 
-    Numbers do not change: sums are added in f32 in the same order, and rounded once. The casts fuse with neighbouring
-    operations.
+    The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
+    once. The casts fuse with neighbouring operations.
     """
 
     def pattern(self, g, x, w, bias):

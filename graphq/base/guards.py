@@ -1,4 +1,4 @@
-"""Guards of open sizes as text, for reports."""
+"""Guards as text, for reports: conditions on open sizes under which a plan holds (`graphq.base.sizes`)."""
 from __future__ import annotations
 
 import operator

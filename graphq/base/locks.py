@@ -64,7 +64,7 @@ class Lock:
     """A re-entrant lock, taken by `with lock.hold:`; the module's text explains `fork_waits`."""
 
     def __init__(self, *, fork_waits: bool = False) -> None:
-        self.hold = threading.RLock()  # `with` in a child's frame releases the lock it took, not a new one
+        self.hold = threading.RLock()  # frames within `with` release this object, even after a fork replaced `hold`
         if fork_waits:
             _waited_for.append(self)
         else:

@@ -1,7 +1,7 @@
 """Programs compute the numbers of an open plan at other sizes than its example's; TraceRecords store a trace in a file.
 
-The module `sizes` explains traces, guards and the example. A program first runs the calls that guards need. If a guard
-has another answer than in the example, the plan does not hold for these sizes, and nothing else is computed.
+The module `sizes` explains traces, slots, guards and the example. A program first runs the calls that guards need. If a
+guard has another answer than in the example, the plan does not hold for these sizes, and nothing else is computed.
 """
 from __future__ import annotations
 

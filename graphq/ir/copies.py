@@ -113,7 +113,10 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """The arguments of `rebuilt`; a value is a number, inputs first. Raises VerifyError for nodes out of order."""
+    """The graph as the arguments of `rebuilt`, in which values are numbers, inputs first.
+
+    Raises VerifyError for nodes out of order.
+    """
     from graphq.ir.verify import check_order
 
     check_order(graph)

@@ -220,8 +220,8 @@ class Graph(Operations):
         """Within the block, nodes are added in front of `node`; raises GraphError if the graph does not have it.
 
         If passes leave a history, each new node gets an `origin`. `instead` are the nodes that the new ones replace.
-        The origin is the first of them with the same operation as the new node, or `node` if there is none; if that one
-        has an origin itself, it is this origin.
+        The origin of a new node comes from the first of them with the same operation, or from `node` if there is none:
+        it is the origin of that node if it has one, else that node itself.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")

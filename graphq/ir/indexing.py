@@ -58,7 +58,7 @@ def _add(value: Value, name: str, **attrs: Any) -> Value:
 
 
 def _complete(keys: tuple[Any, ...], rank: int, where: str) -> list[Any]:
-    """The indices, checked, with one for each axis, and each None where it stands."""
+    """The indices, checked: exactly one for each axis, and each None in its place."""
     for k in keys:
         if not (k is None or k is ... or isinstance(k, slice)
                 or isinstance(k, int | np.integer) and not isinstance(k, bool)):

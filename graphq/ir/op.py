@@ -57,9 +57,12 @@ class Attribute(NamedTuple):
 class Curve(NamedTuple):
     """How a function f of one operand x passes an error of x on: |f(x') - f(x)| <= slope * |x' - x|.
 
-    `spread` and `own` bound it for a relative error r: |x' - x| <= r * |x| has the consequence that
-    |f(x') - f(x)| <= r * (spread + own * |f(x)|). The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x).
-    Where the slope gives no good bound of the size of f, `largest(a)` is the largest |f(x)| for |x| <= a.
+    `spread` and `own` bound it for a relative error r of x, with |x' - x| <= r * |x|:
+
+        |f(x') - f(x)| <= r * (spread + own * |f(x)|)
+
+    The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x). Where the
+    slope gives no good bound of the size of f, `largest(a)` is the largest |f(x)| for |x| <= a.
     """
 
     slope: float

@@ -93,7 +93,7 @@ class Places:
         return tuple([next(values) if p.of_value else shapes[p.input][p.axis] for p in self.all])
 
     def shapes(self, sizes: Sizes) -> Shapes:
-        """The shapes, and values, of inputs with these open sizes."""
+        """The inverse of `sizes`: the shapes of inputs with these open sizes, and the values that are sizes."""
         at = dict(zip(self.all, sizes, strict=True))
         values = tuple([size for p, size in at.items() if p.of_value])
         shapes = tuple([tuple([at[Place(k, axis, False)] if d is None else d for axis, d in
@@ -103,7 +103,8 @@ class Places:
     def graph(self, source: Graph, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Graph:
         """A copy of the graph `source` for inputs of these shapes.
 
-        Inputs in `constants` become constants, and so do inputs whose values are among `shapes`.
+        Inputs in `constants` become constants. If `shapes` has values of inputs, these take the inputs' place in all
+        uses.
         """
         left = chain(*shapes[len(self._inputs):])
         values = {p.name: later(_array, p.dtype.numpy, p.type.dims, *islice(left, p.type.size))
@@ -188,9 +189,9 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
 
 
 def _deciding(graph: Graph) -> set[str]:
-    """The names of the inputs of a few integers that decide a shape.
+    """The names of the inputs of a few integers that decide the first unknown shapes.
 
-    They are those from which operands are computed of operations with known operands but unknown results.
+    The operations with such shapes have operands of known shapes, which are computed from these inputs.
     """
     found, seen = set(), set()
     ready = [v for n in graph.nodes if all(x.type.known for x in n.operands)

@@ -46,7 +46,7 @@ None if rows may mix."""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
-    """Why rows may mix; None if they do not.
+    """Why the results of a row may depend on other rows; None if they cannot.
 
     The rows are axis 0 of each input. An input that is a single number is the same for all rows.
     """

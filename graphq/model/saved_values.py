@@ -150,7 +150,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # many places may name the same array
+            "bytes": cache(lambda number: array(number).tobytes()),  # cached, as many places may name one array
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,

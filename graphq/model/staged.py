@@ -1,4 +1,4 @@
-"""Staged: runs a graph in which some shapes depend on data, or operations have bodies."""
+"""Staged: runs a graph in which some shapes depend on data, or operations have bodies (`graphq.plan.stages`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -14,13 +14,13 @@ from graphq.kernels.family.lower import Lowered
 from graphq.plan.plan import VIEWS
 
 LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
-"""The smallest value between two partitions for which strips are worthwhile: more bytes than L2 holds, and rows enough
-for a few tiles of matrix products."""
+"""The fewest bytes and rows of a value between partitions for which strips are worthwhile: more bytes than L2 holds,
+and rows enough for a few tiles of matrix products."""
 LEAST_SHARE = 2
 """The values between the partitions have at least so many times the bytes of all their operands and results together.
 
-For each strip reads all operands but its own rows of the first one, such as the weights of a product. They are small in
-comparison then."""
+Each strip reads all operands as a whole that do not lie along its rows, such as the weights of a product. So these must
+be small in comparison."""
 
 Lower: TypeAlias = Callable[[Node], Lowered]
 
@@ -59,7 +59,7 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 def _follower(node: Node, lower: Lower) -> Node | None:
     """The one node that reads the result of `node`, if it can run in the same strips; else None.
 
-    The result must be large, and the reader may need only those of its rows that it computes itself.
+    The result must be large. For each row of its own result the reader may need only the same row of it.
     """
     value, users = node.output, node.output.users
     dims = value.type.dims

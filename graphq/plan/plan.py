@@ -4,7 +4,8 @@ A buffer is the memory of a value: the array of an input, an output or a constan
 depends on lifetimes. Neighbouring steps of kernels (`step.Step`) run in one call; a Python step runs a NumPy reference
 in between.
 
-If the graph has open sizes (`graphq.base.sizes`), numbers of the plan may be Sizes: words, bytes, blocks, shapes.
+If the graph has open sizes, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`) instead of
+ints.
 """
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class OpenPlan:
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Word) -> int:
-        """The template's entry at index `at`; 0 for a word that differs between runs, which is noted."""
+        """The template's entry at index `at`; 0 for a word that differs between runs, whose place is recorded."""
         if type(word) is int:
             return word
         if isinstance(word, Function | FunctionTable):
@@ -344,7 +344,7 @@ class _Instance:
         return raw.view(type.dtype.numpy).reshape(type.dims)
 
     def _data(self, b: int) -> np.ndarray | None:
-        """The array of a constant at these sizes, the same one each time, since its address is a word."""
+        """The array of a constant buffer at these sizes. It is made once, since words hold its address."""
         if b not in self._constants:
             self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
         return self._constants[b]

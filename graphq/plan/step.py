@@ -183,8 +183,8 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
               each: int | None = None) -> Step:
     """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
-    `words` are fields of its record. The step adds the field `each`, the rows of a block: the argument `each`, by
-    default a multiple of `unit` that gives each thread four blocks. `cycles` estimates the work of a row.
+    `words` are the fields of its `record` except `each`, the number of rows of a block. By default `each` is a multiple
+    of `unit` that gives each thread four blocks. `cycles` estimates the work of a row.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each

@@ -19,8 +19,8 @@ ROOM = 600_000
 It is about half of an L2 cache of 1 MiB, for what the steps read besides needs room, too. Measured on Zen 5 with
 attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice as much never takes less."""
 UNITS = (48, 24, 16, 8)
-"""A strip's number of rows is a multiple of the first of these that does not exceed it, so that strips are cut into
-whole tiles of matrix products."""
+"""The number of rows that fit into ROOM is rounded down to a multiple of the first of these that is no larger, so that
+strips are cut into whole tiles of matrix products."""
 
 
 class Strips(NamedTuple):

@@ -185,7 +185,7 @@ class Matcher:
 
     def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
                ) -> Iterator[tuple[Match, list[Node]]]:
-        """The matches of `inner` just above the region, each with the region's nodes from there to `value`."""
+        """The matches of `inner` just above a region (`_region`), each with the nodes between it and `value`."""
         for start in _border(region):
             for found in self._value(inner, start, m):
                 path = _between(start, region)
@@ -193,10 +193,11 @@ class Matcher:
                     yield found, path
 
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
-        """The nodes of `p.ops` above `value` whose every use lies in the region, last first, and whether these are all.
+        """The region of `value`: the nodes of `p.ops` above it that nothing outside of the region uses, last first.
 
-        With `free`, nodes with other uses count, too. Nodes that are `reach` or more steps away are left out. If `p`
-        may begin anywhere, the region has at most `reach` nodes. So long chains take linear time.
+        The second result says whether no node was left out because something else uses it. With `free`, nodes with
+        other uses count, too. Nodes that are `reach` or more steps away are left out. If `p` may begin anywhere, the
+        region has at most `reach` nodes. So long chains take linear time.
         """
         region: dict[Node, int] = {}
         work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])

@@ -25,7 +25,7 @@ def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) ->
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """Copy nodes that have one result into a body graph (see `carve`); raises GraphError if they have several."""
+    """Copy nodes that have one result into a body graph, as `carve` does; raises GraphError if they have several."""
     body, operands, results = carve(graph, nodes)
     if len(results) != 1:
         have = ", ".join(map(graph.label, results)) or "none"

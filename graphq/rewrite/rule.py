@@ -13,11 +13,13 @@
         def replace(self, g, a, b, bias):
             return g.matmul(a, b, bias)
 
-The parameters of `pattern` after `g` are its variables. `check` and `replace` take the variables that they name (None
-if the matched alternative does not use it), `match` for the whole match, `g` for the graph, and `notes`, a dict in
-which `check` can leave data for `replace`. An attribute that a pattern leaves out means its default (if it is required,
-any value); `key=ANY` or `attrs=ANY` accepts any. Both operand orders of a commutative op are tried. Values inside the
-match, except for the root, must have no other user.
+The parameters of `pattern` after `g` are its variables. `check` and `replace` take the variables that they name; a
+variable is None if the matched alternative does not use it. They may also take `match` for the whole match, `g` for the
+graph, and `notes`, a dict in which `check` can leave data for `replace`.
+
+An attribute that a pattern leaves out must have its default; a required attribute, which has none, may have any value.
+`key=ANY` accepts any value of one attribute, `attrs=ANY` any value of all attributes that are left out. Both operand
+orders of a commutative operation are tried. Values inside the match, except for the root, must have no other user.
 """
 from __future__ import annotations
 
