@@ -87,13 +87,13 @@ class QuantizeBeforeTranspose(Rewrite):
 
 
 class CastBeforeMoves(Rewrite):
-    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), and of a transpose, so that narrower data moves"""
+    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), also for transposes, so that narrower data moves"""
 
     def pattern(self, g, y):
         return g.type_cast(g.any_of("static_reshape", "static_transpose")(y, attrs=ANY), attrs=ANY)
 
     def check(self, y, match):
-        """The type must be narrower, so that no rewrite undoes this."""
+        """The type must be narrower than y's: a widening cast does not move, so no two rewrites undo each other."""
         dtype = match.root.attrs["dtype"]
         return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
 

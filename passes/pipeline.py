@@ -103,7 +103,7 @@ PIPELINE: tuple[Pass, ...] = (
 _WIDEN = next(k for k, p in enumerate(PIPELINE) if isinstance(p, WidenProducts))
 PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
     "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
-"""The passes by the `precision` that `graphq.compile` takes."""
+"""The passes for each `precision` that `graphq.compile` takes. "bf16" adds RoundProducts."""
 
 _NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in PRECISIONS.values() for p in passes}
 
@@ -160,7 +160,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes, for `named`. Raises GraphError for a pass that is not in PIPELINE."""
+    """The names of passes, for `named`. Raises GraphError for a pass that no pipeline of PRECISIONS has."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -174,7 +174,7 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes of PIPELINE that have these names. Raises KeyError for an unknown name."""
+    """The passes of the pipelines in PRECISIONS that have these names. Raises KeyError for an unknown name."""
     return tuple(_NAMED[name] for name in names)
 
 

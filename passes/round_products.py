@@ -10,8 +10,9 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class RoundProducts(Rewrite):
     """anchor(x, w, bias?) of f32 -> anchor(type_cast(x), type_cast(w), dtype=f32) + bias?, cast to bf16
 
-    Operands are rounded to 8 significant bits. Their products are exact in f32, and added there as they were. What the
-    rounding changes is up to 2^-8 of the sum of the products' magnitudes.
+    The anchor is a matmul or a convolution. Its operands are rounded to 8 significant bits. The products of the rounded
+    numbers are exact in f32, and their sums are added in f32 as before. The rounding moves a sum by up to 2^-8 of the
+    sum of the products' magnitudes.
     """
 
     tolerance = 2.0**-5
@@ -21,7 +22,7 @@ class RoundProducts(Rewrite):
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, match: Match) -> str | None:
-        """The operands must be f32, and no integers that are dequantized; sums must be over more than taps."""
+        """Operands must be f32 and not dequantized, and no group of a convolution may have a single channel."""
         if x.dtype != f32:
             return ""
         if any(v.node is not None and v.node.op.name in DEQUANTIZES for v in (x, w)):

@@ -81,8 +81,8 @@ class CompiledGraph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
-        The file is replaced as a whole, or not at all. Raises GraphError if it cannot be written, or if `passes` are
-        not those of PIPELINE.
+        The file is replaced as a whole, or not at all. Raises GraphError if it cannot be written, or if one of the
+        `passes` is in no pipeline of `passes.PRECISIONS`.
         """
         from graphq.model.saved_models import save
 
