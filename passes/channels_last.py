@@ -28,10 +28,8 @@ WEIGHT = 16
 def channels_last(graph: Graph) -> int:
     """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)); nodes between follow.
 
-    Returns the number of changed nodes.
-
-    The graph's inputs and outputs keep their layout. Numbers stay the same, except for reductions, which may add in
-    another order.
+    Returns the number of changed nodes. The graph's inputs and outputs keep their layout. Numbers stay the same, except
+    for reductions, which may add in another order.
     """
     forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
     if not any(n.op.name in CHANNELS_LAST for n in forms):
@@ -214,10 +212,8 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
 def _cost(value: Value, inner: bool) -> int:
     """The cost of reordering `value`: its bytes, with unknown dimensions as 1, times WEIGHT, and a little more.
 
-    If reordering is a mere reshape, the cost is 1.
-
-    An `inner` value costs more than an input or output of the graph with as many bytes, since it may fuse with its
-    users if it is not reordered.
+    If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an input or output of the graph
+    with as many bytes, since it may fuse with its users if it is not reordered.
     """
     shape = value.shape or ()
     if is_view(shape):

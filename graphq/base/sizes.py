@@ -105,9 +105,8 @@ class Trace:
 def _key(x: Any) -> tuple[Any, ...]:
     """A key that is equal for equal arguments.
 
-    Plain values, small arrays, and tuples, lists and dicts of them are compared by their contents.
-
-    Any other object is equal only to itself.
+    Plain values, small arrays, and tuples, lists and dicts of them are compared by their contents. Any other object is
+    equal only to itself.
     """
     kind = type(x)
     if kind in PLAIN:
@@ -243,10 +242,8 @@ class Size:
 class Later:
     """An array, or another object, that depends on open sizes: the result of `later`.
 
-    `assumed` is its value in the example.
-
-    NumPy's functions and Python's operators accept a Later in place of an array, and return a Later. A use that needs
-    to know the value, such as a condition or a shape, adds a guard.
+    `assumed` is its value in the example. NumPy's functions and Python's operators accept a Later in place of an array,
+    and return a Later. A use that needs to know the value, such as a condition or a shape, adds a guard.
     """
 
     __slots__ = ("slot", "trace")

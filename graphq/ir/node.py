@@ -142,9 +142,8 @@ class Value:
 def _built(name: str, *operands: Any) -> Any:
     """Build operation `name` on operands, at least one of which is a value.
 
-    Returns NotImplemented, as Python expects, for an object that cannot be an operand.
-
-    A number takes the dtype of the value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
+    Returns NotImplemented, as Python expects, for an object that cannot be an operand. A number takes the dtype of the
+    value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
     """
     value = next(x for x in operands if isinstance(x, Value))
     if any(isinstance(x, bool) or not isinstance(x, Value | np.ndarray | np.generic | int | float) for x in operands):

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 class Operations:
     """The builder methods of graphs, one for each operation.
 
-    They take operands by position, and attributes and the result's `name` by keyword.
-
-    A method adds a node, and returns its result, or a tuple of several results. Raises GraphError, naming operation,
-    rule and values.
+    They take operands by position, and attributes and the result's `name` by keyword. A method adds a node, and returns
+    its result, or a tuple of several results. Raises GraphError, naming operation, rule and values.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -141,9 +141,8 @@ class Passed(NamedTuple):
 class ConstantInputs:
     """The arrays of inputs marked constant.
 
-    The kept arrays are those of the call whose plan was made first, even if several calls run at the same time.
-
-    A model and the models that it keeps for `fetch` share one object.
+    The kept arrays are those of the call whose plan was made first, even if several calls run at the same time. A model
+    and the models that it keeps for `fetch` share one object.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -80,7 +80,6 @@ class Arenas:
     """The arenas of one model, for all its shapes and callers.
 
     There are as many arenas as there were concurrent runs. A run that gets a too small one replaces it by a larger one.
-
     Between runs at most one idle arena per core is kept, and those that `PATIENCE` runs did not need are freed.
     """
 

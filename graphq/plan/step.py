@@ -154,9 +154,8 @@ def _threads_for(threads: int, cycles: float) -> int:
 def pieces(blocks: int, worth: int, threads: int) -> int:
     """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
 
-    That is so for a single block, and for work that is `worth` waking one thread only (`threads_for`).
-
-    Block i is in piece ((i + 1) * pieces - 1) // blocks.
+    That is so for a single block, and for work that is `worth` waking one thread only (`threads_for`). Block i is in
+    piece ((i + 1) * pieces - 1) // blocks.
     """
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 

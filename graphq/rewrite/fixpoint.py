@@ -20,7 +20,6 @@ class Fixpoint:
     """Passes applied one after another, and again from the first, until none of them changes the graph any more.
 
     It is a pass itself. Its passes are in `passes`, in their order; the function `without` leaves some of them out.
-
     Each rewrite in it looks at every node with the rewrite's operations, and most of these nodes are not meant for it.
     So a near miss here is only a match of the whole pattern that was refused: by the rewrite's `check`, or because an
     inner value has another user.

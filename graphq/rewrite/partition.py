@@ -89,9 +89,8 @@ def is_convex(graph: Graph, members: list[Node]) -> bool:
 def _detour(graph: Graph, members: list[Node]) -> list[Node]:
     """The other nodes on a path that leaves the members, which are in graph order, and enters them again.
 
-    Empty if the members are convex.
-
-    Such a path has only nodes between the first and the last member, so only these are visited.
+    Empty if the members are convex. Such a path has only nodes between the first and the last member, so only these are
+    visited.
     """
     if not members:
         return []
