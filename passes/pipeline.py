@@ -168,7 +168,7 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
         else:
             found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
         if not found:
-            raise GraphError("a model can be saved if its passes are of graphq's PIPELINE; "
+            raise GraphError("a model can be saved if its passes are of PIPELINE or PRECISIONS; "
                              f"{pass_name(step)} is not")
     return list(map(pass_name, passes))
 

@@ -134,12 +134,12 @@ class Operations:
                     pads_end: int | Sequence[int] | np.ndarray = 0, dilations: int | Sequence[int] | np.ndarray = 1,
                     auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none', groups: int = 1,
                     data_format: Literal['NCX', 'NXC'] = 'NXC', weights_format: Literal['OIX', 'XIO'] = 'XIO',
-                    name: str | None = None) -> Value:
+                    dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
         If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored: same_* pads to an output of ceil(size / stride),
         an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
-        the bias is added in f32; then the result is rounded to the dtype of `src`.
+        the bias is added in f32; then the result is rounded to `dtype` (None: that of `src`).
         """
 
     def conv_transpose(self, src: Number, weights: Number, bias: Number | None = None, /, *,
@@ -148,12 +148,14 @@ class Operations:
                        auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none',
                        output_padding: Sequence[int] | np.ndarray | None = None, groups: int = 1,
                        data_format: Literal['NCX', 'NXC'] = 'NXC',
-                       weights_format: Literal['OIX', 'XIO', 'IOX', 'XOI'] = 'XOI', name: str | None = None) -> Value:
+                       weights_format: Literal['OIX', 'XIO', 'IOX', 'XOI'] = 'XOI', dtype: DTypeLike | None = None,
+                       name: str | None = None) -> Value:
         """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
 
         In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
         IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
-        zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32.
+        zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32; then the result is
+        rounded to `dtype` (None: that of `src`).
         """
 
     def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
