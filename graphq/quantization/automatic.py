@@ -93,7 +93,8 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     setting = work.best(settings)
     wide = preset != "performance"
     if wide and work.loss(setting) > TARGET:
-        setting = work.best([setting, *map(work.widened_where_little, settings)])
+        little = work.best([*map(work.widened_where_little, settings)])
+        setting = little if work.pays(little, setting, 0) else setting
     setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting) if wide else setting
     chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits

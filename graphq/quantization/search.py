@@ -36,8 +36,15 @@ GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
 TARGET = 0.002
 """1 - cosine of outputs with f32 above which products get 16 bits."""
-TRIED, RECOVERS = 12, 0.25
-"""Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
+TRIED = 12
+"""The number of factors whose own loss is measured."""
+RECOVERS, PRICE = 0.25, 2.0
+"""What 16 bits have to take away (`Search.pays`): this part of the loss, and again PRICE times if the time doubles."""
+IN_F32 = 8
+"""How much longer the elements of a product of 16 bits take than those of one of 8, which are stored as bytes.
+
+The terms of a product of 16 bits are added in f32.
+"""
 LITTLE = 0.02
 """The part of the work that products with little of it have together, at most; 16 bits for them are tried at once."""
 MOST_WIDE = 0.5
@@ -260,7 +267,7 @@ class Search:
         most = int(np.ceil(MOST_WIDE * len(order)))
         while count <= most:
             tried = wider(setting, order[:count])
-            if self.loss(tried) <= (1 - RECOVERS) * self.loss(best):
+            if self.pays(tried, best):
                 best = tried
             if self.loss(tried) <= TARGET:
                 break
@@ -291,18 +298,37 @@ class Search:
                                if name not in getattr(setting.scheme, part)])
 
     @lazy_property
-    def little_work(self) -> list[str]:
-        """The names of the products that have least of the work, LITTLE of it together.
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """The shares of each product in all multiply-accumulates, and in all elements read and written.
 
-        Work is the mean of two shares: of multiply-accumulates, and of elements read and written; of the first batch.
+        The sizes are those of the first batch; products with least of the work, the mean of both shares, come first.
         """
         types = {str(v.name): TensorType(v.dtype, np.shape(self.batches[0][str(v.name)])) for v in self.graph.inputs}
         values = {p: (*p.factors, p.node.output) for p in products(self.graph.specialise(types))}
         known = [p for p, of in values.items() if all(x.type.known for x in of)]
         work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in values[p])) for p in known], (-1, 2))
-        shares = (work / work.sum(axis=0)).mean(axis=1)
-        order = np.argsort(shares, kind="stable")
-        return [known[k].name for k in order[np.cumsum(shares[order]) <= LITTLE] if known[k].name in self.products]
+        shares = work / work.sum(axis=0)
+        return {known[k].name: (float(shares[k, 0]), float(shares[k, 1]))
+                for k in np.argsort(shares.mean(axis=1), kind="stable")}
+
+    @property
+    def little_work(self) -> list[str]:
+        """The names of the products that have least of the work, LITTLE of it together."""
+        together = np.cumsum([sum(x) / 2 for x in self.shares.values()])
+        return [n for n, x in zip(self.shares, together, strict=True) if x <= LITTLE and n in self.products]
+
+    def repeated(self, setting: Setting) -> float:
+        """An estimate of the time that the factors of 16 bits add, where 1 is the time with all factors of 8 bits."""
+        wide = [self.shares.get(n, (0.0, 0.0)) for n in (*setting.scheme.wide, *setting.scheme.wide_weights)]
+        return sum(macs + IN_F32 * elements for macs, elements in wide) / 2
+
+    def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS) -> bool:
+        """Whether more factors of 16 bits take away enough of a setting's loss for the time that they add.
+
+        They take away `least` of it, and then RECOVERS of what is left for each 1 / PRICE of the time of all factors.
+        """
+        left = (1 - least) * (1 - RECOVERS)**(PRICE * max(0.0, self.repeated(tried) - self.repeated(setting)))
+        return self.loss(tried) <= left * self.loss(setting)
 
     def parts(self, name: str) -> list[str]:
         """Which factors of a product can have 16 bits: its activations, and its weights if it has any."""

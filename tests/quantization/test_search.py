@@ -114,3 +114,24 @@ def test_folds():
     assert first == (tuple(range(7)), (7, 8)) and last == (tuple(range(2, 9)), (0, 1))
     assert _few(tuple(range(8))) == tuple(range(8)) and _few(tuple(range(10, 110))) == (10, 24, 38, 52, 66, 80, 94, 109)
     assert len(folds(100)[0].held_out) == search.MOST_COMPARED and np.all(np.diff(folds(100)[0].held_out) > 0)
+
+
+@pytest.mark.parametrize(("shares", "most"), [((0.0, 0.0), 0.75), ((1.0, 0.0), 0.75**2), ((0.0, 0.125), 0.75**2),
+                                              ((1.0, 0.125), 0.75**3)])
+def test_sixteen_bits_must_take_away_more_where_they_take_more_time(shares, most, work, plain, monkeypatch):
+    """With half of the time again (PRICE 2, so once more RECOVERS) nine sixteenths of the loss may be left."""
+    wide = with_scheme(plain, wide=("a",))
+    monkeypatch.setitem(work.__dict__, "shares", {"a": shares})
+    assert work.repeated(plain) == 0 and work.repeated(wide) == (shares[0] + 8 * shares[1]) / 2
+    for part, pays in ((0.99, True), (1.01, False)):
+        for least, left in ((0.25, most), (0, most / 0.75)):
+            losses = {plain: 3.0, wide: 3 * part * left}
+            monkeypatch.setattr(Search, "loss", lambda self, setting, losses=losses: losses[setting])
+            assert work.pays(wide, plain, least) is pays
+
+
+def test_shares_of_work(work):
+    macs, elements = (sum(x) for x in zip(*work.shares.values(), strict=True))
+    assert macs == pytest.approx(1) and elements == pytest.approx(1)
+    means = [sum(x) for x in work.shares.values()]
+    assert means == sorted(means) and set(work.shares) >= set(work.products)
