@@ -1,19 +1,22 @@
 """Depthwise convolutions of f32, bf16 and f16: several output pixels at a time, a fused multiply-add for each product.
 
-    acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as `float_sums`
-    out[i, c] = Store(acc[i, c], operands)                                         padding reads the pad row
+    acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
+    out[i, c] = Store(acc[i, c], operands)
 
-m is the multiplier, as in `depthwise`.
+Taps outside of the image read a row of padding. m is the multiplier, as in `packing`:
+how many output channels read an input channel.
 
-A tile is some neighbouring pixels of a line x vectors of channels, each accumulator a register from the first product
-to the Store: with sums in memory in between, as `pixels` has them, 3 x 3 taps took twice as long (Zen 4). A run of taps
-of a line reads columns that neighbouring pixels share: each is loaded once, as are the run's weights. So 72 products of
-3 x 3 taps take 39 loads. The last tile of a line overlaps the one before, and writes the same bytes again.
+A tile is some neighbouring pixels of a line times some vectors of channels. Each accumulator stays in a register from
+the first product to the Store. With sums in memory in between, as in the loops of `pixels`, 3 x 3 taps took twice as
+long (Zen 4). In a run of taps along a line, neighbouring pixels share columns of the image: each column is loaded once,
+as are the run's weights. So the 72 products of 3 x 3 taps take 39 loads. The last tile of a line overlaps the one
+before, and writes the same bytes again.
 
-Weights are packed, widened to f32, as [chunk][tap][channels of a chunk], where the last chunk overlaps the one before
-if channels do not fill it. Fewer channels than a chunk are read and written masked.
+Weights are packed, widened to f32, as [chunk][tap][channels of a chunk]. If the channels do not fill the last chunk, it
+overlaps the one before. If there are fewer channels than a chunk has, they are read and written masked.
 
-Output row (batch, i) is pixel batch * m + i of all images; m is a multiple of a line.
+Output row (batch, i) is pixel batch * m + i of all images, where m is here the rows of a batch element, a multiple of a
+line.
 """
 from __future__ import annotations
 
@@ -43,22 +46,29 @@ from graphq.kernels.pixels.plan import Pixels
 from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
 
 ACCUMULATORS = 8
-"""Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
+"""The accumulator registers of a tile: enough to hide the latency of a multiply-add, and few enough for AVX2."""
 LONGEST_RUN = 8
 LINE = 8
-"""So many addresses of columns are computed at once, as one vector."""
+"""The addresses of this many columns are computed at once, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
-"""Bytes reserved for the addresses of a tile's columns: enough for most windows, and enough for all."""
-TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block: `tiles` in all, `across` a line, `each` in a block.
+"""Bytes reserved for the addresses of a tile's columns.
 
-The caller fills in the addresses of images, weights, and a WINDOWS block with `table`.
+The first number is enough for most windows, the second for all.
+"""
+TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
+"""The argument block: `tiles` is the number of all tiles, `across` that of a line, `each` that of a block.
+
+The caller fills in the addresses of images, of weights, and of a WINDOWS block that contains the result of `table`.
 """
 view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
-    """A tile: pixels of a line, vectors of channels, lanes, taps of a run, strides of windows."""
+    """A tile of outputs: some neighbouring pixels of a line times some vectors of channels.
+
+    The fields are the number of pixels, of vectors and of their lanes, the taps of a run, and the stride and dilation
+    of windows along a line.
+    """
 
     pixels: int
     vectors: int
@@ -74,17 +84,17 @@ class Tile(NamedTuple):
 
     @property
     def columns(self) -> SharedColumns:
-        """The columns that the windows of a tile's pixels read in a run, shared where they overlap."""
+        """The columns of the image that a tile's pixels read in a run, each once although windows overlap."""
         return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property
     def lines(self) -> int:
-        """The number of vectors of LINE addresses that a run needs."""
+        """The number of vectors of LINE addresses that the columns of a run need."""
         return -(-len(self.columns) // LINE)
 
 
 def fits(taps: int, multiplier: int) -> bool:
-    """Whether the kernel takes windows of `taps` and `multiplier` outputs for an input channel."""
+    """Whether the kernel takes windows of this many taps, with `multiplier` output channels for each input channel."""
     return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
 
 
@@ -102,7 +112,10 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
-    """The table beside those of `Windows.block`: byte offsets of columns, s64 [tiles a line, runs, lines * LINE]."""
+    """The byte offsets of columns, which `Windows.block` appends to its own tables.
+
+    They are int64 [tiles a line, runs, lines * LINE].
+    """
     return later(_table, windows.inner, tile)
 
 
@@ -121,7 +134,7 @@ def packed_bytes(taps: int, channels: int, size: int) -> int:
 
 
 def pack(w: np.ndarray, size: int) -> np.ndarray:
-    """Pack weights [taps, channels] of any float for chunks of `size` channels; u8 [packed_bytes]."""
+    """Pack float weights [taps, channels] for chunks of `size` channels, as u8 [packed_bytes]."""
     taps, channels = w.shape
     padded = np.zeros((taps, max(channels, size)), np.float32)
     padded[:, :channels] = w
@@ -134,7 +147,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 @emits
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Store the addresses of the columns that tile `tile` of a line reads in all runs, `nbytes` of them."""
+    """Store the addresses of the columns that tile `tile` of a line reads in all its runs: `nbytes` bytes."""
     ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
     size = nbytes // ko
     starts = windows + outers + outer * ko * 8
@@ -153,7 +166,8 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Intrinsic:
     """Make the function that writes the outputs of the tile at row i.
 
-    Addresses are as `locate` stores them. If the image has fewer channels than a chunk, `few` is their number, else 0.
+    It reads the addresses that `locate` has stored. If the image has fewer channels than a chunk, `few` is their
+    number, otherwise 0.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
@@ -177,7 +191,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # in order: a pixel meets its taps in theirs
+            for n, (_, uses) in enumerate(tile.columns):  # in order: each pixel adds its taps in their order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)
@@ -187,7 +201,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             return out
 
         def total(c: Value, w: Value) -> list[Value]:
-            """The sums of chains of BLOCK products each. A chain starts from +0, so no sum is -0."""
+            """Add up the sums of chains of BLOCK products each. A chain starts from +0, so no sum is -0."""
             with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
                 first = blocks.k * (BLOCK // tile.run)
                 with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:
@@ -228,9 +242,9 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 
 
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
-    """Plan a depthwise convolution of floats, for which `fits` holds.
+    """Plan a depthwise convolution of floats for which `fits` holds; `tile` is the result of `choose`.
 
-    The caller fills in the addresses of TILES. `choose` gives the `tile`.
+    The caller fills in the addresses of TILES.
     """
     dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8

@@ -1,13 +1,14 @@
 """Depthwise convolutions of u8 and s8: every output channel sums products over the taps of one input channel.
 
-    R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32; padding reads the pad row
+    R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32
     out[i, c] = Store(R[i, c], operands)
 
-m, the multiplier, is how many output channels read an input channel; a vector of c repeats each of the c // m it loads.
+Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read
+the same input channel. A vector of output channels c repeats each input channel c // m that it loads m times.
 
-Pairs of taps share a lane, and w is s16: s8, or u8 less a zero point (`pairs`). Where w is known to be s8 and the CPU
-has vpdpbusd, four taps of a column of the window share a lane (`quads`). Weights are packed in the order in which
-vectors meet them:
+Two taps share a 32-bit lane, and weights are s16: they are s8, or u8 less a zero point (`pairs`). Where weights are
+known to be s8 and the CPU has vpdpbusd, four taps of a column of the window share a lane (`quads`). Weights are packed
+in the order in which vectors meet them:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
@@ -28,7 +29,7 @@ from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS, UNROLLED
 
 MULTIPLIERS = (1, 2, 4, 8)
-"""Channel multipliers that the kernels take: they divide every chunk and vector of channels."""
+"""The channel multipliers that the kernels take. Each divides the number of channels of a chunk and of a vector."""
 PAIR, QUAD = 2, 4
 
 
@@ -53,7 +54,7 @@ class Layout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of channels in a chunk."""
+        """The number of channels of a chunk."""
         return self.group * self.lanes if self.lanes > 1 else 1
 
     @property
@@ -63,7 +64,10 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of a chunk in each [vector, lane]; pairs of taps as vpunpcklbw orders them in 128 bits."""
+        """The channel of a chunk that each [vector, lane] holds.
+
+        Pairs of taps are in the order that vpunpcklbw gives within 128 bits.
+        """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)
@@ -81,7 +85,7 @@ class Layout(NamedTuple):
 
     @property
     def half(self) -> int:
-        """Lanes of half a chunk if `order` interleaves the channels of its halves, else 0."""
+        """The lanes of half a chunk, if `order` interleaves the channels of the two halves; otherwise 0."""
         return 0 if self.pixels or self.lanes == 1 else self.lanes
 
     @property
@@ -90,7 +94,7 @@ class Layout(NamedTuple):
         return len(self.taps) * 4 * self.size
 
     def offsets(self) -> np.ndarray:
-        """Byte offset in a chunk of each tap's weight for the first lane, int64."""
+        """Byte offsets (int64) within a chunk: where each tap's weight for the first lane lies."""
         out = np.zeros(self.ko * self.ki + 1, np.int64)
         groups, places = np.indices(self.taps.shape)
         out[self.taps] = groups * 4 * self.size + places * self.item
@@ -98,15 +102,18 @@ class Layout(NamedTuple):
 
 
 PIXELS = {8: 2, 16: 4}
-"""Output pixels of a tile by the level's lanes: the sums of 5 x 5 taps take 8 of 16 registers, or 16 of 32."""
+"""The output pixels of a tile, by the lanes of the ISA level.
+
+With 5 x 5 taps the sums then take 8 of 16 registers (8 lanes), or 16 of 32 (16 lanes).
+"""
 
 
 def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
            dilation: int = 1, transposed: bool = False) -> Layout:
-    """Choose the layout for `channels` output channels; `weights` are the factors of the products, if they are known.
+    """Choose the layout for `channels` output channels; `weights` are the arrays that are multiplied, if constant.
 
-    `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Taps packed in
-    fours use the widest vectors of which `channels` fill at least four.
+    `stride` and `dilation` are those along lines; the pixels of `transposed` convolutions share no columns. Taps packed
+    in fours use the widest vectors of which `channels` fill at least four.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
@@ -118,7 +125,7 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 
 
 def fits(taps: int, channels: int, multiplier: int) -> bool:
-    """Whether the kernel takes windows of `taps`, `channels` outputs and `multiplier` outputs for an input channel."""
+    """Whether the kernel takes such windows, `channels` output channels, and `multiplier` of them per input channel."""
     return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 
@@ -128,7 +135,7 @@ def chunk_starts(channels: int, size: int) -> list[int]:
 
 
 def header_bytes(channels: int) -> int:
-    """Bytes of the column sums, a multiple of 64."""
+    """Bytes of the column sums that come before the packed weights, a multiple of 64."""
     return -(-channels // 16) * 64
 
 
@@ -138,7 +145,7 @@ def packed_bytes(layout: Layout, channels: int) -> int:
 
 
 def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
-    """Pack weights [taps, channels], whose values fit into the layout's 16 or 8 bits; u8 [packed_bytes]."""
+    """Pack weights [taps, channels], whose values fit into the layout's 16 or 8 bits, as u8 [packed_bytes]."""
     taps, channels = w.shape
     if not w.size:
         return lasting_empty(0)

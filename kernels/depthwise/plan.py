@@ -13,10 +13,10 @@ from graphq.plan.step import Step, Target
 
 
 def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
-    """Plan an integer depthwise convolution, for which `packing.fits` holds.
+    """Plan an integer depthwise convolution for which `packing.fits` holds.
 
-    The caller fills in fields of `blocks.PIXELS`: images, windows, weights as `packing.pack` makes them, and, if
-    outputs near rounding ties are computed a second time, the offsets of the layout.
+    The caller fills in fields of `blocks.PIXELS`: the images, the windows, and the weights as `packing.pack` makes
+    them. If outputs near rounding ties are computed a second time, the caller also fills in the offsets of the layout.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks = -(-x.channels // size)

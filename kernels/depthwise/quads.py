@@ -21,9 +21,10 @@ from graphq.kernels.pixels.blocks import ADDRESSES, tile_functions, view_frame, 
 
 
 def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
-    """Make the function that stores the addresses of the columns that output pixels read, line by line.
+    """Make the function that stores the addresses of the image columns which neighbouring output pixels read.
 
-    The pixels are neighbours on a line; the first one is at (outer, inner).
+    The pixels are neighbours on a line, the first one is at (outer, inner). The addresses are stored line by line of
+    the window.
     """
 
     @emits
@@ -46,13 +47,13 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
 
 
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
-    """Interleave four taps.
+    """Interleave the bytes of four taps.
 
-    Each lane of the four vectors of `lanes` channels gets the bytes of the four taps of a channel. The taps are vectors
-    of bytes as `_loaded` returns them.
+    The taps are vectors of bytes as `_loaded` returns them. The result is four vectors of `lanes` channels, in which
+    each lane has the bytes of the four taps of its channel.
     """
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
-        """Interleave the elements of `x` and `y` within each 128 bits: the low halves, then the high halves."""
+        """Interleave the elements of `x` and `y` within each 128 bits; returns the low halves and the high halves."""
         each = 128 // bits
         count = lanes * 32 // bits
         x, y = (v.as_type(vector(I8 if bits == 8 else I16, count)) for v in (x, y))
@@ -68,14 +69,15 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
           emulated: bool) -> Intrinsic:
-    """Make the function that stores the sums of neighbouring output pixels, dense s32.
+    """Make the function that stores the s32 sums of neighbouring output pixels, densely.
 
-    Addresses are as `column_locator` stores them; `weights` and `sums` lie as `packing.pack` orders them. The sums of a
-    pixel lie `step` bytes after the sums of the pixel before.
+    It reads the addresses that `column_locator` has stored. `weights` and `sums` lie as `packing.pack` orders them. The
+    sums of a pixel lie `step` bytes after the sums of the pixel before.
     """
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Unpacking leaves to vector q the dwords 4 * part + q of each 128-bit part: these are made its channels.
+    # Unpacking leaves the dwords 4 * part + q of each 128-bit part in vector q. This reorders them into its own
+    # channels.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 

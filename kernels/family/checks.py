@@ -15,7 +15,7 @@ def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, s
                 own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
     """Raise Unsupported where an operation, a type or a shape does not let `translate` make an expression for `out`.
 
-    The arguments are those of `translate`, `anchored` is as in EpilogueBuilder.
+    The arguments are those of `translate`; `anchored` has the same meaning as in EpilogueBuilder.
     """
     for node in body.nodes if result is None else above(result):
         if node in skip:
@@ -45,7 +45,7 @@ def check_loads(value: Value) -> None:
 
 
 def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
-    """Raise Unsupported for a shape that would enlarge the output."""
+    """Raise Unsupported for a shape that would broadcast the output to a larger one."""
     more = len(out) - len(shape)
     if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
         raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",

@@ -18,11 +18,11 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where an operand slot's data is: input `index` of the partition, an array of parameters, or a step's result.
+    """Where the data of an operand slot is: input `index` of the partition, an array of parameters, or a step's result.
 
-    `shape` is the shape under which the operand broadcasts to the output; a table, which is the same for all elements,
-    has the shape (). Equal numbers of one `role` share one operand. Numbers of different roles never do, even if they
-    happen to be equal: otherwise the kernel would depend on the values.
+    `shape` is the shape under which the operand broadcasts to the output. A table has the shape (), since it is the
+    same for all elements. Equal numbers of one `role` share one operand. Numbers of different roles never do, even if
+    they happen to be equal: otherwise the kernel would depend on the values.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -42,10 +42,10 @@ class Source:
 
 @dataclass
 class EpilogueBuilder:
-    """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
+    """Collects operand slots while nodes are translated to expressions, for an output of shape `out`.
 
-    `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). `sources`
-    has the source of each slot, `values` the expression of each value of the body.
+    `anchored` says whether the expressions follow an anchor's accumulator; without one, they are a loop over memory.
+    `sources` has the source of each slot, `values` the expression of each value of the body.
     """
 
     out: tuple[int, ...]
@@ -85,12 +85,15 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # What the kernel itself stores may not be read before its loop, as scalars are.
+        # A scalar is read before the loop of the kernel, which must not happen with what the kernel itself stores.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
-        """The numbers that operands load, if they are the same for all rows and known when the plan is made."""
+        """The numbers that operands load, if they are the same for all rows and known when the plan is made.
+
+        The keys are the expressions of the loads.
+        """
         of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
@@ -99,16 +102,15 @@ class EpilogueBuilder:
         return of_loads
 
     def axis(self, node: Node) -> int | None:
-        """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""
+        """The output dimension along which the parameters of a (de)quantize vary; None if they are per tensor."""
         rank = len(node.output.type.dims)
         return node.attrs["axis"] % rank + len(self.out) - rank if node.attrs["qtype"] == "per_channel" else None
 
     def dequantized(self, x: Expr, node: Node, value: Value) -> Expr:
         """The expression (x - zp) * scale of a dequantize node, whose result is `value`.
 
-        x is in the range of the node's source.
-
-        It is x itself if every user of `value` quantizes it back.
+        The expression x has values in the range of the node's source type. If every user of `value` quantizes it back,
+        the result is x itself.
         """
         if value.users and not value.is_output and all(_undoes(node, user) for user in value.users):
             return x
@@ -118,12 +120,12 @@ class EpilogueBuilder:
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
 
     def _kind(self, shape: tuple[int, ...]) -> str:
-        """How an operand varies.
+        """The kind of a load for an operand of this shape: how the operand varies over the output.
 
-        Along the last dimension of the output whose size is not 1, along others only, or not at all.
-
-        After an anchor the last dimension is its columns, even if their number is 1. A "column" operand varies along no
-        other one.
+        It is "scalar" if it does not vary, "row" if it is the same along the last dimension of the output whose size is
+        not 1, and "vector" or "column" if it varies along that dimension. After an anchor, that dimension is always the
+        last one, the anchor's columns, even if their number is 1. A "column" operand varies along no other dimension;
+        there are such only after an anchor.
         """
         if all(d == 1 for d in shape):
             return "scalar"
@@ -145,9 +147,9 @@ def of_bytes(y: Expr) -> bool:
 
 
 def _undoes(dequantize: Node, node: Node) -> bool:
-    """Whether a node quantizes back: rint((q - zp) * s / s) + zp -> q.
+    """Whether a node quantizes a dequantized number back to itself: rint((q - zp) * s / s) + zp is q.
 
-    Where scales are neither huge nor tiny both roundings move q - zp by less than 2**-14.
+    Where scales are neither huge nor tiny, the two roundings move q - zp by less than 2**-14.
     """
     def parameters(n: Node) -> tuple[Any, ...]:
         a = n.attrs
@@ -160,7 +162,7 @@ def _undoes(dequantize: Node, node: Node) -> bool:
 
 
 def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
-    """The expression of a node's result, made from the expressions of its operands by the `lanes` of its operation.
+    """The expression of a node's result, made from the expressions of its operands by the operation's `lanes` rule.
 
     Attributes that are numbers become operands, so that one kernel serves all their values.
     """
@@ -175,13 +177,13 @@ def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
 
 
 def lane_wise_operations() -> list[str]:
-    """The names of the operations that `lane_wise` translates."""
+    """The names of the operations that have a lane-wise rule."""
     return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
 
 
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 CONVERSIONS: dict[str, Rule] = {}
-"""Rules of the operations between numbers and integers: they need to know more of the partition than operands."""
+"""The rules of casts and (de)quantizes, which need to know more of the partition than the operands' expressions."""
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
@@ -194,7 +196,7 @@ def _rule(name: str) -> Callable[[Rule], Rule]:
 
 @_rule("cast")
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Convert to f32; or from f32 truncated towards zero, saturated to s32, with 0 for NaN."""
+    """Convert to f32, or convert f32 to s32: truncated towards zero and saturated, with 0 for NaN."""
     x = args[0]
     if node.attrs["dtype"] == "f32":
         return op("to_f32", x)
@@ -211,9 +213,12 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 @_rule("quantize")
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Saturate rint(y / s) + zp, as in the reference; after an anchor y * (1/s), with 1/s rounded once from f64."""
+    """Saturate rint(y / s) + zp, as the reference does.
+
+    After an anchor it is rint(y * (1/s)), where 1/s is rounded once from f64.
+    """
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # `dequantized` gave the integers themselves
+    if args[0].dtype == "s32":  # the dequantize before has given the integers themselves (`dequantized`)
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -241,7 +246,7 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
 
 @_rule("dynamic_quantize")
 def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """saturate(rint(y / s) + zp), where a NaN gives zp, saturated. Zero points are clamped to 2**22 in size.
+    """saturate(rint(y / s) + zp), where a NaN gives the saturated zp. Zero points are clamped to +-2**22.
 
     The clamp would change results only if a number of more than 2**22 steps met a zero point that large.
     """
@@ -286,9 +291,10 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """The expression of the body's result, or of `result`, a value that lane-wise nodes compute.
 
-    It has the precision of the value's type. `anchor` is a node and the expression of its result from those of its
-    operands. Values that only the anchor's kernel reads have no expression (None): results of the nodes in `skip`, and
-    the anchor's operands whose numbers are in `own`. The body is one that `check_lanes` accepts.
+    It has the precision of the value's type. `anchor` is a node and a function that makes the expression of its result
+    from those of its operands. Values that only the anchor's kernel reads have no expression: they are None. These are
+    the results of the nodes in `skip`, and the anchor's operands whose numbers are in `own`. The body is one that
+    `check_lanes` accepts.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
@@ -304,7 +310,7 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
 
 
 def above(value: Value) -> list[Node]:
-    """The nodes that compute `value`, in graph order."""
+    """The nodes on which `value` depends, in graph order."""
     nodes: dict[Node, None] = {}
     work = [value.node]
     while work:
@@ -316,7 +322,7 @@ def above(value: Value) -> list[Node]:
 
 
 def along_channels(node: Node) -> bool:
-    """Whether a one-dimensional second operand runs along dimension 1."""
+    """Whether a one-dimensional second operand of the node runs along dimension 1, the channels."""
     return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
         and bool(node.attrs.get("per_channel_broadcast", True))
 

@@ -30,18 +30,18 @@ class SumsAsWritten(Protocol):
     """An accumulator that can also give the f32 sums of the graph as written."""
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices."""
+        """The f32 sums of the outputs at these flat indices, in the order that `how` describes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The f32 sum that stands in the graph as written for an integer anchor: `k` products of dequantized numbers.
+    """The f32 sum that the graph as written has in place of an integer anchor: `k` products of dequantized numbers.
 
-    `node` is the anchor in the body, `total` the expression of the sum, which includes the bias if the sum starts from
+    `node` is the anchor in the body. `total` is the expression of the sum; it includes the bias if the sum starts from
     it. `activations` is the range of the activations less their zero point. `weights` is a function that returns the
-    weights less their zero points, [columns, k] in the order of the sum, of `batch` matrices one after another; if the
-    weights are not constant, it is the largest absolute value that one can have. `packed_zps` are the zero points that
-    kernels subtract while they pack the weights.
+    weights less their zero points, as [columns, k] in the order of the sum, for `batch` matrices one after another; if
+    the weights are not constant, it is the largest absolute value that one can have. `packed_zps` are the zero points
+    that kernels subtract from the packed weights.
     """
 
     node: Node
@@ -58,8 +58,8 @@ class Products:
 class Accumulator(Protocol):
     """The part of a partition that its anchor computes, before the epilogue.
 
-    Kernels leave in scratch memory either these numbers or simpler ones, such as an integer product without the
-    compensation of zero points. In that case the expression of the outputs begins with the compensation
+    Kernels leave in scratch memory either the accumulators or simpler numbers, such as an integer product without the
+    compensation of zero points. In the second case the expression of the outputs begins with the compensation
     (`Lowered.accumulated`).
     """
 
@@ -71,15 +71,16 @@ class Accumulator(Protocol):
 class Lowered:
     """A partition as kernels compute it.
 
-    An epilogue `store` for each output element, whose operands are `sources`, by slot.
+    `store` is the epilogue, which computes each output element; its operands come from `sources`, one for each slot.
 
-    `anchor` computes the accumulators (None: there are none). The store takes accumulators as kernels leave them.
-    `accumulated` is the part of its expression that equals the result of `anchor.accumulate`, None if kernels leave
-    exactly this result.
+    `anchor` computes the accumulators, and is None if there are none. The expression of `store` takes accumulators as
+    kernels leave them. `accumulated` is the part of this expression that equals the result of `anchor.accumulate`, or
+    None if kernels leave exactly this result.
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
-    the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` says for each quantize after
-    a sum how outputs near a rounding tie are found (by "proved" or by "estimated" bounds), or why they are not.
+    the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` has one string for each
+    quantize after a sum: "proved" or "estimated", the kind of the bound with which outputs near a rounding tie are
+    found, or else the reason why they are not found.
     """
 
     out: tuple[int, ...]
@@ -92,7 +93,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """An equal partition in which tables replace chains of operations, where look-ups are faster at `level`.
+        """An equal partition in which tables replace operations on one byte, where look-ups are faster at `level`.
 
         `constants` has the arrays of constant inputs.
         """
@@ -118,23 +119,23 @@ class Lowered:
         return result
 
     def _direct(self) -> dict[Expr, Expr]:
-        """The substitution that lets the store's expression start from the result of `anchor.accumulate`."""
+        """The substitution that makes the store's expression start from the result of `anchor.accumulate`."""
         if self.accumulated is None:
             return {}
         return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
 
 
 Check: TypeAlias = Callable[[Graph, Arrays], Any]
-"""`check(body, constants)` raises Unsupported if kernels cannot compute a body; `lower` begins with its result.
+"""The type of a family's `check(body, constants)`, which raises Unsupported if kernels cannot compute a body.
 
-`constants` are the arrays of constant inputs.
+`constants` are the arrays of constant inputs. `lower` of the same family begins with the result of `check`.
 """
 Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""`lower(body, constants)` returns the lowered partition; it raises Unsupported as the family's `check` does."""
+"""The type of a family's `lower(body, constants)`, which gives the lowered partition; it raises as `check` does."""
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, in the shape under which it broadcasts; a table keeps its shape.
+    """The array of an operand slot, in the shape under which it broadcasts; a table keeps its own shape.
 
     None for an operand that only kernels compute.
     """
@@ -145,13 +146,16 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
-    """Whether operands of the store, and `more`, that are input `number` are as long in all dimensions but the last."""
+    """Whether every operand that is input `number` has the output's size along all dimensions but the last.
+
+    The operands are those of the store, and `more`.
+    """
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 
 
 def check_eltwise(body: Graph, constants: Arrays = ()) -> tuple[int, ...]:
-    """The shape of the result of elementwise operations; raises Unsupported. Nothing depends on constants."""
+    """The shape of the result of elementwise operations; raises Unsupported. `constants` are not used."""
     out = result_dims(body)
     check_lanes(body, out)
     return out
@@ -166,7 +170,7 @@ def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def result_dims(body: Graph) -> tuple[int, ...]:
-    """The shape of the body's one result; raises Unsupported while an operand's shape is open."""
+    """The shape of the body's one result; raises Unsupported if the shape of an operand is open."""
     (result,) = body.outputs
     for v in body.inputs:
         if not v.type.known:

@@ -21,9 +21,9 @@ Count: TypeAlias = Callable[[Node], int]
 
 
 MAX_EPILOGUE = 24
-"""The most operations after the anchor: oneDNN's patterns have up to 20 unary and binary ones.
+"""The largest number of operations after the anchor, without casts and quantizes.
 
-Casts and quantize add to that.
+The patterns of oneDNN have up to 20 unary and binary ones.
 """
 
 
@@ -31,23 +31,24 @@ Casts and quantize add to that.
 class Family:
     """A kernel family: it computes partitions of one operation, the anchor, and the lane-wise operations around it.
 
-    `name` is the anchor of its partitions, which reports show. `operations` are the possible anchors: each partition
-    has one of them. Only the family of lane-wise chains has none.
+    `name` is the anchor of its partitions as reports show it. `operations` are the possible anchors: each partition has
+    one of them. Only the family of lane-wise operations has none.
 
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
     built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
     them.
 
-    Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantized`
-    is matched first, while constants are still quantized and a dequantize follows each: such a dequantize joins the
-    partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top of modules,
-    since passes are pickled.
+    Patterns say which operands the anchor has in a fusion; the fusion pass adds the epilogue (`passes/fuse.py`).
+    `quantized` is matched first, while constants are still quantized and each is followed by a dequantize: such a
+    dequantize joins the partition. `floats` is matched after constants have been dequantized. Patterns are functions at
+    the top of modules, since passes are pickled.
 
-    `follows(lowered, k)` says whether steps read input k of a partition at the rows of its output alone, so that they
-    can run strip by strip (`plan.strips`) after those which make it; None where steps cannot run so.
+    `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
+    compute. The steps can then run strip by strip after the steps that make the input (`plan.strips`). It is None if
+    the family's steps cannot run so.
 
-    `channels_last` are the operations whose kernels read channels-last tensors alone (data_format NXC). `macs` counts
-    the multiply-accumulates of a node, by the names of operations.
+    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` has for
+    operation names a function that counts the multiply-accumulates of a node.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """The refusal of these nodes as one partition if the epilogue broadcasts the anchor's product, else None."""
+        """The refusal of a partition whose epilogue broadcasts the anchor's product to a larger result, or None."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size > product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
@@ -84,7 +85,7 @@ class Family:
 
 
 def any_operands(*names: str) -> Pattern:
-    """The pattern of operations of these names, whatever their operands are."""
+    """The pattern that matches operations of these names with any operands."""
     return partial(_any_operands, names=names)
 
 

@@ -19,8 +19,8 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 class QuantParameter:
     """The scales or the zero points of a quantized operand.
 
-    They are `data` if they are constants, else input `index` of the partition; `plus` is added to them. `shape` is the
-    shape under which they broadcast to the operand that is multiplied, and to the result.
+    They are `data` if they are constants, otherwise input `index` of the partition; `plus` is added to them. `shape` is
+    the shape under which they broadcast both to the operand that is multiplied and to the result.
     """
 
     dtype: str
@@ -31,7 +31,7 @@ class QuantParameter:
 
     @property
     def absent(self) -> bool:
-        """Whether all numbers are constants equal to 0."""
+        """Whether all numbers are constants and equal 0, so that there is nothing to apply."""
         return self.data is not None and not self.data.any()
 
     def shifted(self, by: int) -> QuantParameter:
@@ -41,7 +41,7 @@ class QuantParameter:
         return replace(self, plus=self.plus + by)
 
     def array(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The numbers, integers as s64, for the arrays of the partition's inputs."""
+        """The numbers as an array (s64 for integers), given the arrays of the partition's inputs."""
         x = inputs[self.index] if self.data is None else self.data
         if COMPUTE[self.dtype] == "s32":
             x = x.astype(np.int64) + self.plus
@@ -64,7 +64,7 @@ def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s3
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The parameter whose numbers are an input of the body, constant or not."""
+    """The parameter whose numbers are an input of the body, which may be constant."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -80,7 +80,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize; 0 if it has none."""
+    """The zero points of a dequantize or dynamic_dequantize; constant 0 if it has none."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -88,7 +88,10 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
 
 
 def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
-    """y * f32(sx * sw). The product of two f32 is exact in f64, so it does not matter when it is rounded to f32."""
+    """The expression y * f32(sx * sw), where sx and sw are two scales.
+
+    The product of two f32 is exact in f64, so it does not matter when it is rounded to f32.
+    """
     if left.data is None or right.data is None:
         return y * (left.expr(e) * right.expr(e))
     with np.errstate(over="ignore"):
@@ -104,7 +107,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 
 
 def reach(dtype: str, zps: QuantParameter) -> int:
-    """The largest difference of a quantized number and its zero point.
+    """The largest distance between a quantized number and its zero point.
 
     An unknown zero point may be any number of the type.
     """

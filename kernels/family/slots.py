@@ -21,9 +21,9 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
     """The iteration domain of a partition, and the slots of its Store: its operands, then the output, which is dense.
 
-    `own[origin](source)` gives the operand of a source that the family itself computes, such as column sums. `before`
-    are operands that come before the Store's, with access maps and slots, too: the operands of the product whose sums
-    the Store takes. `keep` dimensions are not merged (`factor`).
+    `own` has for origins of sources that the family computes itself, such as column sums, a function that gives the
+    operand of such a source. `before` are operands whose slots come before the Store's, such as the operands of the
+    product whose sums the Store takes. The last `keep` dimensions are not merged (`factor`).
     """
     operands = list(before)
     for s in lowered.sources:
@@ -36,7 +36,10 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
-    """The iteration space of an output of shape `out` (`factor`); in strips that of their batch elements and rows."""
+    """The iteration space of an output of shape `out` (`factor`).
+
+    For steps that run strip by strip, it has rows that can be cut into strips (`apart`), and operands in rooms.
+    """
     strides = [s for _, s in operands]
     if b.strips is None:
         return factor(out, strides, keep=keep)
@@ -46,9 +49,9 @@ def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], ke
 
 
 def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
-    """How the rows of a strip are walked in a room; None for a buffer without rooms, which has the whole of a value.
+    """The access map of a buffer that holds one strip of rows at a time, a room; None for one that holds a whole value.
 
-    Strips of all batch elements lie at the same place.
+    The strips of all batch elements use the same room.
     """
     if b.strips is None or buffer not in b.strips.rooms:
         return None
@@ -56,7 +59,7 @@ def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
 
 
 def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
-    """The buffer of a source (a new constant, or an input of `node`), and its strides broadcast to shape `out`."""
+    """The buffer of a source (a new constant, or an input of `node`), and its byte strides broadcast to shape `out`."""
     if source.origin in ("parameter", "table"):
         assert source.data is not None
         buffer = b.constant(source.data)

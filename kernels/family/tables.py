@@ -1,9 +1,9 @@
-"""Tables for chains of operations on one byte: a look-up gives the same numbers for less time.
+"""Tables in place of runs of operations on one byte: a look-up gives the same numbers in less time.
 
-In a chain quantize -> dequantize -> f -> quantize the result of the second quantize is a function of the 256 possible
-results of the first, if the plan knows f's other operands. Activations of quantized models are such chains, of three
-operations or of thirty. The table holds the results of `evaluate` for the chain, so the numbers stay the same. Tables
-are operands: kernels that differ only in their tables share code.
+In a chain quantize -> dequantize -> f -> quantize, the result of the second quantize is a function of the 256 possible
+results of the first, if the other operands of f are known when the plan is made. Activation functions of quantized
+models are such chains, of three operations or of thirty. The table holds what `evaluate` gives for the chain, so the
+numbers stay the same. Tables are operands: kernels that differ only in their tables share code.
 """
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from graphq.kernels.lanes.stores import Store, evaluate
 
 def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None],
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """The store and the sources of its operands, with tables in place of chains of at least `least` operations.
+    """Replace chains of at least `least` operations on one byte by look-ups.
 
-    `constants` has the arrays of constant inputs of the partition. `part` is a subexpression of the store's expression;
-    the third result is the expression that it has become.
+    Returns the new store, the sources of its operands, and the expression that `part` has become. `part` is a
+    subexpression of the store's expression, or None. `constants` has the arrays of constant inputs of the partition.
     """
     constant_numbers = _numbers(store, sources, constants)
     chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), least)
@@ -50,7 +50,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
 
 def _numbers(store: Store, sources: Sequence[Source],
              constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
-    """The operands, by slot, that are a single number which the plan knows."""
+    """For each operand that is a single number and known to the plan, its slot and this number."""
     numbers = {}
     for slot, _, kind in store.loads:
         source = sources[slot]
@@ -61,7 +61,10 @@ def _numbers(store: Store, sources: Sequence[Source],
 
 
 class _Chain(NamedTuple):
-    """A chain: the expression `expr`, of `dtype`, is a function of one `byte`, which stands for the node `origin`."""
+    """A chain of operations on one byte, to be replaced by a look-up.
+
+    Its expression `expr` computes a result of type `dtype` from `byte`, which stands for the node `origin`.
+    """
 
     expr: Expr
     dtype: str
@@ -70,9 +73,9 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
-    """The nodes to compute by look-up: chains whose inner nodes nothing else needs.
+    """Find the nodes to compute by look-up.
 
-    Slot `slot` is the operand of a chain's byte.
+    The nodes within their chains have no other users. In a chain's expression, the byte is a load of slot `slot`.
     """
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
@@ -97,7 +100,7 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The types of the nodes whose values are bytes.
+    """The nodes whose values are bytes, and their types.
 
     These are loads of bytes, results of `elementary.quantized`, and a stored byte.
     """
@@ -107,9 +110,9 @@ def _bytes(store: Store) -> dict[Expr, str]:
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """The number of basic operations for each element.
+    """The number of basic operations that each element takes.
 
-    Operations on constants alone do not count, as loops do not repeat them.
+    Operations on constants alone do not count, since they are done once before the loop.
     """
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
@@ -119,7 +122,7 @@ def _operations(chain: Expr, byte: Expr) -> int:
 
 def _renumbered(store: Store, sources: Sequence[Source],
                 part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """Renumber the slots of the operands that are still loaded, from 0 on."""
+    """Renumber the slots from 0 on, leaving out those that are no longer loaded."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources), part

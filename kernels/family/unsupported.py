@@ -1,4 +1,4 @@
-"""Unsupported: why kernels cannot compute a body as one, and what a user can change."""
+"""The exception Unsupported: why kernels cannot compute a body as one partition, and what a user can change."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from graphq.ir.names import listing
 
 
 class Axes(NamedTuple):
-    """Axes of a value of a body, as a reason mentions them: `axis 1`, `axes 1 and 2`."""
+    """Axes of a value of a body, which a message mentions as `axis 1` or `axes 1 and 2`."""
 
     value: Value
     axes: tuple[int, ...]
@@ -19,23 +19,23 @@ class Axes(NamedTuple):
 
 
 def called_axes(axes: list[int]) -> str:
-    """`axis 1`, `axes 1 and 2`, `no axes`"""
+    """The text for some axes: `axis 1`, `axes 1 and 2`, `no axes`."""
     if not axes:
         return "no axes"
     return f"{'axis' if len(axes) == 1 else 'axes'} {listing(map(str, axes), 'and')}"
 
 
 Mention: TypeAlias = Value | Axes
-"""A part of a reason that refers to a value of the body: its axes, or its type."""
+"""What a message can mention of the body: a value, of which it shows the type, or axes of a value."""
 
 
-class Unsupported(Exception):  # a refusal with its reason, not a defect
+class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
     """Kernels cannot compute a body as one partition; the message is the reason that reports show.
 
     `edit` says what a user can change in the graph to make it possible. `operand` is the number of the anchor's operand
-    that is the obstacle, if one is. Passes may have transposed the body's values, so a reason does not write their axes
-    and types out: it has `{name}`, and `mentions` the Axes or the value of that name. Reports fill in the axes and
-    types that the user's graph has (`told`).
+    that is the obstacle, if one is. Passes may have transposed the body's values, so the message does not contain their
+    axes and types. It contains `{name}` instead, and `mentions` has the Axes or the value of that name. Reports fill in
+    the axes and types that the user's graph has (`told`).
     """
 
     def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
@@ -45,7 +45,7 @@ class Unsupported(Exception):  # a refusal with its reason, not a defect
         self.edit = self._filled(edit, _plain)
 
     def told(self, words: Callable[[Mention], str]) -> Unsupported:
-        """A refusal with `words` in place of the mentions."""
+        """The same refusal, with `words` in place of the names that it mentions."""
         reason, edit = (self._filled(text, words) for text in self._texts)
         return Unsupported(reason, edit, self.operand)
 

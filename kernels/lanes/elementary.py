@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
 
 _LOG2E = 1.44269504088896341
-_LN2_HIGH = 0.693359375  # few bits: a product with a whole number below 2**15 is exact
+_LN2_HIGH = 0.693359375  # has few bits, so that its product with a whole number below 2**15 is exact
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0
@@ -43,7 +43,10 @@ def _power_of_two(n: Expr) -> Expr:
 
 
 def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
-    """Split exp(x + low) = 2**n * (1 + rest + p): (rest, p, n as s32), p the smaller. x is within +-180, low small."""
+    """Split exp(x + low) into 2**n * (1 + rest + p) and return (rest, p, n as an s32).
+
+    p is the smaller of the two summands. x is within +-180, `low` is a small correction.
+    """
     whole = op("rint", x * _LOG2E)
     rest = x - whole * _LN2_HIGH  # exact; exp(x + low) = 2**n * exp(r), |r| <= ln 2 / 2 + |low|
     small = whole * _LN2_LOW if low is None else whole * _LN2_LOW - low
@@ -54,22 +57,28 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 
 
 def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
-    """Split exp(x + low) = 2**n * (high + low'): (high, low', n as s32); high alone is within 0.7 ulp."""
+    """Split exp(x + low) into 2**n * (high + rest) and return (high, rest, n as an s32).
+
+    `high` alone is within 0.7 ulp.
+    """
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
-    p = (rest - (first - 1.0)) + p  # the rounding error of the first sum goes into the second
+    p = (rest - (first - 1.0)) + p  # the second summand takes in the rounding error of the first sum
     high = first + p
     return high, p - (high - first), n
 
 
 def _scale(x: Expr, n: Expr) -> Expr:
-    """Give x * 2**n for n from -252 to 128 in two factors: the last product rounds subnormals once."""
+    """Compute x * 2**n for n from -252 to 128 in two products, of which only the last one rounds a subnormal result."""
     half = op("sar", n, 1)
     return x * _power_of_two(half) * _power_of_two(n - half)
 
 
 def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
-    """Split exp(x) = 2**n * r, r the polynomial's argument: (r, n as s32), |x| at most 2**22 * ln 2."""
+    """Split exp(x) into 2**n * exp(r) and return (r, n as an s32), where r is small enough for a polynomial.
+
+    |x| is at most 2**22 * ln 2.
+    """
     whole = op("fma", x, _LOG2E, _ROUNDS)  # the sum's last bits are the nearest whole number
     n = whole - _ROUNDS
     return op("fma", n, -1.42860677e-6, op("fma", n, -6.93145752e-1, x)), op("as_s32", whole) - _ROUNDS_BITS
@@ -78,7 +87,7 @@ def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
 @define("f32 -> f32")
 def exp(x: Expr) -> Expr:
     """e**x, within 0.84 ulp."""
-    # Beyond the bounds the result is 0 or inf all the same; const < NaN is false, so NaN passes.
+    # Beyond these bounds the result is 0 or inf in any case. A NaN passes, since `const < NaN` is false.
     r, n = _exp_reduced(maximum(-103.9720840454, minimum(88.776262664795, x)))
     return _scale(_polynomial(r, (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0)),
                   n)
@@ -86,7 +95,7 @@ def exp(x: Expr) -> Expr:
 
 @define("f32 -> f32")
 def log(x: Expr) -> Expr:
-    """Natural logarithm; -inf at zeros, NaN below."""
+    """Natural logarithm: -inf for zeros, NaN for negative numbers."""
     small = x < 2.0**-126
     bits = op("as_s32", select(small, x * 2.0**23, x))
     e = op("sar", bits - 0x3F3504F3, 23)  # 0x3F3504F3 is sqrt(1/2): x = 2**e * m, m from sqrt(1/2) to sqrt(2)
@@ -113,7 +122,7 @@ def tanh(x: Expr) -> Expr:
 @define("f32 -> f32")
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x))."""
-    # Below zero t / (1 + t), t = exp(x). The error of 1 + t and the low part of t, both relative to 1, correct it.
+    # Below zero it is t / (1 + t) for t = exp(x), corrected by the rounding error of 1 + t and the low part of t.
     high, low, n = _exp_parts(maximum(-104.0, -_absolute(x)))
     t = _scale(high, n)
     total = t + 1.0
@@ -137,27 +146,27 @@ def erf(x: Expr) -> Expr:
 
 
 def _split(x: Expr) -> tuple[Expr, Expr]:
-    """Split x = high + low, high of 12 bits: a product of two such is exact."""
+    """Split x into high + low, where high has 12 bits: a product of two such numbers is exact."""
     high = op("as_f32", op("and", op("as_s32", x), -0x1000))
     return high, x - high
 
 
 def _step(x: Expr, rest: Expr) -> Expr:
-    """x above zero and 0 below, less `rest`, which is 0 at infinities. NaN at -inf, since x * 0 is NaN there."""
+    """max(x, 0) less `rest`, which must be 0 at infinities. NaN at -inf, since it is computed with x * 0."""
     return select(x < 0.0, x * 0.0, x) - rest
 
 
 @define("f32 -> f32")
 def gelu_erf(x: Expr) -> Expr:
     """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, as the formula gives."""
-    # x * Phi(x) = max(x, 0) - t * Phi(-t), t = |x|; Phi(-t) = exp(-t**2 / 2) * P(u), u = 1 / (t + 2.5): P fitted to all
-    # t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
+    # x * Phi(x) = max(x, 0) - t * Phi(-t) for t = |x|. Phi(-t) = exp(-t**2 / 2) * P(u) for u = 1 / (t + 2.5). The
+    # polynomial P is fitted for all t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
     t = minimum(14.42, _absolute(x))
     square = t * t
     low = op("fma", t, t, -square)  # exact: t**2 = square + low
     total = t + 2.5
     u = 1.0 / total
-    lost = t - (total - 2.5)  # P(u) * u has a slope of about -1.9 * u times itself
+    lost = t - (total - 2.5)  # P(u) * u has a slope of about -1.9 * u times its own value
     e, _, n = _exp_parts(square * -0.5, low * -0.5 - lost * u * 1.9)
     p = _polynomial(u, (307.0673277, -674.1197592, 582.9507428, -228.0407293, 29.07418047, -2.596744829, 3.563940994,
                         2.080668318, 0.9976535172, 0.3989401152))
@@ -167,8 +176,8 @@ def gelu_erf(x: Expr) -> Expr:
 @define("f32 -> f32")
 def gelu_tanh(x: Expr) -> Expr:
     """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, as the formula gives."""
-    # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)), t = |x|, a = c * t * (t**2 + 1 / 0.044715); t**2, the
-    # sum, the product with t and that with c are kept in two parts each.
+    # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)) for t = |x| and a = c * t * (t**2 + 1 / 0.044715).
+    # Four numbers are kept in two parts each: t**2, the sum, its product with t, and the product of that with c.
     t = minimum(10.8, _absolute(x))
     high, low = _split(t)
     square = high * high
@@ -181,14 +190,14 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def gelu(x: Expr, *, mode: str) -> Expr:
-    """The gelu that the operation's attribute `mode` names."""
+    """The form of gelu that the operation's attribute `mode` names."""
     return gelu_erf(x) if mode == "gelu_erf" else gelu_tanh(x)
 
 
 @define("f32 -> f32")
 def mish(x: Expr) -> Expr:
     """x * tanh(log(1 + exp(x))); NaN at -inf, as the formula gives."""
-    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2); above zero both sides divided by e**2.
+    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x); above zero both sides are divided by e**2.
     negative = x < 0.0
     high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
     e = _scale(high, n)
@@ -201,7 +210,8 @@ def mish(x: Expr) -> Expr:
 @define("f32 f32 -> f32")
 def softplus(x: Expr, beta: Expr) -> Expr:
     """log(1 + exp(beta * x)) / beta; beta is not zero."""
-    # x where z = beta * x is above zero, and log(1 + e) / beta, e = exp(-|z|); z in two parts, log(1 + e) = e * p(e).
+    # With z = beta * x it is max(x, 0) + log(1 + e) / beta for e = exp(-|z|). z is kept in two parts, and log(1 + e) is
+    # e * p(e) with a polynomial p.
     z = beta * x
     t, (a, a_low), (b, b_low) = _absolute(z), _split(_absolute(beta)), _split(_absolute(x))
     low = select(t < 174.0, ((t - a * b) - (a * b_low + a_low * b)) - a_low * b_low, 0.0)
@@ -232,10 +242,13 @@ def hard_swish(x: Expr) -> Expr:
 
 
 def extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
-    """IEEE 754-2019 maximum and minimum: NaN when either is NaN, and -0 < +0 (by the bits of equal operands)."""
+    """IEEE 754-2019 maximum or minimum: NaN if either is NaN, and -0 < +0.
+
+    `choose` selects the greater or lesser number, `bits` combines the bits of equal operands.
+    """
     same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
     chosen = select(op("eq", a, b), same, choose(a, b))
-    return select(op("eq", a, a), chosen, a)  # choose(a, b) is b when b is NaN
+    return select(op("eq", a, a), chosen, a)  # `choose(a, b)` gives b where b is NaN
 
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}
@@ -253,10 +266,13 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 
 @define("f32 f32 f32 f32 f32 -> s32")
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to [lo, hi], numbers below 2**22; the low 16 bits of a NaN are zp."""
-    # Clipping q to whole bounds before rounding is the same as saturating after it, and makes the conversion safe;
-    # rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
-    # operand and converts to -2**31, whose low bits are 0: a test for it made requantizing a tenth slower.
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers between -2**22 and 2**22.
+
+    For NaN the low 16 bits of the result are zp.
+    """
+    # Clipping q to whole bounds before rounding gives the same as saturating after it, and makes the conversion safe.
+    # Rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
+    # operand and converts to -2**31, whose low bits are 0. To test for NaN instead made requantizing slower by a tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 
@@ -271,32 +287,36 @@ def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, d
 
 
 QUOTIENTS = (2.0**-100, 2.0**100)
-"""Scales for which `quantize_quotient` rounds as a division does.
+"""The range of scales for which `quantize_quotient` rounds as a division does.
 
-Within them, all its roundings are of normal numbers.
+Within this range all its roundings are of normal numbers.
 """
 
 
 @define("f32 f32 f32 f32 f32 f32 -> s32")
 def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     """Quantize y as `quantize_to` does, but divide by the scale, and round the quotient once."""
-    # Markstein's theorem: t is near the quotient, its rest exact by fma, and the correction rounds correctly. Of 16
-    # lanes a division takes 10 cycles on Zen 4, 16 on Xeons with AMX, these operations 2. y is clipped to what becomes
-    # lo and hi, as infinities would leave no rest. A quotient so small that its rest is not exact rounds to 0 anyway.
+    # Markstein's theorem: t is near the quotient, the fma computes its remainder exactly, and so the correction rounds
+    # as a division does. For 16 lanes a division takes 10 cycles on Zen 4 and 16 on Xeons with AMX, these operations
+    # take 2. y is clipped to what becomes lo and hi, because infinities would leave no remainder. A quotient that is so
+    # small that its remainder is not exact rounds to 0 anyway.
     clipped = minimum((hi - zp) * scale, maximum((lo - zp) * scale, y))
     t = clipped * inv_scale
     return op("round_s32", op("fma", op("fma", -t, scale, clipped), inv_scale, t)) + op("round_s32", zp)
 
 
 def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
-    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, q = y * inv_scale; 0.5 and up at ties."""
+    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
+
+    A result of 0.5 or more means that q is at a tie, or so near that the slope covers the distance.
+    """
     lo, hi = RANGES[dtype]
     return op("tie", y, inv_scale, zp, lo, hi, slope)
 
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
 def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
-    """How near to a tie a quantize to [lo, hi] rounds y, as `near_tie`; NaN gives NaN."""
+    """How near to a tie a quantize to [lo, hi] rounds y, in the measure of `near_tie`; NaN gives NaN."""
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 
@@ -308,13 +328,13 @@ def saturate(x: Expr, lowest: Expr) -> Expr:
 
 
 def quantized(x: Expr, dtype: str) -> Expr:
-    """The number that remains when the result of `quantize` is stored as `dtype`: its low bits."""
+    """The number that remains when the result of `quantize` is stored as `dtype`, which keeps only its low bits."""
     bits = 8 * STORAGE[dtype].itemsize
     return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
 
 
 def unquantized(x: Expr) -> tuple[Expr, str] | None:
-    """The argument and the 8-bit type of the call of `quantized` that made x; None for any other expression."""
+    """The argument and the 8-bit type of `quantized`, if x is a result of it; None for any other expression."""
     if x.op == "and" and x.args[1].value == 0xFF:
         return x.args[0], "u8"
     if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:
@@ -325,7 +345,8 @@ def unquantized(x: Expr) -> tuple[Expr, str] | None:
 @define("f32 -> f32")
 def round_bf16(x: Expr) -> Expr:
     """Round to the nearest bf16, ties to even; NaN stays NaN."""
-    # Add half of the dropped part, less one bit when the kept part is even, and cut; a NaN's payload could overflow.
+    # Add half of the dropped part, less one bit if the kept part is even, and cut. A NaN is kept apart, as its payload
+    # could overflow.
     bits = op("as_s32", x)
     odd = op("and", op("shr", bits, 16), 1)
     kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
@@ -335,7 +356,8 @@ def round_bf16(x: Expr) -> Expr:
 @define("s32 -> f32")
 def f16_value(bits: Expr) -> Expr:
     """The number with these f16 bits (0 to 0xFFFF), for CPUs that cannot convert."""
-    # The 15 bits of size, moved to f32's place, are the number times 2**-112, for subnormals too; the product is exact.
+    # The 15 bits after the sign, moved to their place in an f32, are the number times 2**-112, for subnormals too. The
+    # product with 2**112 is exact.
     moved = op("shl", op("and", bits, 0x7FFF), 13)
     special = moved >= 0x0F800000  # inf and NaN
     size = select(special, op("as_f32", op("or", moved, 0x7F800000)), op("as_f32", moved) * 2.0**112)
@@ -348,8 +370,8 @@ def f16_bits(x: Expr) -> Expr:
     bits = op("as_s32", x)
     size = op("and", bits, 0x7FFFFFFF)
     odd = op("and", op("shr", size, 13), 1)
-    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as round_bf16, the exponent's offset reduced by 112
-    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, f16's least
+    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as round_bf16, with an offset less by 112
+    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, the least f16
     kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
     kept = select(op("eq", x, x), kept, 0x7E00)
     return op("or", kept, op("and", op("shr", bits, 16), 0x8000))

@@ -26,7 +26,7 @@ from graphq.errors import KernelError
 
 Number: TypeAlias = float | int | bool
 ExprLike: TypeAlias = "Expr | float | int"
-"""The operand type of expressions' operators: a number stands for a constant."""
+"""What the operators of expressions take as an operand; a number stands for a constant."""
 
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
@@ -42,9 +42,10 @@ BYTES = ("s8", "u8")
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class Expr:
-    """A node: `op` is "acc", "load", "const", a basic operation or a definition. Only the functions below make nodes.
+    """A node of an expression. Only the functions below make nodes.
 
-    The `value` of a load is (slot, storage dtype, kind), that of a const its number.
+    `op` is "acc", "load", "const", or the name of a basic operation or a definition. The `value` of a load is (slot,
+    storage dtype, kind), that of a constant its number.
     """
 
     op: str
@@ -99,7 +100,7 @@ class Expr:
 class Basic:
     """A basic operation: its meaning in NumPy, and its types.
 
-    `types` gives the result type for each list of argument types ("f32 f32 -> f32, ...").
+    `types` gives the result type for each list of argument types, as in "f32 f32 -> f32, s32 s32 -> s32".
     """
 
     types: str
@@ -107,7 +108,7 @@ class Basic:
 
     @lazy_property
     def results(self) -> dict[tuple[str, ...], str]:
-        """The result type per tuple of argument types."""
+        """The result type for each tuple of argument types."""
         rules = (rule.split("->") for rule in self.types.split(","))
         return {tuple(args.split()): result.strip() for args, result in rules}
 
@@ -133,9 +134,10 @@ def _logical_shift(x: Any, n: Any) -> Any:
 
 def fused(a: Any, b: Any, c: Any) -> np.ndarray:
     """a * b + c of f32, rounded once."""
-    # The product of two f32 is exact in f64. So is the error of the sum (Knuth's TwoSum), which says on which side the
-    # exact sum lies; where it is not 0, even sums move to their odd neighbour there. An odd f64 is no tie of f32: the
-    # last rounding is that of the exact sum, subnormals included (Boldo and Melquiond, round to odd).
+    # The product of two f32 is exact in f64. So is the error of the sum (Knuth's TwoSum), which says on which side of
+    # the sum the exact one lies. Where the error is not 0, a sum with an even last bit moves to its odd neighbour on
+    # that side. An odd f64 is no tie of f32, so that the last rounding is that of the exact sum, subnormals included
+    # (Boldo and Melquiond, round to odd).
     with np.errstate(all="ignore"):
         p, c = np.asarray(a, np.float64) * b, np.asarray(c, np.float64)
         total = np.atleast_1d(p + c)
@@ -153,10 +155,11 @@ def _round_s32(x: Any) -> Any:
     return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
 
 
-# s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
-# on NaN) except ne. round_s32 rounds to even, and gives x86's -2**31 for NaN and what s32 does not hold; to_s32
-# truncates numbers within s32's range, and must not be asked for others. min_u16 takes the lesser of both halves,
-# without signs; high_u8 and high_s8 saturate the upper half. Shift counts are constants, 0 to 31.
+# s32 operations wrap. max and min are those of x86: they give the second operand if one is NaN or both are zeros.
+# Comparisons except ne are ordered (false for NaN). round_s32 rounds ties to even, and gives -2**31, as x86 does, for
+# NaN and for what an s32 cannot hold; to_s32 truncates numbers within the range of s32, and must not get others.
+# min_u16 takes the lesser of each unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are
+# constants from 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -192,7 +195,7 @@ BASIC: dict[str, Basic] = {
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
     "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
     "round_s32": Basic("f32 -> s32", _round_s32),
-    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by the low byte
+    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by low byte
 }
 
 
@@ -211,7 +214,7 @@ _LOCK = Lock()
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """The one node with these contents; it is made if it does not exist."""
-    key = (name, args, dtype, str(value) if type(value) is float else value)  # which tells -0.0 from 0.0
+    key = (name, args, dtype, str(value) if type(value) is float else value)  # the text of a float tells -0.0 from 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
         if node is None:
@@ -220,15 +223,16 @@ def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Ex
 
 
 def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
-    """The accumulator of the kernel's anchor (matmul, convolution, pool)."""
+    """The accumulator of the kernel's anchor (a matmul, a convolution or a pool)."""
     return make("acc", (), dtype)
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
-    """The load of operand `slot`, of storage type `dtype`: s8 and u8 arrive as s32, bf16 and f16 as f32, exactly.
+    """The load of operand `slot` of storage type `dtype`; s8 and u8 become s32, bf16 and f16 become f32, exactly.
 
-    `kind` is "vector" (an element per output), "row" (one per row), "column" (one per column), "scalar" (one for all)
-    or, of s8 and u8, "table": 256 elements for a "lookup", whose index is the low byte of its operand.
+    `kind` says how many elements the operand has. It is "vector" (one for each output), "row" (one for each row),
+    "column" (one for each column) or "scalar" (one for all). For s8 and u8 it may be "table": 256 elements for a
+    "lookup", whose index is the low byte of its operand.
     """
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
@@ -262,7 +266,10 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 @cache
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
-    """The types of an operation's arguments, given in `argument_types` or None for numbers, and result."""
+    """The types of an operation's arguments, and of its result.
+
+    `argument_types` has the types of the given arguments, with None for numbers, which fit any type.
+    """
     if name in BASIC:
         rules = BASIC[name].results
     elif name in DEFINITIONS:
@@ -301,26 +308,26 @@ def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
-    """Apply `a > b ? a : b`."""
+    """The expression `a > b ? a : b`."""
     return op("max", a, b)
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
-    """Apply `a < b ? a : b`."""
+    """The expression `a < b ? a : b`."""
     return op("min", a, b)
 
 
 def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """Apply `condition ? a : b`."""
+    """The expression `condition ? a : b`."""
     return op("select", condition, a, b)
 
 
 @lru_cache(maxsize=512)
 def walk(*exprs: Expr) -> tuple[Expr, ...]:
-    """Every node once, arguments before users. It does not recurse, as chains may be long."""
+    """Every node of the expressions once, arguments before users; without recursion, as chains of nodes may be long."""
     seen: set[Expr] = set()
     in_order: list[Expr] = []
-    todo: list[Expr | None] = [*exprs[::-1]]  # None: the arguments of the last of `open_` are done
+    todo: list[Expr | None] = [*exprs[::-1]]  # None says that the arguments of the last node of `open_` are done
     open_: list[Expr] = []
     while todo:
         node = todo.pop()
@@ -347,13 +354,13 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | No
 
 
 def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The operation of a node on other arguments."""
+    """The same operation as that of a node, on other arguments."""
     return node if args == node.args else make(node.op, args, node.dtype, node.value)
 
 
 @lru_cache(maxsize=256)
 def lower(expr: Expr) -> Expr:
-    """Rewrite `expr` to leaves and basic operations only."""
+    """Rewrite `expr` so that it has only leaves and basic operations."""
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
         args = tuple([done[a] for a in node.args])

@@ -16,17 +16,17 @@ _LINE = 64
 
 
 def permutes(lanes: int) -> bool:
-    """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks up 64 bytes at once in 128."""
+    """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks 64 bytes up at once in 128 entries."""
     return lanes == 16 and isa.has("avx512vbmi")
 
 
 def least_saved(lanes: int) -> int:
-    """The shortest chain of operations for which a look-up is worth its own instructions."""
+    """The least number of operations that a look-up must replace to be worth its own instructions."""
     return 8 if permutes(lanes) else 3 * lanes
 
 
 class LookupTable(NamedTuple):
-    """A table of `dtype` at `address`, and its four quarters if they lie in registers."""
+    """A table of `dtype` at `address`; if tables lie in registers, also its four quarters."""
 
     dtype: str
     address: Value
@@ -34,7 +34,7 @@ class LookupTable(NamedTuple):
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
-        """Emit the loads, which LLVM may move out of loops."""
+        """Emit the loads of a table, which LLVM may move out of loops."""
         kind = vector(I8, _LINE)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
@@ -52,9 +52,9 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
 
 
 def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
-    """Emit the look-up of 64 bytes `index` in a table that lies in registers.
+    """Emit the look-up of the 64 bytes of `index` in a table that lies in registers.
 
-    The low seven bits of an index look up in both halves of the table, the eighth bit selects one of the two results.
+    The low seven bits of an index look up in both halves of the table; the eighth bit selects one of the two results.
     """
     kind = vector(I8, _LINE)
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
@@ -63,7 +63,7 @@ def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
 
 
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit one byte load for each lane: vpgatherdd is slower on many CPUs, mostly those with newer microcode."""
+    """Emit one byte load for each lane, since vpgatherdd is slower on many CPUs, mostly those with newer microcode."""
     words = index.as_type(ir.VectorType(I64, lanes // 8))
     offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])

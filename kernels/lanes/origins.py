@@ -1,7 +1,7 @@
-"""Which values an expression is a function of, and which of these are bytes.
+"""On which values an expression depends, and which of these are bytes.
 
-A function of a single byte can be a table of 256 entries: `family.tables` makes them. `ties`, which looks for quantizes
-near rounding ties, skips quantizes within such a function.
+A function of a single byte can be a table of 256 entries: `family.tables` makes such tables. `ties`, which looks for
+quantizes near rounding ties, skips quantizes within such a function.
 """
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def byte_type(x: Expr) -> str | None:
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
-    """For each node of `exprs` the nodes that it is a function of, besides the nodes in `known`.
+    """For each node of `exprs` the nodes on which it depends, without those in `known`.
 
-    For a node in `bytes_` this is the one byte that decides it or, if there is none, the node itself.
+    For a node in `bytes_` this is the one byte that decides it or, if no single byte does, the node itself.
     """
     of: dict[Expr, frozenset[Expr]] = {}
     for node in walk(*exprs):
@@ -38,7 +38,7 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
 
 
 def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
-    """Whether x is a function of at most one byte, besides the nodes in `known`."""
+    """Whether x depends on at most one byte, apart from the nodes in `known`."""
     bytes_ = {node for node in walk(x) if byte_type(node) is not None}
     decides = origins(x, bytes_=bytes_, known=known)[x]
     return len(decides) <= 1 and decides <= bytes_

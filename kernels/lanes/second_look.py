@@ -20,15 +20,18 @@ HEAD = ("functions", "again", "terms", "layout")
 """The first fields of the argument blocks of kernels that write outputs of a Store.
 
 `functions` is the address of the Store's table of functions (`outputs`). If some outputs need a second look, `again` is
-the address of the function that recomputes them, `terms` of the record of `operands.sum_terms`. `layout` is the number
-of the layout of activations in `operands.tile_frame.LAYOUTS`.
+the address of the function that recomputes them, and `terms` that of the TERMS record of `operands.sum_terms`. `layout`
+is the number of the layout of activations in `operands.tile_frame.LAYOUTS`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
-"""A tile with outputs that need a second look.
+"""A tile with outputs that need a second look: the argument of the function that recomputes them.
 
-`args` is the argument block; `batch`, `row` and `column` are the indices of the tile's first output, `rows` and
-`columns` its size; `sums` are its accumulators, a row of them `stride` bytes; `entries` the groups of outputs to look
-at, as `store_code.epilogue` leaves them; `frame` is the frame that the tile function was called with.
+    args                   the argument block of the kernel
+    batch, row, column     the indices of the tile's first output
+    rows, columns          the size of the tile
+    sums, stride           its accumulators, and the bytes from one row of them to the next
+    entries                the groups of outputs to look at, as `store_code.epilogue` leaves them
+    frame                  the frame that the tile function was called with
 """
 view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes
@@ -37,12 +40,12 @@ _FACTORIES: list[Callable[[], Functions]] = []
 
 
 def register_second_look(factory: Callable[[], Functions]) -> None:
-    """Register the factory of the block function `look_again` (LOOK, number of entries)."""
+    """Register what makes the block function `look_again`, which takes a LOOK and the number of entries."""
     _FACTORIES[:] = [factory]
 
 
 def load_second_look(store: Store, level: Level, cache: bool) -> modules.Function | int:
-    """The block function that recomputes outputs of a Store; 0 if none needs a second look."""
+    """Load the block function that recomputes outputs of a Store; 0 if none needs a second look."""
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES
@@ -52,7 +55,7 @@ def load_second_look(store: Store, level: Level, cache: bool) -> modules.Functio
 @njit
 def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
                entries: int, count: int, frame: int) -> None:
-    """Call the registered function for the `count` entries of a tile (LOOK)."""
+    """Call the registered function for a tile, given the fields of its LOOK, with `count` entries."""
     look = stack(LOOK_BYTES)
     x = view_look(look)
     x.args = args

@@ -1,8 +1,8 @@
 """LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
 
-The results are equal to those of `stores.evaluate`. The argument block of any kernel begins with HEADER_WORDS words of
-the kernel's own. Slots of three words (`records.SLOT`) follow, one for each operand of the Store and one for its
-output.
+The results are equal to those of `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS words
+that the kernel uses itself. Slots of three words (`records.SLOT`) follow, one for each operand of the Store and one for
+its output.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""So many rows of a vector of columns are recomputed together when one of them may need a second look.
+"""The number of rows that are recomputed together, in one vector of columns, if one of them may need a second look.
 
 With 8 rows ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both models at lower levels, take as long.
 """
@@ -48,18 +48,18 @@ PACKED = 4
 BESIDE, LONG = 4, 16
 """BESIDE vectors are computed side by side if an output takes more than LONG operations.
 
-The operations of one vector wait for each other, those of several overlap: gelu and sigmoid take 15 % less time, exp 10
-to 20 % (AVX-512 and AVX2 on a Xeon).
+The operations of one vector wait for each other, but those of several vectors overlap: gelu and sigmoid take 15 % less
+time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
 """
 
 
 @dataclass(frozen=True)
 class SlotOperand:
-    """An operand in one slot of the argument block: address, table of byte offsets by batch index (or 0), row stride.
+    """An operand in one slot of the argument block, which has an address, a table (or 0) and the bytes between rows.
 
-    Element (batch, i, j) of a vector operand lies at address + table[batch] + i * stride + j * itemsize; for a row
-    operand without the last term; a scalar lies at the address itself. The field `address` is that of the first element
-    of a block of outputs.
+    The table has a byte offset for each batch index. Element (batch, i, j) of a vector operand lies at address +
+    table[batch] + i * stride + j * itemsize. A row operand is found in the same way without the last term. A scalar
+    lies at the address itself. The field `address` is that of the first element of a block of outputs.
     """
 
     address: Value
@@ -89,7 +89,7 @@ class SlotOperand:
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
-    """How often each node changes: with every vector of outputs, every row, every column, or never."""
+    """How often the value of each node changes: with every vector of outputs, every row, every column, or never."""
     rates: dict[Expr, str] = {}
     for node in nodes:
         if node.op == "acc":
@@ -103,16 +103,16 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 
 
 class Row(NamedTuple):
-    """A row of a block of outputs: addresses, and the values that are the same in the whole row."""
+    """A row of a block of outputs: where its data lies, and the values that are the same in the whole row."""
 
     values: Emitted
     operands: Mapping[int, Value]  # keys are the slots of the operands
-    out: Value | None  # where the outputs go: to the accumulators, if no slot says where
+    out: Value | None  # None: outputs replace the accumulators
     acc: Value | None  # None: the accumulators are in registers
 
 
 class Entries:
-    """A list of outputs that need a second look, or may need one, in memory from an address on, and its length."""
+    """A list, from `address` on, of outputs that need a second look or may need one; it counts its entries."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -130,7 +130,7 @@ class Entries:
 class EpilogueEmitter:
     """Emits a Store, the epilogue, over a block of outputs, whose accumulators are in memory or in registers.
 
-    `first` is the argument block, and the batch element, row and column of the first output. Entries for the second
+    `first` has the argument block, and the batch element, row and column of the first output. Entries for the second
     look (see `epilogue`) are written from the address `entries` on.
     """
 
@@ -160,14 +160,14 @@ class EpilogueEmitter:
         self.entries = None if entries is None else Entries(builder, entries)
 
     def at(self, rate: str) -> list[Expr]:
-        """The nodes that change at this rate."""
+        """The nodes whose values change at this rate, a result of `_rates`."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
         The outer loop is over columns if operands vary by column or outputs may need a second look: then values of a
-        column are loaded once. Otherwise it is over rows, the order of the outputs in memory.
+        column are loaded once. Otherwise the outer loop is over rows, which is the order of the outputs in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -183,7 +183,7 @@ class EpilogueEmitter:
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns, and entries for outputs that need or may need a second look.
 
-        For a group of rows one test decides: each lane keeps its least distance to a tie, which costs one operation a
+        One test decides for a group of rows: each lane keeps the least distance to a tie, which costs one operation a
         vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]
@@ -213,10 +213,10 @@ class EpilogueEmitter:
                 self.enter_near(columns, first << 16, b.load(place), values)
 
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
-        """Store the outputs of a row at these columns. Bytes of four vectors are saturated or looked up together.
+        """Store the outputs of a row at these columns; bytes of four vectors are saturated or looked up together.
 
-        For four vectors, taking the upper halves needs 4 operations; to shift, saturate and narrow needs 4 for each
-        vector. A look-up of 64 bytes takes as many operations as one of 16.
+        To take the upper halves of four vectors needs 4 operations together; to shift, saturate and narrow needs 4 for
+        each vector. A look-up of 64 bytes takes as many operations as one of 16.
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
@@ -253,7 +253,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry for these columns, with a bit for each that needs a second look, unless none does."""
+        """Append an entry with a bit for each of these columns that needs a second look, if there are any."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
@@ -261,7 +261,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
-        """Emit a loop over groups of vectors of columns that are computed together, then loops over single vectors."""
+        """Emit a loop over groups of vectors of columns that are computed together, then over single vectors."""
         b, first = self.builder, self.builder.value(I64, 0)
         if self.wide > 1:
             each = self.wide * self.lanes
@@ -315,7 +315,10 @@ class EpilogueEmitter:
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
-        """An operand in all lanes: that of row `r`, a scalar if `r` is None; a table as a LookupTable."""
+        """Load an operand into all lanes: the one of row `r`, or a scalar if `r` is None.
+
+        A table is loaded as a LookupTable.
+        """
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
@@ -327,7 +330,10 @@ class EpilogueEmitter:
                   accs: Sequence[Value] = ()) -> list[Emitted]:
         """Compute all nodes of the row at each of these columns.
 
-        Side by side or, if packed or short, one after another. `accs` are the accumulators, unless they are in memory.
+        The vectors of columns are computed side by side; if outputs are packed or take few operations, one after
+        another.
+
+        `accs` are the accumulators, unless they are in memory.
         """
         of_group = [{**row.values, **values} for values in per_column]
         leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]
@@ -344,7 +350,10 @@ class EpilogueEmitter:
                       STORAGE[dtype].itemsize)
 
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
-        """The accumulators, from `acc` or memory, or a loaded vector operand, by column if there is no row."""
+        """The value of a leaf: the accumulators (`acc`, or loaded from memory), or a loaded vector operand.
+
+        Without a row it loads an operand that varies by column.
+        """
         if node.op == "acc" and acc is not None:
             return acc
         if node.op == "acc":
@@ -357,7 +366,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """The address of a 64-bit zero: operands without a table use it as a table of one offset."""
+    """The address of a 64-bit zero, which serves operands without a table as a table of one offset."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out
@@ -368,17 +377,17 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
              packs: bool = False) -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
-    The block is rows x cols, its first output is (i0, j0). `args` is the address of the argument block; the accumulator
-    of output (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16);
-    the last one of a row is masked. Nothing outside the operands and outputs is read or written. With `into_acc` the
-    outputs replace the accumulators in memory, and there is no slot for the output. `packs` says that the CPU has
-    AVX-512's packuswb and packsswb.
+    The block has rows x cols outputs, of which (i0, j0) is the first. `args` is the address of the argument block. The
+    accumulator of output (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1,
+    8 or 16); the last one of a row is masked. Nothing outside the operands and outputs is read or written. With
+    `into_acc` the outputs replace the accumulators in memory, and there is no slot for the output. `packs` says that
+    the CPU has packuswb and packsswb of AVX-512.
 
-    A store with a second look has three forms. The "fast" `form` computes outputs with fewer operations; groups of
-    GROUP rows and `lanes` columns where it may be wrong are entered in `entries`: column << 32 | first row << 16 |
-    other bits, 8 bytes each. The "exact" form enters the outputs that need a second look, with a bit for each of the
-    columns. The "again" form computes these, from the accumulators of the second look. The functions return the number
-    of entries; there is room for one more than there are vectors.
+    A store with a second look has three forms. The "fast" form computes outputs with fewer operations. Where it may be
+    wrong in a group of GROUP rows and `lanes` columns, it adds an entry of 8 bytes to `entries`: column << 32 | first
+    row << 16 | other bits. The "exact" form enters the outputs that need a second look, with a bit for each of the
+    columns. The "again" form computes these outputs from the accumulators of the second look. The functions return the
+    number of entries. There must be room for one more entry than there are vectors.
     """
 
     @emits
@@ -395,7 +404,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns a factor of the second look for column j, as its 4 bytes."""
+    """Make the function (args, batch, j) that returns a number of the second look for column j, as its 4 bytes."""
     expr = lower(look.factors[number])
 
     @emits

@@ -1,6 +1,6 @@
-"""Store: the epilogue of a kernel, an expression for each output element and its type.
+"""The Store of a kernel, its epilogue: an expression for each output element, and the type of the outputs.
 
-`evaluate` is its meaning in NumPy.
+`evaluate` defines in NumPy what a Store computes.
 """
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 class SecondLook(NamedTuple):
     """How outputs near a rounding tie are computed a second time, from another accumulator than the kernel's.
 
-    Where `needed` (a bool) is true, the accumulator is replaced by an f32 sum in the graph's order, and each expression
-    that depends on it by its partner in `again`. `factors` are the numbers that the second sum needs from operands:
-    scale and zero point of the weights, and the number that the sum starts from.
+    These are the outputs for which the bool expression `needed` is true. Their accumulator is replaced by an f32 sum in
+    the graph's order, and each expression that depends on it by its partner in `again`. `factors` are the numbers that
+    the second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
 
-    A faster test comes first: all outputs that need a second look, and few others, have a `distance` (the lower half of
+    A faster test comes first. All outputs that need a second look, and few others, have a `distance` (the lower half of
     an s32) below `band`, which may vary by column. For outputs outside of the band the expressions in `fast` may be
     replaced by their partners, which take fewer operations.
     """
@@ -46,7 +46,7 @@ class SecondLook(NamedTuple):
         return self.needed, *others, *self.factors, self.distance, self.band
 
     def each(self, f: Callable[[Expr], Expr]) -> SecondLook:
-        """A second look with `f(x)` in place of each expression x."""
+        """The second look with `f(x)` in place of each expression x."""
         return SecondLook(*_mapped(self, f))
 
 
@@ -54,7 +54,8 @@ class SecondLook(NamedTuple):
 class Store:
     """The epilogue of a kernel: an expression, the storage type of its results, and which outputs need a second look.
 
-    s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
+    For s8 and u8 the low byte of an s32 is stored, which the expression has brought into range; bf16 and f16 are
+    rounded to nearest even.
     """
 
     expr: Expr
@@ -79,7 +80,7 @@ class Store:
         return f"Store{_flat(self)}"
 
     def __repr__(self) -> str:
-        """A text that is equal for equal stores only, in every process."""
+        """A text that is the same for equal stores, in every process, and different for different ones."""
         return self._text
 
     @property
@@ -89,7 +90,7 @@ class Store:
 
     @property
     def fast(self) -> Expr:
-        """The expression with fewer operations, right for outputs whose `distance` is not below the band."""
+        """The expression with fewer operations, which is right for outputs whose `distance` is not below the band."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.fast))
 
     @property
@@ -98,13 +99,13 @@ class Store:
         return self.expr, *(() if self.second_look is None else self.second_look.roots)
 
     def renamed(self, new: Mapping[Expr, Expr]) -> Store:
-        """A store with these nodes replaced."""
+        """The store with these nodes replaced."""
         one = partial(substitute, new=new, done={})
         return Store(one(self.expr), self.dtype, None if self.second_look is None else self.second_look.each(one))
 
     @lazy_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
-        """The operands (slot, dtype, kind) that are read, by slot."""
+        """The operands that are read, as (slot, dtype, kind), ordered by slot."""
         return tuple(sorted({x.value for x in walk(*self.roots) if x.op == "load"}))
 
     @property
@@ -126,10 +127,10 @@ def _widen(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert a compute type to a storage type, as a Store does."""
+    """Convert a compute type to a storage type, with the roundings of a Store."""
     if dtype != "bf16":
         return x.astype(STORAGE[dtype])
-    bits = x.view(np.uint32)  # add half of the dropped part, less one bit if the kept part is even: ties to even
+    bits = x.view(np.uint32)  # add half of the dropped part, less one bit if the kept part is even: rounds ties to even
     kept = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
 
@@ -160,8 +161,11 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
 
 
 Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
-"""A store as plain values: its nodes (operation, numbers of its arguments, type, value), arguments before users; the
-number of its expression; its storage type; and its second look, with numbers in place of expressions."""
+"""A store as plain values: a tuple of nodes, the number of its expression, its storage type, and its second look.
+
+A node is (operation, numbers of its arguments, type, value); arguments come before their users. The second look has
+numbers of nodes in place of expressions.
+"""
 
 
 def _flat(store: Store) -> Flat:
@@ -175,7 +179,7 @@ def _flat(store: Store) -> Flat:
 
 
 def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
-    """Nested tuples with `f` applied to their leaves."""
+    """Copy nested tuples with `f` applied to their leaves."""
     return tuple([_mapped(y, f) for y in x]) if isinstance(x, tuple) else f(x)
 
 

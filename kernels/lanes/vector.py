@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, Builder, Type, Value, constant, vector
 from graphq.kernels.jit.x86 import instruction
-from graphq.kernels.lanes import elementary  # it defines operations that stores name
+from graphq.kernels.lanes import elementary  # imported because it registers operations that stores name
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
 from graphq.kernels.lanes.lookup import LookupTable, look_up
 
@@ -41,7 +41,7 @@ def min_u16(x: Value, y: Value) -> Value:
 
 
 def _high(low: int, high: int, b: Builder, lanes: int, x: Value) -> Value:
-    """Emit the upper 16 bits of each s32, saturated to [low, high]."""
+    """Emit the upper 16 bits of each s32, saturated to the range from `low` to `high`."""
     upper = x >> 16
     upper = (upper > low).select(upper, low)
     return (upper < high).select(upper, high)
@@ -59,7 +59,7 @@ EMIT: dict[str, Callable[..., Value]] = {
     "high_u8": partial(_high, 0, 255),
     "high_s8": partial(_high, -128, 127),
     "neg": lambda b, lanes, x: b.fneg(x),
-    "max": lambda b, lanes, x, y: (x > y).select(x, y),  # one vmaxps
+    "max": lambda b, lanes, x, y: (x > y).select(x, y),  # LLVM makes one vmaxps of it
     "min": lambda b, lanes, x, y: (x < y).select(x, y),
     "as_f32": lambda b, lanes, x: x.as_type(vector(F32, lanes)),
     "as_s32": lambda b, lanes, x: x.as_type(vector(I32, lanes)),
@@ -71,19 +71,25 @@ EMIT: dict[str, Callable[..., Value]] = {
 }
 
 Leaf: TypeAlias = Callable[[Expr], Value | LookupTable]
-"""The function that emits a leaf of an expression: as a Value, or for the table of a lookup as a LookupTable."""
+"""The function that emits a leaf of an expression: a Value, or a LookupTable for the table of a look-up."""
 Emitted: TypeAlias = dict[Expr, Any]
-"""The emitted nodes: a Value for each; for a table a LookupTable."""
+"""What was emitted for each node: a Value, or a LookupTable for a table."""
 
 
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
-    """Add the value of each of `nodes` (lowered, arguments first) to `values`; `leaf` gives accumulators and loads."""
+    """Emit `nodes` (basic operations and leaves, arguments first) and add the value of each to `values`.
+
+    `leaf` emits accumulators and loads.
+    """
     emit_beside(builder, nodes, [values], lanes, [leaf])
 
 
 def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitted], lanes: int,
                 leaves: Sequence[Leaf]) -> None:
-    """Add the values of `nodes` for several vectors, node by node: one is computed while others wait."""
+    """Emit `nodes` for several vectors, node by node, and add their values to `values`.
+
+    The CPU works on one vector while the result of another is not ready.
+    """
     for node in nodes:
         for of_nodes, leaf in zip(values, leaves, strict=True):
             if node.op in ("acc", "load"):
@@ -100,7 +106,7 @@ def emit(builder: Builder, expr: Expr, lanes: int, leaf: Leaf) -> Value:
 
 
 def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) -> list[Value]:
-    """Emit `expr` for several vectors, side by side."""
+    """Emit `expr` for several vectors side by side; each has a function of `leaves`."""
     values: list[Emitted] = [{} for _ in leaves]
     lowered = lower(expr)
     emit_beside(builder, walk(lowered), values, lanes, leaves)
@@ -108,7 +114,7 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
 
 
 def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Convert a loaded storage type to its compute type, exactly."""
+    """Convert a loaded value of a storage type to its compute type, exactly."""
     match dtype:
         case "u8" | "u16":
             return x.zext(vector(I32, lanes))
@@ -117,7 +123,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
         case "bf16":
             bits = x.zext(vector(I32, lanes)) << 16
             return bits.as_type(vector(F32, lanes))
-        case "f16" if lanes == 1:  # any CPU: LLVM would call a function that need not exist
+        case "f16" if lanes == 1:  # for any CPU: LLVM would call a function that need not exist
             return emit(builder, elementary.f16_value(acc()), 1, lambda _: x.zext(I32))
         case "f16":
             return x.as_type(vector(F16, lanes)).to_float(vector(F32, lanes))
@@ -125,7 +131,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
 
 
 def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Convert a compute type to a storage type: low bits of integers, floats to nearest even."""
+    """Convert a value of a compute type to a storage type: low bits of integers; floats are rounded to nearest even."""
     match dtype:
         case "u8" | "s8":
             return x.trunc(vector(I8, lanes))
@@ -135,7 +141,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), 1, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
-        case "bf16":  # as stores._narrow; vcvtneps2bf16 would flush subnormals
+        case "bf16":  # as in stores._narrow, since vcvtneps2bf16 would flush subnormals
             bits = x.as_type(vector(I32, lanes))
             kept = (bits + 0x7FFF + (bits.shr(16) & 1)).shr(16)
             kept = builder.fcmp_unordered("uno", x, x).select(0x7FC0, kept)
@@ -144,14 +150,18 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
 
 
 def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
-    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, as one vector: by AVX-512's packs."""
+    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, as one vector of 64 bytes.
+
+    It needs the pack instructions of AVX-512.
+    """
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF, so that LLVM makes no vpermt2w of it: that is three operations, most on one port
+        # x >> 16 | y & ~0xFFFF, written so that LLVM does not make a vpermt2w of it: this is three operations, most on
+        # one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
     packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vector(I8, 64), halves)
-    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # bytes of two vectors alternate
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # the bytes of two vectors alternate
     return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
 
 
@@ -164,14 +174,17 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Put the bytes of four vectors in their order; AVX-512's packs leave them in turns of four."""
+    """Put the bytes of four vectors in order, one vector after the other.
+
+    AVX-512's pack instructions leave them interleaved, four bytes of each vector in turn.
+    """
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighbouring columns from column `j` of a block on; with a mask, only where it is set."""
+    """`lanes` neighbouring columns of a block, from column `j` on; with a mask, only the columns where it is set."""
 
     builder: Builder
     lanes: int
@@ -179,7 +192,7 @@ class Columns:
     mask: Value | None = None
 
     def load(self, row: Value, kind: Type, itemsize: int) -> Value:
-        """Load from the row at address `row`; 0 where the mask is not set."""
+        """Load from the row at address `row`; lanes where the mask is not set become 0."""
         place, kinds = row + self.j * itemsize, vector(kind, self.lanes)
         return place.load(kinds) if self.mask is None else place.load_where(self.mask, kinds)
 

@@ -16,19 +16,22 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
-"""`size` elements, `each` a block. The caller fills in the addresses."""
+"""The argument block of a cast of `size` elements, `each` a block. The caller fills in the addresses."""
 view = CAST.view
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
 def fits(source: DType, target: DType) -> bool:
-    """Whether the kernel converts the first dtype to the second."""
+    """Whether the kernel converts elements of dtype `source` to dtype `target`."""
     wide = all(d.bits == 8 * d.itemsize or d == boolean for d in (source, target))
     return wide and source.kind != "float" and (target.kind != "float" or target == f32)
 
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function that converts integers of `source_bits` to `target_bits`, or as `how` says."""
+    """Make the block function of a cast from integers of `source_bits`.
+
+    `how` says what the result is: integers of `target_bits`, booleans, or f32.
+    """
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 

@@ -1,10 +1,11 @@
 """The range of an f32 tensor, for dynamic quantization.
 
-First minimum and maximum of each block, then scale and zero point.
+A first step finds the minimum and the maximum of each block, a second one the scale and the zero point.
 
-With top = max(x, 0) and low = min(x, 0) as ONNX's DynamicQuantizeLinear has it (op `dynamic_range`):
+With top = max(x, 0) and low = min(x, 0), ONNX's DynamicQuantizeLinear defines (op `dynamic_range`):
 
-    scale = (top - low) / 255, 1 / 255 where both are 0      zero point = rint(clip(-low / scale, 0, 255)), 0 of NaN
+    scale = (top - low) / 255, or 1 / 255 where both are 0
+    zero point = rint(clip(-low / scale, 0, 255)), or 0 for NaN
 
 Extremes do not depend on the order in which they are found; a NaN anywhere makes both NaN.
 """
@@ -25,11 +26,14 @@ from graphq.plan.step import Step, Target, plan_rows
 LANES = 64
 """Elements in each turn of the loop: four vectors of 16, whose operations do not wait for each other."""
 PIECE = 1024
-"""The number of elements of a thread is a multiple of this."""
+"""The elements of the tensor are given to blocks in pieces of this many."""
 RANGE = Record("source", "extremes", "each", "count")
-"""The argument block: minimum and maximum of `count` f32, `each` pieces a block; each block stores two f32."""
+"""The argument block of the first step: minimum and maximum of `count` f32, `each` pieces a block.
+
+Each block stores two f32 at `extremes`.
+"""
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
-"""The scale (f32) and zero point (u8) of the extremes of `blocks` blocks."""
+"""The argument block of the second step: the scale (f32) and zero point (u8) from the extremes of `blocks` blocks."""
 view_range, view_scale = RANGE.view, SCALE.view
 
 
@@ -39,7 +43,7 @@ def _larger(x: Value, y: Value) -> Value:
 
 @emits
 def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
-    """Store max(x, 0) and min(x, 0) of `count` f32 at `source`, NaN when one of them is NaN."""
+    """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if one of the elements is."""
     wide = vector(F32, LANES)
     zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
@@ -78,7 +82,7 @@ def extremes_block() -> Functions:
 
 @emits
 def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point: Value) -> None:
-    """Store the scale and the zero point of `count` pairs of extremes."""
+    """Store the scale and the zero point that follow from `count` pairs of extremes."""
     zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
@@ -110,7 +114,7 @@ def scale_block() -> Functions:
 
 
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:
-    """Plan the range of `count` f32: a step that finds extremes, and one that makes scale and zero point of them.
+    """Plan the range of `count` f32: a step that finds extremes, and one that computes scale and zero point from them.
 
     The caller fills in the addresses of RANGE and of SCALE.
     """

@@ -1,6 +1,7 @@
 """Gather: rows of a table by their indices. An index outside the table reads row 0, and is reported.
 
-Row r of the target is the row of table r // count that index r % count asks for; negative indices count from the end.
+There may be several tables. Row r of the target comes from table r // count, at index r % count of the `count`
+indices; negative indices count from the end.
 """
 from __future__ import annotations
 
@@ -11,17 +12,16 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.step import Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The argument block: `rows` of the target, `each` a block.
+"""The argument block: a target of `rows` rows, `each` a block, gathered by `count` indices from each table.
 
-`count` indices of a table, whose `size` rows have `nbytes`.
-
-The caller fills in the addresses. An index outside the table is stored as an s64 at the address `outside`.
+A table has `size` rows of `nbytes`. The caller fills in the addresses. An index outside the table is stored as an s64
+at the address `outside`.
 """
 view = GATHER.view
 
 
 def gathering() -> Functions:
-    """Make the block function."""
+    """Make the block function of gathers."""
     copy = row_copier()
 
     def block(args: int, index: int) -> None:
@@ -41,7 +41,7 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` rows, at least one.
+    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables, which have `size` rows, at least one.
 
     Indices are s32 or s64.
     """

@@ -27,18 +27,18 @@ TABLES = 2
 Neighbouring elements of one bin then do not wait for each other.
 """
 PART = 4 * TABLES * BINS + 8
-"""Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
+"""Bytes that a block writes: its tables, and its two extremes as s32 that are ordered as the floats are."""
 CYCLES = 4
-"""Cycles per element."""
+"""Estimated cycles for each element, which decide how many threads are worthwhile."""
 PIECE = 4096
-"""The number of elements of a block is a multiple of this."""
+"""The elements of the tensor are given to blocks in pieces of this many."""
 COUNT = Record("source", "parts", "size", "each")
-"""The argument block of the counts: `size` f32, `each` pieces a block, into as many `parts` as there are blocks."""
+"""The argument block of the first step: `size` f32 in blocks of `each` pieces; each block writes a part to `parts`."""
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""The argument block of the sum: one histogram, `counts` and `extremes`, from the `parts` of `blocks` blocks."""
+"""The argument block of the second step: the parts of `blocks` blocks become one histogram and one pair of extremes."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
-"""+inf and -inf as s32 in totalOrder."""
+"""+inf and -inf as s32 that are ordered as the floats are (totalOrder of IEEE 754)."""
 
 
 LANES = 64
@@ -47,7 +47,10 @@ LANES = 64
 
 @emits
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
-    """Extend the range at `extremes`, the least and the greatest s32 in totalOrder, to `count` f32 at `source`."""
+    """Extend the range at `extremes` so that it contains `count` f32 at `source`.
+
+    The range is the least and the greatest element, as s32 that are ordered as the floats are.
+    """
     wide = vector(I32, LANES)
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
     signs = ("<", ">")
@@ -74,7 +77,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
 
 
 def histogram_block(counting: int) -> Functions:
-    """Make the block function that counts a block; without `counting` it only finds the block's extremes."""
+    """Make the block function that counts the elements of a block; without `counting` it only finds their extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)
@@ -102,7 +105,7 @@ def histogram_block(counting: int) -> Functions:
 
 
 def histogram_sum(counting: int) -> Functions:
-    """Make the block function that adds the blocks' parts up; without `counting` it only combines their extremes."""
+    """Make the block function that adds the blocks' counts up; without `counting` it only combines extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_sum(args)
@@ -125,15 +128,16 @@ def histogram_sum(counting: int) -> Functions:
 
 
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
-    """Plan the histogram of `size` f32, or without `counting` their extremes.
+    """Plan the histogram and the extremes of `size` f32, or without `counting` the extremes alone.
 
-    One step for blocks, one that adds them up. The caller fills in the addresses of COUNT and of SUM; `parts` take PART
-    bytes a block.
+    The first step works on blocks, the second one combines their results.
+
+    The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))
     cycles = CYCLES if counting else 0.5
-    worth = threads_for(target.threads, cycles * size)  # a block costs its tables: no more of them than threads
+    worth = threads_for(target.threads, cycles * size)  # a block costs time for its tables
     each = -(-parts // worth)
     blocks = -(-parts // each)
     count = modules.load("histogram_block", histogram_block, how, level=target.level.base, cache=target.cache).block

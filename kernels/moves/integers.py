@@ -1,6 +1,7 @@
 """Kernels of arithmetic and comparisons of integers of 32 and 64 bits, and of their sums along rows.
 
-An operand of a function lies in rows and columns, in which it may have one element for all (a stride of 0).
+Operands and results are seen as rows and columns. An operand may have one element for all rows or all columns: its
+stride is then 0.
 """
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from graphq.kernels.jit.records import Record
 from graphq.plan.step import Step, Target, plan_rows
 
 COMBINE = Record("target", "a", "b", "rows", "columns", "a_row", "a_column", "b_row", "b_column", "each")
-"""`rows` of the target, `each` a block, of `columns`, and the bytes between rows and columns of both operands, whose
-addresses the caller fills in."""
+"""The argument block of a function of two operands: `rows` of `columns` results, `each` rows a block.
+
+The other fields are the bytes between rows and between columns of both operands. The caller fills in the addresses.
+"""
 SUM = Record("source", "target", "rows", "columns", "each")
-"""The sums of `rows` of `columns` integers; `each` rows a block."""
+"""The argument block of sums: `rows` rows of `columns` integers, `each` rows a block."""
 combine_view, sum_view = COMBINE.view, SUM.view
 
 ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
@@ -25,7 +28,7 @@ COMPARISONS = ("less", "less_equal", "greater", "equal")
 
 
 def combining(function: str, bits: int) -> Functions:
-    """Make the block function of a function of ARITHMETIC or COMPARISONS, of integers of `bits`."""
+    """Make the block function for a function of ARITHMETIC or COMPARISONS on integers of `bits` bits."""
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
     if function in COMPARISONS:
         store, width = store_u8, 1
@@ -64,7 +67,7 @@ def combining(function: str, bits: int) -> Functions:
 
 
 def summing(bits: int) -> Functions:
-    """Make the block function of sums of rows, which wrap."""
+    """Make the block function that sums rows of integers of `bits` bits; sums wrap around."""
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
 
     def block(args: int, index: int) -> None:
@@ -80,9 +83,10 @@ def summing(bits: int) -> Functions:
 
 
 def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
-    """Bytes between rows and between columns of an operand of a result whose first `split` axes are the rows.
+    """Bytes between rows and between columns of an operand that is broadcast to the shape `result`.
 
-    None where there are no such strides. Both have the same rank.
+    The first `split` axes of the result are its rows, the others its columns. None if no such strides exist. `dims`
+    and `result` have the same rank.
     """
     out = []
     for part, of in ((dims[:split], result[:split]), (dims[split:], result[split:])):
@@ -98,7 +102,7 @@ def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: in
 
 def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], result: Sequence[int],
                   target: Target) -> Step | None:
-    """Plan a function of operands of these dimensions; None for a broadcast of more than two levels."""
+    """Plan a function of operands of these dimensions; None for a broadcast that two strides cannot express."""
     padded = [[*[1] * (len(result) - len(d)), *d] for d in dims]
     for split in range(len(result) + 1):
         found = [strides(d, result, split, dtype.itemsize) for d in padded]

@@ -40,8 +40,8 @@ class Side(NamedTuple):
 def pad_steps(b: PlanBuilder, node: Node) -> None:
     """Add the steps of a pad: a copy of the source, then along each axis copies of what lies before and after it.
 
-    The later copies read the result itself, so that padding along one axis is padded along the next ones, too. Pads
-    that repeat more elements than there are are left to the reference.
+    The later copies read the result itself, so that what was padded along one axis is padded along the next ones, too.
+    Pads that repeat more elements than the source has are left to the reference.
     """
     (source,) = node.operands
     dims, out, a = source.type.dims, node.output.type.dims, node.attrs
@@ -71,7 +71,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """The parts before and after n elements; None if padding is longer than the elements that it repeats."""
+    """What lies before and after the n elements of an axis; None if padding would repeat more elements than n."""
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

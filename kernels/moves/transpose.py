@@ -1,11 +1,11 @@
-"""Transposes of any rank: dimensions that stay neighbours are merged, and one of four loops over rows remains.
+"""Transposes of any rank: axes that stay neighbours are merged, and one of four loops over rows and columns remains.
 
 * `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
-* `interleaving`, `deinterleaving`: n or m of 2 to 4, as images' channels, by shuffles of that many vectors;
-* `copying`: the innermost dimension stays, and longer runs of bytes move.
+* `interleaving`, `deinterleaving`: n or m is 2 to 4, as for the channels of images, by shuffles of that many vectors;
+* `copying`: the innermost axis stays the innermost, and longer runs of bytes are copied.
 
-A tensor is `rows` x `columns` of such elements for each index of the outer dimensions, which follows from a block's
-number. The code is plain vector IR, the same at every ISA level.
+For each index of the outer axes, which follows from a block's number, `rows` x `columns` elements are moved in this
+way. The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from graphq.kernels.jit.x86 import load_first, store_first
 from graphq.plan.step import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
-"""Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
+"""By the bytes of an element: how many elements a vector has, and also how many rows and columns a tile has."""
 
 WAYS = 4
 """The most channels that `interleaving` and `deinterleaving` take."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
-"""The argument block: `rows` of `columns` elements (to copy: bytes), `each` a block, for each index of `outer` axes.
+"""The argument block: `rows` of `columns` elements for each index of `outer` axes; `each` rows are a block.
 
-`source_step` bytes lie between columns of the source (to copy: between its rows), `target_step` between rows of the
-target (to deinterleave: between its columns). An AXIS for each outer dimension follows, the last dimension first.
+`source_step` bytes lie between columns of the source, `target_step` bytes between rows of the target. For copies,
+`columns` is the number of bytes of a row, and `source_step` lies between rows of the source. To deinterleave,
+`target_step` lies between columns of the target. An AXIS for each outer axis follows, the last axis first.
 """
 AXIS = Record("size", "source", "target")
-"""An outer dimension: its size, and the bytes from element to element in the source and in the target."""
+"""An outer axis: its size, and the bytes from element to element in the source and in the target."""
 view, view_axis = MOVE.view, AXIS.view
 MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
 def _tiles(itemsize: int) -> Intrinsic:
-    """Transpose all tiles in 64 bytes of each row of the source."""
+    """Make the function that transposes the tiles which lie side by side in 64 bytes of each row of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     kind = vector(ir.IntType(8 * itemsize), line)
 
@@ -77,10 +78,13 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Weave a vector of each of `ways` streams, or take them `apart`; if `partial` only `count` lanes are valid."""
+    """Make the function that interleaves one vector of each of `ways` streams.
+
+    With `apart` it deinterleaves such vectors. With `partial` only the first `count` lanes of each stream are valid.
+    """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
-    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place
+    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # the stream of each woven element, and its place
     if apart:
         order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
 
@@ -105,7 +109,7 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
 
 
 def _line(partial: bool) -> Intrinsic:
-    """Copy 64 bytes, or the first `count` of them."""
+    """Make the function that copies 64 bytes, or with `partial` the first `count` of them."""
     kind = vector(I8, 64)
 
     @emits
@@ -120,7 +124,7 @@ def _line(partial: bool) -> Intrinsic:
 
 @njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
-    """Find a block's source, target, first row and last row."""
+    """Find the addresses of a block's source and target, and its first row and the row after its last one."""
     a = view(args)
     blocks = (a.rows + a.each - 1) // a.each
     batch, first = index // blocks, index % blocks * a.each
@@ -143,7 +147,7 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares of a cache line by as many: fetched lines are used fully. The last tiles overlap those before.
+        # Squares as wide as a cache line, so that fetched lines are used in full. The last tiles overlap those before.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):
@@ -183,7 +187,7 @@ def interleaving(itemsize: int, ways: int) -> Functions:
 
 
 def deinterleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes to `ways` columns of the target, from the dense rows of the source."""
+    """Make the block function of transposes to a target of `ways` columns, from dense rows of the source."""
     return _weaving(itemsize, ways, True)
 
 
@@ -218,7 +222,7 @@ def copying() -> Functions:
 
 
 class Axis(NamedTuple):
-    """One loop: its size, and the bytes from element to element in source and target."""
+    """An axis to loop over: its size, and the bytes from element to element in source and target."""
 
     size: int
     source: int
@@ -226,7 +230,7 @@ class Axis(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """A transpose as a block function `maker(*of)` over `rows` x `columns`, for each element of `outer`."""
+    """How to run a transpose: the block function `maker(*of)` on `rows` x `columns` for each index of `outer`."""
 
     maker: Callable[..., Functions]
     of: tuple[int, ...]
@@ -244,7 +248,7 @@ def dense(shape: Sequence[int], itemsize: int) -> list[int]:
 
 def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
            targets: Sequence[int] | None = None) -> list[Axis]:
-    """The axes of a result (None: a dense one) with these strides in the source.
+    """The axes of a copy from a source with these strides to a result with the strides `targets` (None: a dense one).
 
     Axes of size 1 are left out, and neighbouring axes that are contiguous in source and result are merged into one.
     """
@@ -259,13 +263,13 @@ def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
 
 
 def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
-    """The merged axes of a transpose."""
+    """The axes of a transpose, merged as `merged` does."""
     strides = dense(shape, itemsize)
     return merged([shape[d] for d in order], [strides[d] for d in order], itemsize)
 
 
 def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
-    """Choose the loops of a transpose of non-empty tensors."""
+    """Choose the loops for a transpose of a tensor that is not empty."""
     axes = transposed(shape, order, itemsize)
     if axes and axes[-1].source == itemsize:
         itemsize *= axes.pop().size
@@ -290,9 +294,10 @@ def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
 
 
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
-    """Plan the transpose of a dense tensor to another one: axis k of the result is axis `order[k]` of the source.
+    """Plan the transpose of a dense tensor into a dense one: axis k of the result is axis `order[k]` of the source.
 
-    The caller fills in the addresses of MOVE, which must not overlap. For empty tensors there are no blocks.
+    The caller fills in the addresses of MOVE; source and target must not overlap. For empty tensors there are no
+    blocks.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
     return _planned(x, 0 in shape, target)
@@ -308,8 +313,9 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
                       results: Sequence[int] | None = None) -> Step:
     """Plan the copy of a tensor of `sizes` whose elements lie `strides` bytes apart along each axis.
 
-    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is dense, or its
-    elements lie `results` bytes apart. The caller fills in the addresses of MOVE, which must not overlap.
+    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is dense, unless
+    `results` gives the bytes between its elements along each axis. The caller fills in the addresses of MOVE; source
+    and copy must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:
@@ -333,7 +339,7 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
 def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
     """Plan the copy of `rows` rows of `nbytes`, which lie `source_step` and `target_step` bytes apart.
 
-    The caller fills in the addresses of MOVE, which must not overlap.
+    The caller fills in the addresses of MOVE; source and target must not overlap.
     """
     words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
     return plan_rows(copying, MOVE, words, target, rows=rows, cycles=10 + nbytes * 0.1, batch=1 if nbytes else 0)

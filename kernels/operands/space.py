@@ -1,6 +1,6 @@
 """Iteration domains and access maps: any broadcast elementwise computation as (batch, m rows, n columns).
 
-Neighbouring dimensions merge if every operand has one stride over both, so that most of the work becomes long rows.
+Neighbouring dimensions merge if each operand can walk both with one stride; so most of the work becomes long rows.
 Dimensions that do not merge become batch elements, whose operand offsets are in a table.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphq.base.sizes import later
 
 
 class Walk(NamedTuple):
-    """The access map of one operand: its byte offset for each batch element (None: 0 for all), and for each row."""
+    """The access map of an operand: a table of byte offsets by batch element (None: all 0), and bytes per row."""
 
     table: np.ndarray | None
     row: int
@@ -47,8 +47,8 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The iteration domain of an output of shape `out`, for operands with the given byte strides along it.
 
-    `keep` of the last dimensions (2 at most) are not merged with each other: an anchor's columns and rows. Dimensions
-    before them may still join the rows. Dimensions of size 1 are dropped, except kept ones.
+    The last `keep` dimensions (2 at most) are not merged with each other: the columns of an anchor, and its rows.
+    Dimensions before them may still join the rows. Dimensions of size 1 are dropped, except kept ones.
     """
     none = (0,) * len(strides)
     dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]
@@ -63,7 +63,10 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 
 
 def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
-    """The space as `factor` gives it, but that it has `m` rows, of which the last dimension but one is a multiple."""
+    """The domain of `factor`, but with `m` rows a batch element, so that strips of m rows can be computed one by one.
+
+    The size of the last dimension but one divides m.
+    """
     *outer, rows, n = out
     parts = rows // m
     walks = [Walk(table([*zip(outer, s[:-2], strict=True), (parts, s[-2] * m)]), s[-2]) for s in strides]
@@ -71,7 +74,7 @@ def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space
 
 
 def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
-    """Remove the last dimension from `dims`, with all before it that merge with it; returns them as one dimension."""
+    """Remove the last dimension from `dims`, and all before it that merge with it; returns them as one dimension."""
     size, step = dims.pop()
     while dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], step, strict=True)):
         size *= dims.pop()[0]
@@ -79,12 +82,12 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
 
 
 def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The `offsets` of dimensions of (size, step) bytes; None if all are 0."""
+    """The table of byte offsets for dimensions that are given as (size, step in bytes); None if all offsets are 0."""
     return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
 
 
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The byte offsets of all elements of dimensions of (size, step), in row-major order."""
+    """The byte offsets of all elements, in row-major order, for dimensions that are given as (size, step in bytes)."""
     reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")
     out = np.zeros(1, np.int64)
     for size, step in dims:

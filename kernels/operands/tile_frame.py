@@ -21,7 +21,10 @@ from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
 LAYOUTS = ("rows", "columns", "windows", "pixels")
-"""The three layouts, and the layout of kernels without a frame, which find activations tap by tap for each pixel."""
+"""The names of the layouts, by number; the module's text describes the first three.
+
+With "pixels" a kernel has no frame, and finds activations tap by tap for each pixel.
+"""
 IN_ROWS, IN_COLUMNS, IN_WINDOWS, OF_PIXELS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
@@ -49,7 +52,7 @@ RUN = 16
 
 
 class Frame(NamedTuple):
-    """The first fields of a frame as IR values."""
+    """The fields of a frame that say where operands and results are, as IR values."""
 
     address: Value
     a: Value
@@ -70,7 +73,7 @@ class Frame(NamedTuple):
 def clamped(f: Frame, count: int) -> list[Value]:
     """The addresses of `count` rows.
 
-    Those past the last valid row repeat it, so that a tile at the edge reads valid memory.
+    Rows past the last valid one get its address, so that a tile at the edge reads valid memory.
     """
     last = f.rows - 1
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
@@ -79,8 +82,9 @@ def clamped(f: Frame, count: int) -> list[Value]:
 class RowGroups:
     """Reads activations that lie in rows: a group is four bytes of k of each row.
 
-    `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels of a tap of windows. `first` is
-    the address of the first row's first group, which a loop over groups moves on; the other rows lie `apart` from it.
+    `addresses` are the addresses of the tile's rows, or with `of_tap` those of the pixels that a tap of the windows
+    reads. `first` is the address of the first row's first group, which a loop over groups moves on; the other rows are
+    addressed by their distances `apart` from it.
     """
 
     def __init__(self, f: Frame, addresses: Sequence[Value], itemsize: int, of_tap: bool = False) -> None:
@@ -90,9 +94,9 @@ class RowGroups:
         self.brings_next = itemsize == 1 and not of_tap
 
     def at(self, number: Value, place: Value) -> Iterable[Value]:
-        """Emit the loads of a group of all rows, s32 each.
+        """Emit the loads of a group of all rows, one s32 each.
 
-        The first row's group has number `number` and lies at `place`.
+        The group has number `number`; in the first row it lies at `place`.
         """
         if self.brings_next:
             self._bring_next(number, place)
@@ -103,7 +107,7 @@ class RowGroups:
         return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]
 
     def _bring_next(self, number: Value, place: Value) -> None:
-        """Prefetch from the next tile's rows, one row with each group: 16 rows take the 16 groups of a cache line.
+        """Prefetch from the next tile's rows, one row with each group: 16 rows in the 16 groups of a cache line.
 
         If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, which need a
         line of each row every 16 k, get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon).
@@ -132,7 +136,7 @@ class ColumnGroups:
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading any byte beyond them.
 
-    Elements past the end are 0; if they are single bytes, they repeat the last one, as their packed weights are 0.
+    Missing elements are 0. If elements are single bytes, they repeat the last byte instead, whose packed weights are 0.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)
@@ -147,8 +151,9 @@ def tail_group(address: Value, count: Value, itemsize: int) -> Value:
 def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
     """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
-    One k of all rows is a load of neighbouring bytes; the loads of a group are interleaved. The first `count` bytes of
-    each row's group exist, the others become 0; bytes past the last valid row are not read.
+    For one k, the elements of all rows are neighbouring bytes and need one load; the loads of a group are then
+    interleaved. The first `count` bytes of each row's group exist, the others become 0. Bytes past the last valid row
+    are not read.
     """
     lanes = 8 if rows <= 8 else 16
     items, valid = 4 // itemsize, f.rows * itemsize
@@ -161,13 +166,14 @@ def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int)
 
 
 Groups: TypeAlias = RowGroups | ColumnGroups
-"""How a tile reads its activations, whatever their layout: windows are rows, tap by tap."""
+"""How a tile reads its activations; those in windows are read as rows, tap by tap."""
 
 
 class Window:
-    """Reads the addresses of taps.
+    """Computes the addresses that taps of a window read.
 
-    A + outer entry + inner entry, or the row of padding if one of the entries is negative.
+    An address is `a` plus the outer and the inner table entry, or that of the row of padding if one of the entries is
+    negative.
     """
 
     def __init__(self, b: Builder, f: Frame) -> None:
@@ -177,15 +183,15 @@ class Window:
         self.pad = f.stride + pad
 
     def entry(self, table: int, row: Value, tap: Value) -> Value:
-        """Emit the entry of a tap in the outer (0) or inner (1) table."""
+        """Emit the load of a tap's entry in the outer (0) or the inner (1) table."""
         entries = (self.f.address + (ROWS_AT + 8 * table) + row * 16).load(I64, 8)
         return (entries + tap * 8).load(I64, 8)
 
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
         """Emit how many inner taps a tile of `rows` rows has to read at an outer tap: all of them, or none.
 
-        It is none if every row reads only padding there, and all bytes of the padding are `silent`, so that they add
-        nothing to sums. 3 x 3 on 14 x 14 pixels takes 4 % less time, on 7 x 7 10 %.
+        None are read if every row reads only padding there, and all bytes of the padding are `silent`: they add nothing
+        to the sums. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
         """
         outside = c64(-1)
         for row in range(rows):
@@ -204,9 +210,8 @@ class Window:
 def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the fields of the frame by which a tile finds its activations, of `itemsize` bytes each.
 
-    `layout` is a number.
-
-    They are in the batch element at `a`, from row `i` of `m` on; `rows` of the tile's `step` are valid.
+    `layout` is a number of LAYOUTS. The activations are those of the batch element at `a`, from row `i` of its `m` rows
+    on. The tile has `step` rows, of which `rows` are valid.
     """
     f = view(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
@@ -216,7 +221,7 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
 
 @njit
 def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
+    """Fill in the words of a tile's `step` rows, which are the pixels of a line from pixel `i` on; `rows` are valid.
 
     Lines have `m` output pixels, and follow one another in the batch.
     """

@@ -1,11 +1,11 @@
 """Windows on channels-last images as im2col descriptors.
 
-Tables of byte offsets, without a padded image or an im2col copy.
+A descriptor is tables of byte offsets: no padded image or im2col copy is made.
 
 For output pixel (outer, inner) and tap (ko, ki) the input pixel lies outer_table[outer, ko] + inner_table[inner, ki]
-bytes from the image's start. inner and ki run along the last spatial axis, outer and ko along all before it, merged. A
-tap in the padding has INVALID in one part or both, so that the sum is negative: its channels are read from a row of
-padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
+bytes from the start of the image. inner and ki run along the last spatial axis; outer and ko run along all axes before
+it, merged. A tap in the padding has INVALID in one or both entries, so that the sum is negative: its channels are read
+from a row of padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
 """
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ from graphq.kernels.jit.records import Record
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")
-"""The im2col descriptor as kernels read it; the tables follow, and the channels of a padding pixel.
+"""The im2col descriptor as kernels read it; the tables follow, and then the channels of a padding pixel.
 
-width, height    outputs along the last axis, and along all before it ko, ki           taps along the same axes
-outer_table, inner_table, pad_row    bytes from the record to the tables and the padding more             bytes to a
-table of the kernel's own, such as `Windows.runs`, or 0 even_pad         whether all bytes of the padding are equal
+    width, height    the numbers of outputs along the last axis, and along all axes before it
+    ko, ki           the numbers of taps: ko along all axes before the last one, ki along the last one
+    outer_table, inner_table, pad_row    bytes from the record to the tables and to the padding
+    more             bytes to a table of the kernel's own, such as `Windows.runs`, or 0
+    even_pad         whether all bytes of the padding are equal
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""The most taps of a window for which there are depthwise kernels and second looks."""
+"""The largest number of taps of a window for which there are depthwise kernels and second looks."""
 
 _LINE = 64
 _COPIES = 4
-"""Arrays of a table's size that are alive while it is made: places, offsets, the table, and the block it goes to."""
+"""How many arrays of a table's size exist at once while it is made: places, offsets, the table, its block."""
 
 
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
-"""Columns that neighbouring output pixels of a line read, in order.
+"""The columns that neighbouring output pixels of a line read, in order.
 
-The column, and the (pixel, tap) pairs that read it.
+Each entry is a column, and the (pixel, tap) pairs that read it.
 """
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
-    """The columns that `pixels` neighbouring output pixels of a line read with `taps` taps.
+    """The columns that `pixels` neighbouring output pixels of a line read with `taps` taps along it.
 
-    Each pixel reads its taps in order.
+    They are ordered so that each pixel meets its taps in their order.
     """
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
@@ -61,11 +63,9 @@ def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> Shared
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """An im2col descriptor, as int64 tables of byte offsets.
+    """An im2col descriptor: int64 tables of byte offsets, `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
 
-    `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
-
-    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` is the size of one image.
+    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` is the size of one image in bytes.
     """
 
     outputs: tuple[int, ...]
@@ -82,15 +82,15 @@ class Windows:
 
     @property
     def taps(self) -> int:
-        """The number of pixels, or taps, of a window."""
+        """The number of taps of a window, each of which reads one pixel."""
         return prod(self.kernel)
 
     def offsets(self) -> np.ndarray:
-        """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative in the padding."""
+        """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative for taps in the padding."""
         return _offsets(self.outer, self.inner)
 
     def inside(self) -> np.ndarray:
-        """The taps of every output pixel that lie in the image, s32 [pixels]."""
+        """How many taps of each output pixel lie in the image, s32 [pixels]."""
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
 
@@ -101,9 +101,10 @@ class Windows:
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
-        """A function of a tap's number that returns the pixels [n, outputs, channels] which all windows read.
+        """A function that takes a tap's number and returns the pixels that all windows read with it.
 
-        Pixels of `images` [n, spatial..., channels] are dense; `pad` is a number, or one for each channel.
+        Its result is [n, outputs, channels]. `images` are [n, spatial..., channels], with dense pixels; `pad` is a
+        number, or one for each channel.
         """
         n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
         at = offsets // self.pixel_bytes if self.pixel_bytes else np.minimum(offsets, 0)
@@ -118,7 +119,7 @@ class Windows:
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
     def subset(self, origin: Sequence[int], step: Sequence[int], taps: Sequence[np.ndarray]) -> Windows:
-        """The windows of the outputs at origin + i * step along each spatial axis, with a subset of the taps."""
+        """The windows of the outputs at origin + i * step along each spatial axis, with only the given taps."""
         sizes = tuple(-((o - n) // s) for o, n, s in zip(origin, self.outputs, step, strict=True))
         outer = later(_picked, self.outer, self.outputs[:-1], self.kernel[:-1], tuple(origin[:-1]), tuple(step[:-1]),
                       tuple(taps[:-1]))
@@ -127,22 +128,23 @@ class Windows:
         return replace(self, outputs=sizes, kernel=tuple(map(len, taps)), outer=outer, inner=inner)
 
     def repeated(self, times: int) -> Windows:
-        """These windows with their list of taps repeated `times` times."""
+        """The windows with their list of taps repeated `times` times."""
         kernel = (self.kernel[0] * times, *self.kernel[1:])
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The distance in bytes of the pixels that neighbouring outputs read with windows of one tap.
+        """The distance in bytes between the pixels that neighbouring outputs read, for windows of one tap.
 
-        -1 if the distance is not the same everywhere, or if a pixel is padding.
+        It is -1 if the distance is not the same everywhere, or if a pixel is padding.
         """
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
-        """For kernels that read runs of `length` pixels of a line at once: a step, then [runs, taps], as int64 words.
+        """The table for kernels that read runs of `length` pixels of a line at once, as int64 words.
 
-        A line is `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
-        if all its pixels lie `step` bytes apart, else INVALID.
+        It has the number `step`, then entries [runs, taps]. A line has `line` output pixels; its last run may have
+        fewer than `length`. An entry is the byte offset of a run's first pixel if all its pixels lie `step` bytes
+        apart, otherwise INVALID.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
                 f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
@@ -151,7 +153,8 @@ class Windows:
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        64 bytes more can be read after the row of padding. Raises KernelError for a row that is shorter than a pixel.
+        Up to 64 bytes after the row of padding can be read, too. `more` is a table of the kernel's own. Raises
+        KernelError if `pad_row` is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
@@ -188,7 +191,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
     pixels = len(outer) * len(inner)
 
     def taps_of(some: np.ndarray) -> np.ndarray:
-        """The rows of `_offsets` of the output pixels `some`, without computing all rows."""
+        """The rows of `_offsets` for the output pixels `some`, computed without the other rows."""
         down, across = np.divmod(some, len(inner))
         return (outer[down][:, :, None] + inner[across][:, None, :]).reshape(len(some), outer.shape[1] * inner.shape[1])
 
@@ -205,9 +208,9 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
 
 
 def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
-    """The most frequent distance in bytes of the pixels that neighbouring outputs read at a tap."""
+    """The most frequent distance in bytes between the pixels that neighbouring outputs read at a tap."""
     inside = inner >= 0
-    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # in every line
+    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # the same in every line
     before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
     across = (after - before)[(before >= 0) & (after >= 0)]
     steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
@@ -234,10 +237,10 @@ def _block(outer: np.ndarray, inner: np.ndarray, pad_row: np.ndarray, more: np.n
 def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
             pads: Sequence[tuple[int, int]], outputs: Sequence[int], pixel_bytes: int, *,
             transposed: bool = False) -> Windows:
-    """The im2col descriptor for images of `sizes`; every list has an entry for each spatial axis.
+    """Make the im2col descriptor for images of `sizes`; every list has an entry for each spatial axis.
 
-    `pads` are resolved (auto_pad); for a `transposed` convolution they are what is cut off. Pads at the end do not
-    matter, as `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
+    `pads` are numbers, auto_pad being resolved; for a `transposed` convolution they are what is cut off. Pads at the
+    end do not matter, as `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
 
     Raises KernelError if the lists differ in length or are empty.
     """
@@ -260,7 +263,7 @@ def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
 
 
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
-    """The tables [outputs, taps] of neighbouring axes, merged into one."""
+    """Merge the tables [outputs, taps] of neighbouring axes into one."""
     outer = np.zeros((1, 1), np.int64)
     for axis in axes:
         sums = outer[:, None, :, None] + axis[None, :, None, :]
@@ -273,7 +276,7 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
           transposed: bool) -> np.ndarray:
     """Byte offsets [outputs, taps] along one axis, INVALID outside of the image."""
     o, k = np.arange(outputs, dtype=np.int64)[:, None], np.arange(taps, dtype=np.int64) * dilation
-    if transposed:  # input i reaches output i * stride + k - begin
+    if transposed:  # input i contributes to output i * stride + k - begin
         place, rest = np.divmod(o + begin - k, stride)
     else:
         place = o * stride + k - begin

@@ -1,6 +1,6 @@
 """Lowering of a pool's body, and the NumPy formula of the same numbers.
 
-With q a quantized source, x a source of floats, t the taps of a window, of which `count` are averaged:
+For a quantized source q, or a source x of floats, and the taps t of a window, of which `count` are averaged:
 
     max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
                 y = max_t x[t]
@@ -38,8 +38,8 @@ POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "
 class Pool(NamedTuple):
     """The source and windows of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
 
-    `pad` is a padding pixel, `out` the shape of the accumulators. Means of integers have `scales`; all means have an
-    `order` of their sums and `counts`, f32 [pixels].
+    `pad` is a padding pixel, `out` the shape of the accumulators. Means of integers have `scales`. All means have the
+    `order` of their sums, and `counts`: the divisor of each pixel, f32 [pixels].
     """
 
     how: How
@@ -54,7 +54,7 @@ class Pool(NamedTuple):
     counts: np.ndarray | None = None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Maxima, as s32 for u8 and s8 and as f32 for floats, or means in f32, tap by tap."""
+        """The accumulators, computed tap by tap: maxima (s32 for u8 and s8, f32 for floats), or means in f32."""
         tap = self.windows.tap_of(inputs[self.source].reshape(self.shape), self.pad)
         shape = (self.shape[0], self.windows.pixels, self.shape[-1])
         total: Any
@@ -75,7 +75,11 @@ class Pool(NamedTuple):
 
 
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """The pool's node, its dequantize and the Pool of a body that kernels can compute; raises Unsupported."""
+    """Check a body: an optional dequantize, a pool, an epilogue.
+
+    Returns the pool's node, the dequantize (or None) and the Pool. Raises Unsupported for bodies that kernels of pools
+    cannot compute.
+    """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)
@@ -103,7 +107,7 @@ def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) 
 
 
 def dequantize_of(node: Node) -> Node | None:
-    """The dequantize that computes the node's first operand, if one does."""
+    """The dequantize that computes the node's first operand, or None."""
     first = next(node.operands).node
     return first if first is not None and first.op.name == "dequantize" else None
 
@@ -127,7 +131,7 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
 
 
 def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
-    """The scales and zero points by which the channels are dequantized; None without a dequantize."""
+    """The scales and zero points with which the channels are dequantized; None without a dequantize."""
     if dequantize is None:
         return None
     a = dequantize.attrs
@@ -152,7 +156,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """The number in a padding pixel: for maxima the least one, which never wins; for means the zero point."""
+    """The number in a padding pixel: the least one for maxima, so that it never wins; the zero point for means."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
@@ -160,7 +164,7 @@ def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
 
 def _windows(node: Node, shape: tuple[int, ...],
              itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
-    """The source as [images, spatial..., channels], its windows, the divisors of means [pixels], the order of sums."""
+    """The source as [images, spatial..., channels], its windows, the divisors of means, the order of sums."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
@@ -196,7 +200,7 @@ def _filled(pixels: int, count: int) -> np.ndarray:
 
 
 def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: bool) -> np.ndarray:
-    """The divisor of every window's mean, f32 [pixels], from (size, taps, stride, pads, outputs) of each axis."""
+    """The divisors of means, f32 [pixels]; each entry of `axes` is (size, taps, stride, pads, outputs) of an axis."""
     counts = np.ones((), np.float32)
     for n, k, stride, pad, out in axes:
         counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=inside))

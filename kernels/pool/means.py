@@ -1,6 +1,6 @@
 """Means of taps: taps dequantized as in the op-by-op reference, and the tables that kernels read for it.
 
-    d(x) = (x - zp[c]) * s[c]  of u8 and s8, in f32, rounded once        d(x) = x  of floats
+    d(x) = (x - zp[c]) * s[c]  for u8 and s8, in f32, rounded once        d(x) = x  for floats
 
 The mean of four integers, requantized to the same scale, is exactly halfway between two integers in one case of four.
 Which way the reference rounds then depends on the f32 rounding errors of the dequantization d and of the sum. Kernels
@@ -20,19 +20,22 @@ from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 
 TABLES = Record("table_bytes")
-"""The tables of means: `table_bytes` is the size of one f32 table; zero points, scales and numbers of f64 follow."""
+"""The header of the tables of means; `table_bytes` is the size of one f32 table.
+
+The zero points, the scales and numbers of f64 follow.
+"""
 view, TABLES_BYTES = TABLES.view, TABLES.nbytes
 
 
 class Scales(NamedTuple):
-    """The scales and zero points of u8 or s8, f32 [channels]."""
+    """The scales and zero points of a u8 or s8 source, f32 [channels]."""
 
     scales: np.ndarray
     zps: np.ndarray
 
 
 def _tap(dtype: str) -> Expr:
-    """The expression d of a tap, operand 0; operand 1 is the zero points, operand 2 the scales."""
+    """The expression d(x) of a tap x, which is operand 0; operand 1 is the zero point, operand 2 the scale."""
     x = load(0, dtype, "vector")
     if COMPUTE[dtype] == "f32":
         return x
@@ -40,13 +43,13 @@ def _tap(dtype: str) -> Expr:
 
 
 def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
-    """d of an array [..., channels], in f32; floats have no scales."""
+    """Apply d to an array [..., channels], in f32; floats have no scales."""
     operands = [x] if scales is None else [x, scales.zps, scales.scales]
     return evaluate(_tap(dtype), None, operands)
 
 
 def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
-    """Pack TABLES, zero points, scales and `numbers`."""
+    """Pack a TABLES header, the zero points, the scales and `numbers`."""
     f32 = [] if scales is None else [scales.zps, scales.scales]
     each = len(f32) and -(-f32[0].size // 2)
     block = np.zeros(1 + 2 * each + numbers.size)
@@ -64,7 +67,7 @@ def numbers_of(block: int) -> int:
 
 
 class Taps:
-    """Emits d of `width` channels of `dtype`, from channel `c` on, in f32, with the `tables` at `block`."""
+    """Emits d(x) of `width` channels of `dtype`, from channel `c` on, in f32, with the `tables` at `block`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width
@@ -75,7 +78,7 @@ class Taps:
             self.parameters = [x.load(vector(F32, width)) for x in (zps, zps + each)]
 
     def load(self, address: Value) -> Value:
-        """Emit the load of d of the elements at `address`."""
+        """Emit the load of the elements at `address`, with d applied."""
         b, width = self.b, self.width
         raw = address.load(vector(STORAGE_IR[self.dtype], width))
         values = [widen(b, raw, self.dtype, width), *self.parameters]

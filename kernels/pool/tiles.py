@@ -1,11 +1,11 @@
 """Pools: maxima and means over the windows of channels-last images, and a Store of them.
 
-    acc[i, c] = max over taps t of x[window(i, t), c]                             s32 of u8 and s8, f32 of floats
+    acc[i, c] = max over taps t of x[window(i, t), c]                             s32 for u8 and s8, f32 for floats
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
 A maximum that keeps scale and zero point writes bytes directly, in half the time. Each small window size has its own
-code, which reads a list of addresses; one tile for all other sizes goes through the tables of offsets.
+code, which reads a list of addresses. One tile for all other sizes finds taps by the tables of offsets.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from graphq.plan.step import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
-"""A function that adds one more tap, at an address, to the values that are reduced so far."""
+"""A function that takes the value that is reduced so far and the address of one more tap, and gives the new value."""
 
 SUMS = 16
 """The number of registers that hold sums.
@@ -57,21 +57,21 @@ def maximum(x: Expr, y: Expr) -> Expr:
 
 
 GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
-"""The new maximum of f32, from the one before (operand 0) and the next tap (operand 1)."""
+"""The new maximum of f32, given the maximum so far (operand 0) and the next tap (operand 1)."""
 
 
 def least(dtype: str) -> float:
-    """The number from which a maximum starts: every tap is at least as great."""
+    """The number that a maximum starts from: every tap is at least as great."""
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the accumulators of one pixel.
 
-    `taps` is a list of the addresses of ko * ki pixels or, if ko is 0, a block of windows, from which the taps of
-    (outer, inner) on the image at `image` are taken. The function reduces the `channels` elements from `left` on.
-    Maxima are stored at `target` as f32 or s32, or if `direct` as `dtype`; means as f32, computed with the
-    `means.tables` there and the f64 count at `count`.
+    `taps` is a list of the addresses of ko * ki pixels. If ko is 0, it is a block of windows, from which the taps of
+    (outer, inner) on the image at `image` are taken. The function reduces `channels` elements from `left` on. Maxima
+    are stored at `target`, as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; they are computed with
+    the `means.tables` at `tables` and the f64 count at `count`.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -98,7 +98,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 
 
 class _WindowSums:
-    """Sums, in a stated order, of the elements that `load` returns for addresses."""
+    """The sum of a window's elements in a stated order; `load` gives the element at an address."""
 
     def __init__(self, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.order, self.load = order, load
@@ -110,7 +110,7 @@ class _WindowSums:
 
 
 class _Window(Protocol):
-    """The taps of an output pixel."""
+    """The taps of an output pixel, however they are found."""
 
     def reduce(self, have: Value, take: Take) -> Value:
         """Apply `take` to all taps, in row-major order."""
@@ -120,7 +120,7 @@ class _Window(Protocol):
 
 
 class _Listed:
-    """A window of ko x ki taps, whose addresses are in a list; its code has no loops."""
+    """A window of ko x ki taps whose addresses are in a list; the code for it has no loops."""
 
     def __init__(self, b: Builder, places: Value, ko: int, ki: int) -> None:
         self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
@@ -137,7 +137,7 @@ class _Listed:
 
 
 class _Walked:
-    """A window of any size, whose taps are found by a block of windows."""
+    """A window of any size, whose taps are found in a block of windows."""
 
     def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
         field = functools.partial(WINDOWS.load, windows)
@@ -157,7 +157,7 @@ class _Walked:
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
         """Apply `take` to each of the values `have` and the next tap, `turns` times, from the place (row, column) on.
 
-        Returns the values, and the place after the taps.
+        Returns the values, and the place after the last tap.
         """
         b = self.b
         with Loop(b, turns, [*have, *place]) as loop:
@@ -247,7 +247,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the words of `blocks.PIXELS`.
 
-    Means are summed in `order`; their weights are the `means.tables` of the counts of an image's pixels.
+    Means are summed in `order`; in place of weights they have the `means.tables` of the counts of an image's pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

@@ -1,9 +1,10 @@
 """Kernels of operations along rows (formulas in `numbers.rows`): loops over a row of f32.
 
-Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the address
-`row`, fills the row at `room` if the operation needs one (softmax's powers), and stores the numbers of the row, such as
-a mean, from `stats` on, `step` bytes apart; `epsilon` is an address. The order of the sums fixes the lanes of vectors
-at every ISA level: LLVM splits them into the machine's vectors.
+Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the
+address `row`. Softmax also stores its powers at the address `room`. The function computes one or two numbers of the
+row, such as a mean, and stores them from `stats` on, `step` bytes apart. `epsilon` is the address of an f32. Vectors
+have the same number of lanes at every ISA level, since the lanes fix the order of the sums; LLVM splits these vectors
+into the machine's.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ INFINITY = float("inf")
 
 
 Turn = Callable[[list[Columns], list[Value]], list[Value]]
-"""A function that gives the carried values after some vectors of columns."""
+"""A function that takes some vectors of columns and the values carried so far, and gives the new carried values."""
 
 
 class RowEmitter:
@@ -33,7 +34,7 @@ class RowEmitter:
         self.b, self.address, self.n = b, address, n
 
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Carry values over vectors of 16 columns, `beside` at a time, then one by one, the last one masked."""
+        """Carry values over vectors of 16 columns, `beside` at a time, then one at a time; the last is masked."""
         b, whole = self.b, self.n // LANES
         together = whole // beside
         with Loop(b, together, carried) as loop:
@@ -50,7 +51,7 @@ class RowEmitter:
         return last.values
 
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Carry one value over the whole vectors of 8 elements."""
+        """Carry one value over all whole vectors of 8 elements."""
         b = self.b
         with Loop(b, self.n // GROUP, [start]) as loop:
             x = (self.address + loop.k * (4 * GROUP)).load(vector(F32, GROUP))
@@ -58,7 +59,7 @@ class RowEmitter:
         return loop.values[0]
 
     def rest(self, first: Value, stop: Value, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Carry one value over single elements."""
+        """Carry one value over the single elements from `first` up to `stop`."""
         b = self.b
         with Loop(b, stop - first, [start]) as loop:
             x = (self.address + (first + loop.k) * 4).load(F32)
@@ -66,13 +67,13 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The start of the elements left after the vectors of 8, and the end of a vector of 4 there, if one fits."""
+        """The first element after the whole vectors of 8, and the end of a vector of 4 from there, if one fits."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 
 
 def computed(b: Builder, expr: Expr, lanes: int, *values: Value) -> Value:
-    """Emit an expression of operands 0, 1 ..."""
+    """Emit an expression whose operands 0, 1, ... are the given values."""
     return emit(b, expr, lanes, partial(_operand, values))
 
 
@@ -81,7 +82,7 @@ def _operand(values: Sequence[Value], load: Expr) -> Value:
 
 
 def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
-    """Fold a vector to one of `to` elements (1: its scalar), as `numbers.rows.folded`."""
+    """Fold a vector into one of `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
     while x.type.count > to:
         half = x.type.count // 2
         if half == 1:
@@ -96,7 +97,7 @@ def _picked(new: Value, have: Value) -> Value:
 
 
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
-    """The row's maximum, in which NaN is ignored."""
+    """The maximum of the row; NaN elements are ignored."""
     low = constant(vector(F32, LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -191,7 +192,7 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
-    """The reciprocal of the sum, or 1 for a row of only -inf with `inf_as_zero`; the powers are left in the room."""
+    """The reciprocal of the sum of powers, which are left at `room`; with `inf_as_zero` 1 for a row of only -inf."""
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
         total = total.eq(0.0).select(1.0, total)
@@ -199,7 +200,7 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
 
 
 def _log_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The maximum, and the logarithm of the sum."""
+    """The maximum, and the logarithm of the sum of powers."""
     highest = _highest(b, row)
     return [highest, computed(b, LOGARITHM, 1, _powers(b, row, highest))]
 
@@ -216,7 +217,7 @@ def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[
 
 
 def _reduction(how: str) -> Callable[..., list[Value]]:
-    """Make the function that emits the reduced number of a row."""
+    """Make the function that emits a row's reduction to one number."""
     def numbers(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
         if how in EXTREMES:
             return [_extreme(b, row, how)]
@@ -231,11 +232,11 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
     "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
 }
-"""The function that emits the numbers of a row, for each operation along rows."""
+"""For each operation along rows, the function that emits the numbers of a row."""
 
 
 def numbers_of(how: str) -> Intrinsic:
-    """Make the function (see the module's text) that computes the numbers of a row, for an operation of LOOPS."""
+    """Make the function (see the module's text) that computes the numbers of a row, for a key of LOOPS."""
 
     @emits
     def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:

@@ -27,11 +27,11 @@ REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numb
 ROWS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", *REDUCTIONS})
 """Operations that row kernels compute."""
 NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
-"""Numbers a row that the epilogue takes; a reduction's one is the accumulator itself."""
+"""How many numbers of each row the epilogue loads; for a reduction none, since its result is the accumulator."""
 
 
 class RowLowering(NamedTuple):
-    """`how` of LOOPS along the last of `dims`; `prologue` gives f32 from operands by `sources`."""
+    """The operation `how` (a key of LOOPS) along the last of `dims`; `prologue` makes its f32 source from `sources`."""
 
     how: str
     dims: tuple[int, ...]
@@ -41,7 +41,7 @@ class RowLowering(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the prologue is the unchanged source, so that it is read from memory directly."""
+        """Whether the prologue gives its source unchanged, so that rows are read where they lie."""
         return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
 
     @property
@@ -50,7 +50,7 @@ class RowLowering(NamedTuple):
         return self.how in REDUCTIONS
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The operation's results in f32, before gamma and beta."""
+        """Compute the operation's results in f32, before gamma and beta, from the arrays of the inputs."""
         x = evaluate(self.prologue, None, [operand(s, inputs) for s in self.sources])
         x = np.broadcast_to(x, self.dims)
         with np.errstate(all="ignore"):
@@ -67,7 +67,10 @@ class RowLowering(NamedTuple):
 
 
 def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
-    """The operation along rows of a body, and its prologue, lane-wise as the epilogue is; raises Unsupported."""
+    """Find the operation along rows of a body, and the nodes of its prologue.
+
+    Raises Unsupported where the prologue or the epilogue is not lane-wise, or kernels lack this form of the operation.
+    """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)
     _check(node)
@@ -86,7 +89,8 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_row` accepts; raises Unsupported.
 
-    Where kernels leave x or powers, the expression begins with the row's numbers.
+    Where a kernel leaves its source or softmax's powers, the epilogue's expression first applies the numbers of the
+    row.
     """
     node, before = check_row(body)
     source = next(node.operands)
@@ -110,13 +114,13 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is read at the rows of the output alone."""
+    """Whether input `number` is read only at the rows of the output that a block computes."""
     assert isinstance(lowered.anchor, RowLowering)
     return at_rows(lowered, number, lowered.anchor.sources)
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The operation's result from what kernels leave."""
+    """The expression of the operation's result, made from what kernels leave and the numbers of the row."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:

@@ -1,8 +1,9 @@
 """The kernel of an operation along rows: a prologue fills a row of f32, a loop computes its numbers, then the epilogue.
 
-One kernel serves all ISA levels: the prologue and the epilogue have vectors of the level's lanes, loops those of the
-sums' order (`rows.loops`); `plan_row` chooses all that differs between levels. After the ROWS record the argument block
-has the slots of the prologue's operands, then the epilogue's and the output.
+One kernel serves all ISA levels. The prologue and the epilogue have vectors of the level's lanes; the loops have the
+lanes that the order of the sums fixes (`rows.loops`). `plan_row` chooses all that differs between levels. In the
+argument block, the ROWS record is followed by the slots of the prologue's operands, then by those of the epilogue and
+the output.
 """
 from __future__ import annotations
 
@@ -20,23 +21,26 @@ from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
 
 ROWS = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "numbers", "step", "epsilon", "columns")
-"""m rows of n elements a batch element, `each` a block. The caller fills in the addresses of
+"""The head of the argument block: `batch` elements of m rows of n elements, `each` rows a block.
 
-    numbers   f32 [numbers, batch, m], `step` bytes of each of them
+The caller fills in the addresses of
+
+    numbers   f32 [numbers, batch, m], where `step` bytes lie between two numbers of a row
     epsilon   f32
 
-and a plan that of the rooms, a row of f32 for each piece of the blocks.
+and the plan fills in that of the rooms: one buffer for a row of f32 for each piece of the blocks that threads take.
 
-`columns` are the results of a row, n or 1: where LLVM sees that it is 1, it stores the four bytes of an s32 for the low
-byte."""
+`columns` is the number of results of a row, n or 1. Where LLVM sees that it is 1, it stores the low byte of an s32
+result by storing all four bytes.
+"""
 view, view_slot = ROWS.view, SLOT.view
 
 
 def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
-    """Make the block function of `how` along rows, `lanes` at a time before and after.
+    """Make the block function of the operation `how` along rows; `lanes` are those of prologue and epilogue.
 
-    `direct`: the prologue loads f32, no more, and rows are read where they lie. `reduces`: the epilogue's accumulators
-    are the numbers of rows, not the elements.
+    With `direct` the prologue only loads f32, so rows are read where they lie. With `reduces` the epilogue's
+    accumulators are the numbers of the rows, not the elements.
     """
     read, numbers = epilogue(prologue, lanes, into_acc=True), numbers_of(how)
     write, after = epilogue(store, lanes), 24 * prologue.slots
@@ -69,17 +73,17 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
 
 
 def room_bytes(n: int) -> int:
-    """Bytes of a room, a row of n f32 in whole vectors of 16."""
+    """Bytes of the buffer for a row of n f32, in whole vectors of 16."""
     return 64 * -(-n // LANES)
 
 
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan the rows of `space`, whose results `store` takes. `strip_rows`: the rows of a block."""
+    """Plan the rows of `space`, whose results `store` takes; `strip_rows`: rows of a block, if given."""
     module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
                           level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
-    worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
+    worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # measured on Zen 4: 20 to 45 a vector
     each = rows_of_block(m, batch, worth) if strip_rows is None else strip_rows
     blocks = batch * -(-m // each)
     shares = pieces(blocks, worth, target.threads)

@@ -1,4 +1,4 @@
-"""`attach`, the only entry to this folder: it adds to a lowered body how outputs near rounding ties are recomputed."""
+"""`attach`, the only entry to this folder: it makes a lowered body compute outputs near rounding ties a second time."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,11 +22,14 @@ register_second_look(tie_kernels)
 
 
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
-    """Add a second look (`lanes.stores.SecondLook`) to the Store of `lowered`, and to its `ties` a word per quantize.
+    """Give the Store of `lowered` a second look (`lanes.stores.SecondLook`), and describe each quantize in its `ties`.
 
-    The word is "proved" or "estimated", after the band by which outputs near a tie are found, or the reason why they
-    are not found; `explain()` counts and prints them. `constants` are the arrays of the inputs of `body`, from which
-    `lowered` came, None for inputs that are not constant. A body without a quantize of an integer sum stays as it is.
+    `ties` gets one string for each quantize of a sum. It is "proved" or "estimated", which says how the band is known
+    in which outputs count as near a tie. Where outputs are not computed again, the string is the reason. `explain()`
+    counts and prints these strings.
+
+    `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
+    without a quantize of an integer sum stays as it is.
     """
     if not lowered.values:
         return lowered
@@ -66,13 +69,13 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
-    """Whether a node of the body, whose expression is q, quantizes a sum, not only already quantized values."""
+    """Whether a node quantizes a sum, and not only values that are already quantized; q is its lowered expression."""
     return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
         and not of_bytes(q.args[0])
 
 
 def _refused(node: Node, bounds: BodyBounds | None) -> str:
-    """The reason why outputs of a quantize that rounds a sum are not computed again."""
+    """The reason why this quantize of a sum is left as it is: its outputs near a tie are not computed again."""
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
     if bounds is None:
@@ -84,7 +87,10 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """The quantize q of a sum; `as_written` has in its place that of the sum as written, which divides."""
+    """Describe the quantize `q` of a sum as a `Rounding`, and add to `as_written` what replaces it there.
+
+    The replacement takes the sum as the graph adds it, and divides by the scale as the graph does.
+    """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
     quotient = substitute(y, as_written) / e.parameter(a["scales"], "f32", axis)
@@ -101,7 +107,10 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
 
 
 def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """The quantize q of quantized values, in a list; an empty list if `fast_requantize` has no fast form for it."""
+    """Describe the quantize `q` of quantized values as a list of one `Rounding`.
+
+    The list is empty if `fast_requantize` has no fast form for it.
+    """
     if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
             or e.axis(node) not in (None, len(e.out) - 1):
         return []
@@ -109,5 +118,5 @@ def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBou
 
 
 def _parameters(node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and zero points of a quantize, f64."""
+    """The scales and the zero points of a quantize, both in f64."""
     return np.asarray(node.attrs["scales"], np.float32).astype(np.float64), np.asarray(node.attrs["zps"] or [0], float)

@@ -26,17 +26,20 @@ from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
-"""The largest half-width of the band around ties, in steps: then a 32nd of the outputs lies in the band."""
+"""The largest half-width of the band around ties, in quantization steps. At this width a 32nd of all outputs lies in
+it.
+"""
 CHEAP = 2.0**-12
-"""A proved bound of at most this many steps is used as it is, since few outputs are so near a tie."""
+"""A proved bound of at most this many steps is used, and not the narrower estimate: few outputs are so near a tie."""
 ROUNDINGS = 6
 """The number of roundings of an anchor's result after its sum.
 
-These are the sum to f32, the product of scales, the product of both, and both sums with a bias. One more covers
-products of two differences, which all rules neglect.
+Five of them are the conversion of the sum to f32, the product of the two scales, the product of sum and scale, and the
+addition of a bias, in the kernel and in the graph as written. The sixth covers products of two differences, which all
+rules neglect.
 """
 HUGE = 2.0**60
-"""Sizes of values from here on count as infinite."""
+"""Absolute values from here on count as infinite."""
 
 
 class ErrorBounds(NamedTuple):
@@ -57,11 +60,11 @@ class ErrorBounds(NamedTuple):
         return self.relative == 0 and not self.proved.any()
 
     def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Both absolute bounds times a factor, with a new relative bound."""
+        """Multiply both absolute bounds by a factor, and set a new relative bound."""
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Both absolute bounds plus `more`, and a new relative bound; the estimate leaves out an infinite `more`."""
+        """Add `more` to both absolute bounds and set the relative one; the estimate leaves out an infinite `more`."""
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 
@@ -69,10 +72,10 @@ EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 
 
 class Band(NamedTuple):
-    """A band around ties: quotients of a quantize at most `half` + `relative` * |quotient| steps from a tie.
+    """A band around ties: the quotients of a quantize at most `half` + `relative` * |quotient| steps from a tie.
 
-    `proved`: all quotients outside of the band are proved to round as in the graph as written; otherwise this is
-    estimated. If sizes are open, it holds for the example's sums.
+    `proved` says that every quotient outside of the band is proved to round as in the graph as written; otherwise this
+    is an estimate. If sizes are open, the estimate is made for the sums of the example shapes.
     """
 
     half: np.ndarray
@@ -82,12 +85,11 @@ class Band(NamedTuple):
 
 @dataclass
 class BodyBounds:
-    """Error bounds of a body's values.
+    """Error bounds of the values of a body, found by following its operations one by one.
 
-    Follows the operations, and bounds how far each value may be from the graph as written. `columns` is the number of
-    the result's columns, `constants` the arrays of the body's constant inputs that are floats. A value has its
-    ErrorBounds in `errors`, or in `unbounded` the name of the operation that has no rule for it. No value is greater in
-    size than its number in `largest`.
+    `columns` is the number of columns of the result; `constants` holds the arrays of the body's constant float inputs.
+    A value with known bounds is in `errors`. A value without is in `unbounded`, with the name of the operation that
+    has no rule for it. `largest` has the largest absolute value of each value.
     """
 
     columns: int
@@ -109,7 +111,7 @@ class BodyBounds:
         return bounds
 
     def errors_of(self, value: Value | None) -> ErrorBounds | None:
-        """The bounds of an operand, EXACT for a body's input; None if it is not bounded."""
+        """The bounds of an operand: EXACT for an input of the body, None if no bound is known."""
         if value is None or value.node is None:
             return EXACT
         return self.errors.get(value)
@@ -132,11 +134,13 @@ class BodyBounds:
     def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
         """The bounds of a result, computed from the bounds of its operands; None for operations without a rule.
 
-        The result as the kernel computes it and the result as written are both rounded, by UNIT of their size each.
+        The result as the kernel computes it and the result as written are both rounded, each by at most UNIT times its
+        size.
 
-        divide, by a constant b of which no element is 0: a' / b - a / b = (a' - a) / b, and |a' - a| is at most d + r
-        |a|. So the quotients differ by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings.
-        Another divisor may be arbitrarily near 0, which leaves no bound.
+        The rule of divide holds for a constant divisor b that has no element 0. Then a' / b - a / b = (a' - a) / b,
+        and |a' - a| is at most d + r |a|, for the absolute bound d and the relative bound r. So the quotients differ
+        by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be
+        arbitrarily near 0, which leaves no bound.
         """
         bound, first = node.op.bound, operands[0]
         if (curve := self._curve(node)) is not None:
@@ -194,21 +198,21 @@ class BodyBounds:
         return [v for v in node.operands if v not in self.constants]
 
     def finite(self, node: Node) -> bool:
-        """Whether the operand of quantize `node` is finite, and its quotients by the scales are, too."""
+        """Whether the operand of quantize `node` and its quotients by the scales are all finite."""
         return self.largest_size(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
 
     def largest_size(self, value: Value | None) -> float:
-        """The largest absolute value that an operand can have; infinite if it has no bound, or may be NaN."""
+        """The largest absolute value of an operand; infinite if no bound is known or the operand may be NaN."""
         if value in self.constants:
             size = np.abs(self.constants[value]).max(initial=0)
             return float(size) if np.isfinite(size) else np.inf
         return 0.0 if value is None else self.largest.get(value, np.inf)
 
     def band(self, node: Node) -> Band | None:
-        """The band around ties of quantize `node`, whose scales may vary by column; None if its operand is unbounded.
+        """The band around ties of quantize `node`, whose scales may vary by column; None if its operand has no bound.
 
-        The band includes the roundings of the quotients (in graphq also of the inverse) and of their comparison with
-        ties.
+        The band leaves room for the roundings of the quotients (graphq also rounds the inverse of the scale), and of
+        their comparison with ties.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:
@@ -228,7 +232,7 @@ class BodyBounds:
         return bound(*sizes, **{x: node.attrs[x] for x in keywords(bound)}) if np.isfinite(sizes).all() else None
 
     def _largest_size(self, node: Node) -> float:
-        """The largest size of a node's result. Below HUGE the roundings of f32 exceed it only by a little."""
+        """The largest absolute value of a node's result; below HUGE the roundings of f32 exceed it only by a little."""
         name, sizes = node.op.name, [self.largest_size(v) for v in node.inputs]
         if name == "quantize":
             return 2.0**(node.attrs["dtype"].bits + 1)
@@ -251,7 +255,10 @@ class BodyBounds:
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand, with `by_column` of each column of a constant row."""
+        """The largest absolute value of an operand.
+
+        With `by_column` it is one number for each column, if the operand is a constant row.
+        """
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.largest_size(value) if data is None else 0.0)
@@ -266,7 +273,10 @@ class BodyBounds:
             return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
 
     def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
-        """The maximum of an array of sizes; with `by_column` one for each column, if the array is a row of columns."""
+        """The maximum of an array of absolute values.
+
+        With `by_column` it is one number for each column, if the array is a row of columns.
+        """
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())
 

@@ -17,16 +17,19 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, fused, load, substitu
 from graphq.kernels.lanes.stores import evaluate
 
 ONE = 2.0**16
-"""The fixed-point unit: results are s32 whose upper half is the integer."""
+"""The scale of the fixed-point results: an s32 holds ONE times the number, so its upper half is the integer."""
 NEAR = 2.0**-8
-"""Cases this near to a tie are tried: errors are at most half of it, and another constant changes sums by a quarter."""
+"""Sums closer to a tie than this are tried.
+
+Errors are at most half of it, and the constants that are tried move a sum by at most a quarter of it.
+"""
 NUDGES = 5
 """Factors are varied by at most this many units of their last bit."""
 TRIES = 16
 
 
 class Byte(NamedTuple):
-    """An operand x: its type, its factor, and the number that is added to x before the multiply-add."""
+    """An operand: its expression x, its type, its factor, and the number that is added to x before the multiply-add."""
 
     x: Expr
     dtype: str
@@ -36,10 +39,13 @@ class Byte(NamedTuple):
 
 def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant: float, error: float,
                    numbers: Mapping[Expr, np.ndarray]) -> tuple[list[float], float] | None:
-    """Find f32 factors and a constant for multiply-adds whose upper half, at least `lowest`, is q.
+    """Find the constants with which two multiply-adds give the integer of the quantize `q` in all 65,536 cases.
 
-    None if there are none. Where no rounding decides, q is `constant` plus the sum, rounded down. Multiply-adds and q
-    have an error of at most `error`.
+    Returns the two f32 factors and the constant; the integer is then the upper half of the s32, at least `lowest`.
+    Returns None if no constants give all integers.
+
+    Where no rounding decides, the integer is `constant` plus the sum of the operands times their factors, rounded
+    down. `error` bounds how far rounding moves the result of `q` and that of the multiply-adds.
     """
     values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))
@@ -73,7 +79,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
 
 def _as_stated(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.ndarray],
                numbers: Mapping[Expr, np.ndarray]) -> np.ndarray:
-    """The integers that `q` gives for these cases (an array for each of `bytes_`), evaluated operation by operation."""
+    """The integers of `q`, evaluated operation by operation; `cases` has an array of values for each of `bytes_`."""
     slots = 1 + max((x.value[0] for x in numbers), default=-1)
     loads = {x.x: load(slots + n, x.dtype, "vector") for n, x in enumerate(bytes_)}
     alone = substitute(elementary.quantized(q, dtype), loads)

@@ -1,11 +1,11 @@
 """The f32 factors of sums as written: activations and packed weights, dequantized and put into the order of the sum.
 
-The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize them,
-and store x and w next to each other for `ordered_sums`.
+The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize
+them, and store all x and all w in two arrays in the same order, from which `ordered_sums` reads them.
 
-Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).
-Bytes are read as unsigned; signed ones are turned into unsigned by a `flip` of their highest bit, with a zero point
-that is 128 higher.
+Vectors have eight lanes on purpose: on Granite Rapids, each product of a sum takes 6.7 cycles instead of 4 when
+instructions on 16 lanes came before. Bytes are read as unsigned. Signed bytes become unsigned by a `flip` of their
+highest bit, with a zero point that is 128 higher.
 """
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from graphq.kernels.ties.ordered_sums import f32_of
 
 view_terms = TERMS.view
 PIECE = 4 * MOST_TAPS
-"""The most products of a piece, enough for at least four channels."""
+"""The largest number of products whose factors are stored at a time, enough for at least four channels."""
 PIECE_BYTES = 4 * (PIECE + 16)
-"""Bytes of a piece's f32 activations, with slack for whole vectors; its weights follow."""
+"""Bytes for a piece's f32 activations, with slack for whole vectors; the f32 weights of the piece follow."""
 FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    """Emit a load of four groups of four bytes, `apart` bytes apart."""
+    """Emit loads of four groups of four bytes; the groups lie `apart` bytes apart."""
     return joined([(address + apart * n).load(I32) for n in range(4)])
 
 
 def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
-    """Emit the store of f32(q - zp) * scale of eight s32."""
+    """Emit the store of f32(q - zp) * scale for eight s32."""
     x = (q - zp.trunc(I32).splat(8)).to_float(vector(F32, 8))
     (x * scale.splat(8)).store(target)
 
 
 @emits
 def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
-    """Store the factors of 16 channels of a tap, each group of four `apart` bytes after the last."""
+    """Store the factors of 16 channels of one tap (one position of the window).
+
+    The channels lie in groups of four, and each group begins `apart` bytes after the one before.
+    """
     q = _fours(address, apart).as_type(vector(I8, 16))
     q = q ^ flip.trunc(I8).splat(16)
     for n in range(0, 16, 8):
@@ -51,7 +54,10 @@ def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, sc
 @emits
 def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: Value, scale: F32Value, target: Value,
           taps: Value) -> None:
-    """Store the factors of 16 channels of 8 taps, channel by channel; `table` has their addresses less `offset`."""
+    """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses less `offset`.
+
+    They are stored in the order of the sum: all `taps` of a channel, then those of the next channel.
+    """
     rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
     flips = (flip.trunc(I32) * 0x01010101).splat(8)
     for n, fours in enumerate(x ^ flips for x in columns_of(rows)):
@@ -62,7 +68,7 @@ def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: 
 
 @emits
 def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value, scale: F32Value) -> None:
-    """Replace `count` s32 at `numbers` by their factors; up to seven numbers after them are overwritten."""
+    """Turn `count` s32 at `numbers` into f32 factors in place; up to seven numbers after them are overwritten."""
     with counted(b, c64(0), count, 8, unroll=False) as k:
         place = numbers + (k << 2)
         q = place.load(vector(I32, 8)) ^ flip.trunc(I32).splat(8)
@@ -74,9 +80,10 @@ def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, facto
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
     """Store the factors of channels from `first` on, for `taps` taps, whose activations and weights the tables locate.
 
-    `addresses` are the addresses of the taps, `places` the places of their weights. Vectors take 16 channels if there
-    are `lines`, the addresses of the taps' weights; the last 16 channels may overlap those before. Of the taps the last
-    ones come first, since a vector stores more than its own taps, which the next channel's vector overwrites.
+    `addresses` are the addresses of the taps' activations, `places` the places of their weights. `lines` are the
+    addresses of the taps' weights, or 0; if they are given, vectors take 16 channels at a time, and the last vector
+    may overlap the one before. The last taps are stored first: a vector stores more than its own taps, and the vector
+    of the next channel then overwrites the surplus.
     """
     x = view_terms(terms)
     parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)

@@ -33,20 +33,21 @@ from graphq.kernels.lanes.stores import Pairs
 from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 
 STEP = 2.0**-15
-"""The last bit of f32 from 256 to 512."""
+"""The distance between neighbouring f32 numbers from 256 to 512, where the quantized values are computed."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""The widest band in which saturated values do not count as near a tie; beyond it all outputs do."""
+"""The widest band with which saturated values are kept from counting as near a tie; with a wider one they count."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
-"""The numbers that loads give: one number, or one for each column."""
+"""The numbers that the loads of an expression give: one number for all columns, or one for each."""
 
 
 class Rounding(NamedTuple):
     """A quantize: its result q, its operand y, and its parameters, which are one number or one for each column.
 
-    If y is a sum, y * `inverse` is rounded, and outputs for which `near` holds, at most `width` of a step from a tie,
-    are computed again. If y consists of quantized bytes, the quotient is rounded exactly.
+    If y is a sum, the number that is rounded is y * `inverse`. Outputs for which the expression `near` holds are
+    computed again; they are at most `width` of a step from a tie. If y consists of quantized bytes, its quotient by
+    the scale is rounded exactly, and `near` is None.
     """
 
     q: Expr
@@ -60,7 +61,10 @@ class Rounding(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A value as a constant plus a sum of integers times factors; these are f64, one number or one for each column."""
+    """A value as a constant plus a sum of integers times factors.
+
+    The numbers are f64: one number for all columns, or one for each.
+    """
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
@@ -72,7 +76,7 @@ class Affine(NamedTuple):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether all integers of the sum are bytes: none of them is the s32 that holds the accumulator."""
+        """Whether all integers of the sum are bytes, and none is the s32 that holds the anchor's sum."""
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
@@ -88,12 +92,15 @@ class Affine(NamedTuple):
 
 
 def is_byte(x: Expr) -> bool:
-    """Whether an s32 holds an 8-bit integer: a loaded byte or the result of a quantize."""
+    """Whether an s32 expression holds an 8-bit integer: a loaded byte or the result of a quantize."""
     return byte_type(x) is not None
 
 
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
-    """y as an exact sum of bytes and of the integer that holds the accumulator; None for another form."""
+    """Write y as a constant plus multiples of bytes and of the anchor's integer sum, in exact arithmetic.
+
+    None if y has another form.
+    """
     forms: dict[Expr, Affine | None] = {}
 
     def of(node: Expr) -> Affine | None:
@@ -105,7 +112,10 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 
 
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
-    """The affine form of one node (see `affine`); `of` gives those of operands, which few nodes need."""
+    """The affine form of one node (see `affine`).
+
+    `of` returns the forms of the node's operands. It is called only where the form depends on them.
+    """
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
@@ -129,7 +139,10 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByEx
 
 
 class Spread(NamedTuple):
-    """An interval that contains a value, and the error of computing it; f64, one number or one for each column."""
+    """An interval that contains a value, and the error of computing it.
+
+    The numbers are f64: one number for all columns, or one for each.
+    """
 
     least: np.ndarray
     most: np.ndarray
@@ -157,7 +170,7 @@ class Spread(NamedTuple):
         return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
 
     def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
-        """The spread after a rounding to f32 of numbers that are at most `most` in size."""
+        """The spread after a rounding to f32 of numbers whose absolute values are at most `most`."""
         return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
@@ -166,23 +179,23 @@ class Spread(NamedTuple):
 
 
 def half_unit(size: np.ndarray) -> np.ndarray:
-    """The largest error of rounding a number of at most this size to f32."""
+    """The largest error of rounding a number to f32 whose absolute value is at most `size`."""
     size = size * (1 + 2.0**-10)
     return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
 
 
 def _range(x: Expr) -> tuple[float, float]:
-    """The smallest and the largest integer of a byte."""
+    """The smallest and the largest value of a byte expression."""
     quantize = elementary.unquantized(x)
     lo = elementary.RANGES[quantize[1] if quantize else x.value[1]][0]
     return lo, lo + 255.0
 
 
 def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
-    """The spreads of the integers of u, if |u| <= `most`.
+    """The spreads of the integers of the affine form u, given that |u| <= `most`.
 
-    This bounds the accumulator's term, since the others are bytes. None if there are two accumulators, since nothing
-    bounds either of them.
+    All integers but the accumulator (the anchor's sum) are bytes, so |u| <= `most` bounds the accumulator's term. The
+    result is None if there are two accumulators, since nothing bounds either of them.
     """
     bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
     rest = [x for x in u.factors if x not in bytes_]
@@ -199,7 +212,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 
 def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
-    """The interval and the error of y if its expression is computed as stated, operation by operation."""
+    """The interval and the error of y when its expression is computed operation by operation, as it is written."""
     spreads = dict(integers)
 
     def of(node: Expr) -> Spread:
@@ -221,15 +234,15 @@ def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) 
 
 
 def span(dtype: str, zps: np.ndarray) -> np.ndarray:
-    """How far the integers of a type lie from zero points, at most."""
+    """The largest distance between an integer of a type and one of the zero points."""
     lo = elementary.RANGES[dtype][0]
     return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """The largest difference, in steps, of two ways to compute u: by the operations of y, and by multiply-adds.
+    """The largest difference, in steps, between two ways to compute u: by the operations of y, and by multiply-adds.
 
-    It holds between lo and lo + 255, where ties matter.
+    It holds where u lies between lo and lo + 255: only there do ties matter.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps) + 1
@@ -246,9 +259,10 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
 
 
 def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
-    """The error of u plus `shift` as multiply-adds compute it, for results of at most `most` in size.
+    """The error of u plus `shift` computed by multiply-adds, for results whose absolute values are at most `most`.
 
-    Quantized bytes are taken as 256 to 511, which the constant compensates. Factors and the constant are rounded.
+    Quantized bytes enter as numbers from 256 to 511, and the constant subtracts the surplus. The error includes the
+    rounding of the factors and of the constant.
     """
     constant, terms = u.constant + shift, []
     for x, f in u.factors.items():
@@ -265,17 +279,17 @@ def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, m
 
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """The constant that u adds to y / s."""
+    """The constant that is added to y / s to give u."""
     return 0.5 + zps + np.where(half < _WIDEST, half, 0.0)
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The limit, in units of the lower 16 bits of an s32, below which a fraction is near a tie."""
+    """The limit for the lower 16 bits of the s32: a fraction below it counts as near a tie."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 
 def without_relu(y: Expr) -> tuple[Expr, bool]:
-    """The operand of a ReLU and True, or y itself and False."""
+    """The operand of a ReLU and True; if y is not a ReLU, y itself and False."""
     is_relu = y.op == "max" and y.args[0] is const(0)
     return (y.args[1], True) if is_relu else (y, False)
 
@@ -283,8 +297,8 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
 class FastForm(NamedTuple):
     """A quantize that is computed in the fast form.
 
-    Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, if there is one; `error` is its
-    `error_bound`, and `tie_free` the result of `FastRequantize.tie_free`.
+    Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, or None if y has no such form.
+    `error` is the result of `error_bound`, and `tie_free` that of `FastRequantize.tie_free`.
     """
 
     rounding: Rounding
@@ -298,9 +312,9 @@ class FastForm(NamedTuple):
 class FastRequantize:
     """Rewrites the quantizes of an epilogue into their fast forms, one after another.
 
-    `numbers` are the numbers that operands load. `parameter` makes an operand of f32 numbers, one or one for each
-    column, in a role. `floors` has for each quantize in the middle of an epilogue its integers as f32 less a number,
-    and this number.
+    `numbers` are the numbers that operands load. `parameter` makes an operand from f32 numbers and a name for their
+    role: one number for all columns, or one for each. `floors` describes the integers of each quantize in the middle
+    of an epilogue: an f32 expression and an integer to add to it.
     """
 
     def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:
@@ -308,14 +322,14 @@ class FastRequantize:
         self.floors: dict[Expr, tuple[Expr, int]] = {}
 
     def build(self, roundings: Iterable[Rounding], stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """The `distance`, `band` and `fast` of a `lanes.stores.SecondLook`.
+        """Make the parts `distance`, `band` and `fast` of a `lanes.stores.SecondLook`.
 
-        `stored` is the result of the quantize whose bytes are stored, if any.
+        `stored` is the expression that the Store stores, such as a quantize among `roundings`.
         """
         forms: list[FastForm] = []
         scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            if r.near is None and decided_by_one_byte(r.q, scalars):  # a table's
+            if r.near is None and decided_by_one_byte(r.q, scalars):  # these are read from a table
                 continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
@@ -335,7 +349,7 @@ class FastRequantize:
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
                  stored: Expr) -> Affine | None:
-        """ONE * u as multiply-adds that decide all ties of a sum of two bytes correctly; None if there are none."""
+        """The multiply-adds for ONE * u that round every case of a sum of two bytes right; None if there are none."""
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
                 or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None
@@ -350,7 +364,7 @@ class FastRequantize:
         return Affine({x: np.full(1, f) for x, f in zip(u.factors, solution[0], strict=True)}, np.full(1, solution[1]))
 
     def quantizes(self, forms: Sequence[FastForm], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """The result of `build` for quantizes in these forms, with bands of one width."""
+        """Make the result of `build`, for quantizes in these forms whose bands all have the half-width `half`."""
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _, tie_free) in enumerate(forms):
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
@@ -362,7 +376,7 @@ class FastRequantize:
                 else:
                     u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or saturates
                 if limits:
-                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN passes
+                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN stays NaN
                 steps = op("round_s32", u)
                 pairs.append((r.q, op(f"high_{r.dtype}", steps)))
                 if tie_free is not None:
@@ -372,7 +386,7 @@ class FastRequantize:
                                   self.parameter(least + (256 - lo), f"least {k}"))
                 bits = op("as_s32", u)
                 steps = op("shl", bits, 1)
-                # floor(u), in one operation instead of two of x86's
+                # This is floor(u), in one operation instead of the two that x86 needs.
                 self.floors[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
                 pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
             distance = steps if distance is None else op("min_u16", distance, steps)
@@ -380,7 +394,7 @@ class FastRequantize:
         return distance, fraction_limit(half), tuple(pairs)
 
     def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, scale: float = 1.0) -> Expr:
-        """The operand u of quantize k: y / s plus an offset, times `scale`."""
+        """The operand u of quantize k, which is y / s plus an offset, times `scale`."""
         if sum_ is None:
             assert r.inverse is not None
             inverse = r.inverse if scale == 1 else r.inverse * scale
@@ -390,11 +404,11 @@ class FastRequantize:
         return self.sum(k, {x: scale * f for x, f in sum_.factors.items()}, scale * (shift + sum_.constant))
 
     def value(self, x: Expr) -> tuple[Expr, int]:
-        """An integer as an f32 less a number, and this number."""
+        """A quantized integer as an f32 expression and an integer to add to it."""
         return self.floors.get(x, (op("to_f32", x), 0))
 
     def sum(self, k: int, factors: Mapping[Expr, np.ndarray], constant: np.ndarray) -> Expr:
-        """The multiply-adds over the values of integers, for quantize k."""
+        """The multiply-adds of quantize k: the constant plus each integer times its factor."""
         total = self.parameter(constant, f"offset {k}")
         for n, (x, factor) in enumerate(factors.items()):
             total = op("fma", self.value(x)[0], self.parameter(factor, f"factor {k} {n}"), total)

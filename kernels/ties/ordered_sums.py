@@ -1,11 +1,11 @@
 """Sums of f32 products in the orders of `sum_orders`, computed piece by piece by functions that kernels call.
 
-An order is given by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
-one of `end`. Between these calls its state is three numbers: the total, the chain of products under way, and how many
-products that chain still takes (or has had). A sum in octets keeps eight sums side by side in memory, `lanes`.
+An order is given by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products,
+and one of `end`. Between these calls its state is three numbers (`State`). The order "octets" also keeps eight sums
+side by side in memory, at the address `lanes`.
 
-Each product of a chain waits for the one before, 4 cycles; therefore eight chains are summed at a time, of which the
-last one may be shorter.
+A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
+chain waits 4 cycles for the one before. Therefore eight chains are summed at a time; the last one may be shorter.
 """
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from graphq.kernels.numbers.sum_orders import ORDERS
 
 CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
 State: TypeAlias = tuple[np.float32, np.float32, int]
-"""A sum in progress.
+"""A sum in progress: the total, the sum of the current chain, and a count.
 
-The total, the current chain, and how many products the chain still takes, or the number of the next product.
+The count says how many products the current chain still takes. In the orders "quads" and "octets" it is the number of
+the next product.
 """
 
 
@@ -36,7 +37,7 @@ def fma(b: Builder, x: F32Value, w: F32Value, total: F32Value) -> F32Value:
 
 @emits
 def f32_of(b: Builder, bits: Value) -> F32Value:
-    """The f32 of these bits."""
+    """The f32 that has these bits."""
     return bits.trunc(I32).as_type(F32)
 
 
@@ -54,10 +55,10 @@ def load_f32(b: Builder, address: Value) -> F32Value:
 
 @emits
 def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
-    """Add `count` products, a multiple of four, to each of eight chains, whose sums are in `lanes`.
+    """Add `count` products, a multiple of four, to each of eight chains, whose sums are stored at `lanes`.
 
-    There are `chains` of them, at most 8, which begin `apart` products one after another; the others repeat the last
-    one.
+    At most 8 `chains` exist; each begins `apart` products after the one before. If there are fewer than 8, the last
+    one is computed again in the remaining lanes.
     """
     starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
     kind = vector(F32, 8)
@@ -65,7 +66,7 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
     def factors(address: Value) -> list[Value]:
         """The next four factors of each chain.
 
-        Without `opaque` LLVM would keep 16 addresses, most of them in memory: 4 % slower.
+        Without `opaque` LLVM would keep 16 addresses, most of them in memory, which is 4 % slower.
         """
         address = address.opaque()
         return columns_of([(address + start).load(vector(F32, 4)) for start in starts])
@@ -81,12 +82,15 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
 @njit
 def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
             left: int) -> State:
-    """Add a piece to chains of `block` products; returns the total, the last chain, and the room left in it."""
+    """Add a piece of the factors to a sum whose chains have `block` products each.
+
+    Returns the total, the sum of the last chain, and how many products that chain still takes.
+    """
     k = 0
     while k < count:
         if left == block and k + block <= count:
             full = min(8, (count - k) // block)
-            rest = count - k - full * block & -4 if full < 8 else 0  # of a shorter chain beside the full ones
+            rest = count - k - full * block & -4 if full < 8 else 0  # products of a shorter chain beside the full ones
             clear(lanes)
             eight_chains(rest, block, full + 1, xs + 4 * k, ws + 4 * k, lanes)
             chain = load_f32(lanes + 4 * full) if rest else np.float32(0)
@@ -109,7 +113,10 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
 
 @njit
 def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, number: int) -> State:
-    """Add a piece to sums of four; returns the total, the last sum, and the number of the next product."""
+    """Add a piece of the factors to a sum of groups of four products.
+
+    Returns the total, the sum of the last group, and the number of the next product.
+    """
     for k in range(count):
         x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
         chain = x if number & 3 == 0 else chain + x
@@ -121,7 +128,10 @@ def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, n
 
 @njit
 def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
-    """Add a piece to eight sums, each of which takes every eighth product; returns the number of the next product."""
+    """Add a piece of the factors to eight sums, each of which takes every eighth product.
+
+    Returns the number of the next product.
+    """
     for k in range(count):
         lane = lanes + 4 * (number & 7)
         store_s32(lane, bits_of(load_f32(lane) + load_f32(xs + 4 * k) * load_f32(ws + 4 * k)))
@@ -142,7 +152,11 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 
 @njit
 def begin(order: int, block: int, total: np.float32) -> State:
-    """A sum's state before its first product: its start (0 for the sum of a tap), and the chain."""
+    """The state of a sum before its first product.
+
+    The total is the number that the sum starts from; in the order of taps it is 0, since each tap has a sum of its
+    own.
+    """
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
 
@@ -150,7 +164,11 @@ def begin(order: int, block: int, total: np.float32) -> State:
 @njit
 def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float32, chain: np.float32,
         left: int) -> np.float32:
-    """The total after the last product; in the order of taps the sum so far, of one tap, is added to it."""
+    """The result of a sum after its last product.
+
+    In the order of taps, `so_far` is the sum of one tap, which is added to `total`. In the other orders `so_far` is
+    the total.
+    """
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
 

@@ -1,6 +1,6 @@
-"""Error bounds of sums.
+"""Bounds of the rounding error of an anchor's f32 sum.
 
-How far an anchor's f32 sum, in the order of `sum_orders`, may be from the exact sum of integers.
+They bound how far the f32 sum, in an order of `sum_orders`, may be from the exact sum of integers.
 
 docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
 independent of each other, and the activations of a sum as independent numbers, whose mean may be any number that their
@@ -20,29 +20,29 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 UNIT = 2.0**-24
 """The largest relative error of rounding to f32."""
 ROUNDING = 0.41 * UNIT
-"""The root mean square of that relative error, for numbers whose last bits and whose logarithms are uniform."""
+"""The root mean square of that relative error, for numbers with uniformly distributed last bits and logarithms."""
 SIGMAS = 3
 """The `estimated` bound is this many standard deviations of the difference."""
 PIECE = 16
-"""Partial sums of a chain are bounded after every PIECE products.
+"""Partial sums of a chain are bounded only after every PIECE products.
 
-In between, the bound after the next piece is used.
+The partial sums in between take the bound after the next piece.
 """
 PART = 2**17
 """The number of weights that are processed at a time, so that they stay in the cache."""
 
 
 class SumError(NamedTuple):
-    """The two bounds of the difference, one number for each column, in the output's unit."""
+    """The proved and the estimated bound of the difference, one number for each column, in the unit of the output."""
 
     proved: np.ndarray
     estimated: np.ndarray
 
 
 class Sums(NamedTuple):
-    """Sums of |w|, w and w**2 over pieces of chains, [columns, chains, pieces], and the rounding error of all factors.
+    """Sums of |w|, of w and of w**2 over the pieces of chains, each [columns, chains, pieces].
 
-    `moved` [columns] is the sum of f32(w * scale) - w * scale over all k.
+    `moved` [columns] is the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors.
     """
 
     absolute: np.ndarray
@@ -51,19 +51,20 @@ class Sums(NamedTuple):
     moved: np.ndarray
 
     def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Sums:
-        """Apply f to each of the sums."""
+        """Apply f to each of the four arrays."""
         return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
 def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
               batch: int = 1) -> SumError:
-    """The bounds for activations from `low` to `high`; zero points are subtracted from both operands.
+    """The bounds of a sum for activations from `low` to `high`; zero points are already subtracted from both operands.
 
-    `weights` are integers [columns, k], in the order of the sums, of `batch` matrices one after another; the bound of a
-    column holds for all of these. If weights are not constant, they are given as k and the largest absolute value that
-    one can have; the result then has one number for each scale of the weights in `sum_`.
+    `weights` are integers [columns, k], in the order of the sum. With `batch` greater than 1 they are the weights of
+    so many matrices one after another, and the bound of a column holds for all of them. If weights are not constant,
+    `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number for each
+    scale of the weights in `sum_`.
     """
-    activations = min(low, 0), max(high, 0)  # padding is 0
+    activations = min(low, 0), max(high, 0)  # padding adds zeros
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
     scale_and_size = sum_.x_scale, max(activations[1], -activations[0])
     if isinstance(weights, tuple):
@@ -92,7 +93,7 @@ class _Chains(NamedTuple):
     taps: int
 
     def of(self, w: np.ndarray) -> np.ndarray:
-        """Weights [columns, k] as [columns, chains, pieces, PIECE], filled up with zeros."""
+        """Cut weights [columns, k] into [columns, chains, pieces, PIECE], filled up with zeros."""
         columns, k = w.shape
         taps = max(1, self.taps) if self.order == "taps" else 1
         size = k // taps
@@ -107,7 +108,7 @@ class _Chains(NamedTuple):
         return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
 
     def lengths(self, k: int) -> np.ndarray:
-        """The number of products in each piece, [1, chains, pieces]."""
+        """The number of products in each piece, as an array [1, chains, pieces]."""
         return np.asarray(self.of(np.ones((1, k))).sum(axis=-1))
 
 
@@ -121,7 +122,7 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
 
 
 def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
-    """The sums of constant weights, computed on integers in f32: they are exact, as sums of pieces are below 2**24."""
+    """The sums of constant integer weights, computed in f32: sums of pieces are below 2**24 and therefore exact."""
     parts = chains.of(w)
     ones = np.ones(parts.shape[-1], np.float32)
     signed = parts @ ones
@@ -131,7 +132,10 @@ def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums
 
 
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
-    """The sums of weights from -most to most; the estimate takes them as independent and uniform."""
+    """The sums of weights that may be any number from -most to most.
+
+    The estimate takes the weights as independent and uniformly distributed.
+    """
     count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
@@ -141,8 +145,8 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 class _Reach(NamedTuple):
     """The sizes of a column's partial sums, added over all roundings, in units of the product of both scales.
 
-    `most` adds the largest sizes, `squares` the mean squares. `totals` counts additions to the total, each of which
-    also rounds the number that the sum starts from; `roundings` counts all roundings of an output.
+    `most` adds their largest absolute values, `squares` their mean squares. `totals` counts additions to the total,
+    each of which also rounds the number that the sum starts from; `roundings` counts all roundings of an output.
     """
 
     most: np.ndarray
@@ -152,7 +156,7 @@ class _Reach(NamedTuple):
 
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
-    """The reach for weights that are not constant: a function of k, which may be open, and not of scales."""
+    """The reach for weights that are not constant. It depends on k, which may be an open size, and not on scales."""
     return _reach(chains, activations, k, _sums_of_any(chains, k, most))
 
 
@@ -160,17 +164,21 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
     low, high = activations
     smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
     count = chains.lengths(k)
-    totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total per chain, at most
-    factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
+    totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total for each chain, at most
+    factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of its factors, and its own
     within = w.each(lambda x: x.cumsum(axis=2, dtype=np.float64))
     after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
 
     def largest(s: Sums) -> np.ndarray:
-        """The largest partial sums: activations are at one end of their range by the sign of weights."""
+        """The largest partial sums.
+
+        They arise where activations are at one end of their range for positive weights, and at the other for negative
+        ones.
+        """
         return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
 
     def mean_square(s: Sums) -> np.ndarray:
-        """The mean square of partial sums, if the mean of the activations is at the far end of their range."""
+        """The mean square of partial sums, with the activations' mean at the end of their range farther from 0."""
         return np.asarray(larger**2 * s.signed**2 + variance * s.squares)
 
     absolute, squares = (x.sum(axis=(1, 2), dtype=np.float64) for x in (w.absolute, w.squares))
@@ -179,15 +187,16 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
     mean_squares = (count * mean_square(within)).sum(axis=(1, 2)) + totals * mean_square(after).sum(axis=1) \
         + factors * larger**2 * squares
     additions = totals * after.absolute.shape[1]
-    # 8 more, as later roundings are of results that earlier ones have moved
+    # The constant 8 allows for the effect of earlier roundings on the size of later ones.
     return _Reach(most, mean_squares, additions, k + additions + 8)
 
 
 def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.ndarray, starts: np.ndarray,
             moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both bounds in the output's unit, for the scale of the activations and their largest size.
+    """The proved and the estimated bound in the unit of the output.
 
-    `scales` are the scales of the weights, `starts` the sizes of the numbers that sums start from.
+    `scale_and_size` are the scale of the activations and their largest absolute value, `scales` the scales of the
+    weights, `starts` the sizes of the numbers that sums start from.
     """
     scale, size = float(scale_and_size[0]), scale_and_size[1]
     unit = scale * scales.astype(np.float64)
