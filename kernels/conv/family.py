@@ -13,18 +13,18 @@ from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """convolution(dequantize(x), dequantize(w), bias?), or conv_transpose"""
+    """The pattern convolution(dequantize(x), dequantize(w), bias?), or conv_transpose in place of convolution."""
     return dequantized_operands(g, *CONVOLUTIONS)
 
 
 def macs(node: Node) -> int:
-    """Each element of the result sums the products of one output channel's weights, padding included."""
+    """Count the products: each element of the result sums those of one output channel's weights, padding included."""
     dims = _weights(node)
     return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
 
 
 def transposed_macs(node: Node) -> int:
-    """Each element of the source is multiplied by one input channel's weights."""
+    """Count the products: each element of the source is multiplied by one input channel's weights."""
     dims = _weights(node)
     return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
 
@@ -35,7 +35,10 @@ def _weights(node: Node) -> tuple[int, ...]:
 
 
 def _axes(node: Node, rank: int) -> tuple[int, ...]:
-    """The axes of O, I and the spatial ones in the weights; ONNX's conv_integer has no other format than OIX."""
+    """The axes of the weights: output channels, input channels, and the spatial ones.
+
+    The weights of ONNX's conv_integer always have the format OIX.
+    """
     return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
 
 

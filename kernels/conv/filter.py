@@ -1,4 +1,4 @@
-"""Filter: how the weights of a convolution lie."""
+"""Filter: the shape and the axes of the weights of a convolution."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 MERGED_BYTES = 16
-"""Below this size of a pixel in bytes, all taps along a line of the kernel are read at once."""
+"""If a pixel has fewer bytes than this, all taps along a line of the kernel are read at once."""
 
 
 class Filter(NamedTuple):
-    """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
+    """How weights lie: their shape, the axes O, I and the spatial ones, groups, and whether I counts all groups.
 
-    The weights of a convolution are O = output channels, I = channels of a group; those of a transposed one are
-    O = output channels of a group, I = channels.
+    For a convolution, O is the number of output channels, and I the number of channels of a group. For a transposed
+    one, O is the number of output channels of a group, and I the number of channels.
     """
 
     dims: tuple[int, ...]
@@ -33,12 +33,12 @@ class Filter(NamedTuple):
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The kernel's size along every spatial axis."""
+        """The size of the kernel along every spatial axis."""
         return tuple(self.dims[k] for k in self.axes[2:])
 
     @property
     def multiplier(self) -> int:
-        """Output channels for each input channel if every output channel reads a single input channel, else 0."""
+        """Output channels for each input channel if every output channel reads a single input channel, otherwise 0."""
         return self.columns if self.groups > 1 and self.channels == 1 else 0
 
     @property
@@ -47,15 +47,14 @@ class Filter(NamedTuple):
         return self.groups * self.columns
 
     def reads_lines(self, pixel_bytes: int) -> bool:
-        """Whether taps that lie side by side in a line are to be read as one long tap.
+        """Whether taps that lie side by side in a line are to be read as one long tap, as is best for few channels.
 
-        This is for images of few channels, such as the first layer's, where the channels of one tap would not fill a
-        vector.
+        The channels of one tap would not fill a vector then, for example in the first layer of an image model.
         """
         return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """A view or copy of weights as [groups, taps, channels, columns]."""
+        """The weights as [groups, taps, channels, columns], a view or a copy."""
         w = w.reshape(self.dims).transpose(self.axes)
         o, i, *taps = w.shape
         split = (o, self.groups, i // self.groups) if self.transposed else (self.groups, o // self.groups, i)

@@ -1,15 +1,15 @@
 """Lowering of convolutions of integers and of floats, and their NumPy formulas.
 
-A convolution of a channels-last image is a matmul whose rows are windows (design: "What the numbers are"):
+A convolution of a channels-last image is a matmul whose rows are windows (docs/numbers.md):
 
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
 x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is that of a
-matmul. Transposed convolutions differ in their windows only, groups are matmuls side by side.
+matmul. Transposed convolutions differ only in their windows. Groups are matmuls side by side.
 
-For floats, acc is the f32 sum that `tile_sums` defines (`float_sums` if it is depthwise), over the taps of the pixel's
-phase in order. Each tap, or line of taps that are read as one, has a whole number of groups of 4 bytes: an odd number
-of bf16 or f16 gets a zero added. The padding is 0.0.
+For floats, acc is the f32 sum that `tile_sums` defines, or `float_sums` if the convolution is depthwise. It goes over
+the taps of the pixel's phase (`phases`) in order. Each tap, or line of taps that are read as one, has a whole number of
+groups of 4 bytes: an odd number of bf16 or f16 gets a zero added. The padding is 0.0.
 """
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from graphq.ops.window import padding
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
-"""Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
+"""The largest number of elements of windows that one matrix product of the formula reads: 32 MB of f64."""
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: its operands, by number among the partition's inputs, their types, its windows, and its filter."""
+    """A convolution: its operands (by number among the partition's inputs), their types, its windows, its filter."""
 
     integer: ClassVar[bool]
     a: int
@@ -74,22 +74,22 @@ class Convolution:
 
     @property
     def pad(self) -> int:
-        """The stored number that stands for 0 in the padding."""
+        """The stored number that stands for 0 in the padding: a zero point, or 0."""
         return 0
 
     @property
     def padding(self) -> np.ndarray:
-        """`pad` as an array; if zero points differ by input channel, one number for each channel."""
+        """The number of the padding as an array: one number for all channels, or one for each."""
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of the convolution, for windows that equal those of `view` in their sums."""
+        """The phases of the convolution, given windows that have the same sums as `view`."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """The factors of the sums: weights [groups, taps, channels, columns], less zero points."""
+        """The weights that are multiplied, [groups, taps, channels, columns], less their zero points."""
         return self.filter.matrix(w)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -110,7 +110,7 @@ class Convolution:
         return out.reshape(self.images, *self.windows.outputs, groups * columns)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums [groups, pixels, columns] of products of windows [groups, pixels, taps, channels] and a `matrix`."""
+        """The sums [groups, pixels, columns] of windows [groups, pixels, taps, channels] times a `matrix`."""
         raise NotImplementedError
 
 
@@ -118,7 +118,7 @@ class Convolution:
 class IntegerConvolution(Convolution):
     """A convolution of u8 and s8, and its zero points; `b_zp` is one number, or one for each output channel.
 
-    For the depthwise kernel `a_zp` may vary by output channel, too, as each output channel reads one input channel.
+    For the depthwise kernel `a_zp` may also vary by output channel, since each output channel reads one input channel.
     """
 
     integer: ClassVar[bool] = True
@@ -127,22 +127,22 @@ class IntegerConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it. That kernel takes the activations as they are, and w - zw."""
+        """Whether the depthwise kernel computes it; this kernel reads activations unshifted, and weights w - zw."""
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The zero point of the source as kernels take it: shifted to u8, but for the depthwise kernel unchanged."""
+        """The source's zero point as kernels take it: for u8 activations, but for the depthwise kernel unchanged."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point; 0 if there are several, or if it is a tensor, which the step fills in at run time."""
+        """The zero point of the source; 0 if there are several, or if the step fills it in at run time."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
     def padding(self) -> np.ndarray:
-        """The zero point as an array; if it varies, one number for each input channel."""
+        """The zero point of the source as an array: one number, or one for each input channel."""
         data = self.a_zp.data
         return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
 
@@ -152,26 +152,23 @@ class IntegerConvolution(Convolution):
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw as [output channels, products]; a channel's products stand in the order of the sums as written."""
+        """w - zw as [output channels, products]; the products of a channel are in the order of the sum as written."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
 
     @property
     def column_zps(self) -> np.ndarray:
-        """zw, in a shape that broadcasts to `matrix`."""
+        """The zero points of the weights, in a shape that broadcasts to `matrix`."""
         return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
-        """The compensation of the source's zero point.
-
-        -zx * colsum(w), modulo 2**32, an s32 for each output channel.
-        """
+        """What compensates the source's zero point: -zx * colsum(w), modulo 2**32, an s32 for each output channel."""
         assert self.shifted_zp.data is not None
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The accumulators; a zero point that is a tensor is read from the inputs."""
+        """The accumulators; if the zero point is a tensor, it is read from `inputs`."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
@@ -203,7 +200,7 @@ class IntegerConvolution(Convolution):
         return out
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums, computed in f64, which is exact as they are below 2**31."""
+        """The sums, computed in f64, which is exact since they are below 2**31."""
         groups, pixels, taps, channels = rows.shape
         x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
         return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)
@@ -219,19 +216,16 @@ class FloatConvolution(Convolution):
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it.
 
-        For a transposed convolution it reads all taps, most of them padding.
+        For a transposed convolution that kernel reads all taps, most of them padding.
         """
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases; a single one if the depthwise kernel computes it, since that reads all taps of every output."""
+        """The phases; a single one for the depthwise kernel, which reads all taps for every output."""
         return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The f32 sums as kernels order them.
-
-        Tiles pad the channels of each tap to groups of 4 bytes, as in packed weights.
-        """
+        """The f32 sums in the order of kernels, whose tiles pad the channels of each tap to groups of 4 bytes."""
         groups, pixels, taps, channels = rows.shape
         if self.reads_lines:
             line = self.windows.kernel[-1]
@@ -245,7 +239,7 @@ class FloatConvolution(Convolution):
 
 
 class _Checked(NamedTuple):
-    """The anchor of a body, its convolution, and for dequantized operands their scales and dequantize nodes."""
+    """What a check found: the anchor, its convolution, and for dequantized operands scales and dequantizes."""
 
     node: Node
     convolution: Convolution
@@ -254,7 +248,7 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a (transposed) convolution, a dequantize of each operand or none, and an epilogue.
+    """Analyse a body: a (transposed) convolution, an epilogue, and a dequantize of both operands or of none.
 
     `constants` has the arrays of constant inputs. Raises Unsupported.
     """
@@ -297,7 +291,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """The f32 products that the graph as written sums; in a transposed convolution tap by tap, all channels of each."""
+    """The f32 products that the graph as written sums; a transposed convolution sums them tap by tap."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
@@ -313,7 +307,7 @@ def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[Quan
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
-    """The fields of Convolution, whose operands are inputs `a` and `b` of the body."""
+    """The fields of Convolution for a body whose inputs `a` and `b` are the operands."""
     filter = _filter(node, b.type.dims)
     pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
@@ -359,7 +353,7 @@ PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the source: one, or one for each output channel if each reads one input channel."""
+    """Scale and zero point of the source: one, or one for each output channel if that reads one input channel."""
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
     k, rank = left.attrs["axis"], len(filter.dims)
@@ -373,8 +367,8 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """Scale and zero point of the weights: one, or one for each output channel. Raises Unsupported for another axis.
 
-    Weights of a transposed convolution may have one for each channel of a group, the same in every group; one for each
-    channel of all groups; or one for each group if a group reads one input channel.
+    Weights of a transposed convolution may have them for the channels of a group, equal in all groups. They may have
+    them for all output channels. If groups read one input channel, they may have them for each group.
     """
     if right.attrs["qtype"] == "per_group":
         return _of_groups(right, filter, body, constants)
@@ -396,7 +390,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 
 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of a transposed convolution's weights if they are given for the channels of one group."""
+    """Scale and zero point of a transposed convolution's weights, if they are given for the channels of one group."""
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
     blocks = tuple(counts[k] for k in filter.axes)
@@ -424,10 +418,7 @@ def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding along every spatial axis, with auto_pad resolved.
-
-    A transposed convolution cuts so many elements off.
-    """
+    """The padding along every spatial axis, with auto_pad resolved; a transposed convolution cuts so much off."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
@@ -436,10 +427,10 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
-    """The accumulator from the raw sum R = sum a' * w' that kernels leave, modulo 2**32: R - zx * colsum(w').
+    """The accumulator R - zx * colsum(w'), modulo 2**32, from the sum R = sum a' * w' that kernels leave.
 
-    a' is the activation as kernels take it (u8, or s8 + 128), zx is shifted likewise, and w' is w - zw. If the weights
-    are constant, zx * colsum(w') is computed when the plan is made.
+    a' is the activation as kernels take it (u8, or s8 + 128), zx is shifted in the same way, and w' is w - zw. If the
+    weights are constant, zx * colsum(w') is computed when the plan is made.
     """
     zx = c.shifted_zp
     if zx.absent:

@@ -1,4 +1,4 @@
-"""Kernel on rows of bytes: copy them with a margin of one value before and after each."""
+"""A kernel that copies rows of bytes, with a margin of one repeated value before and after each row."""
 from __future__ import annotations
 
 from llvmlite import ir
@@ -11,9 +11,9 @@ from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.plan.step import Step, Target, plan_rows
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
-"""The argument block: `rows` of `length` bytes, `each` of them in a block.
+"""The argument block: `rows` of `length` bytes, `each` rows a block, with margins of `before` and `after` bytes.
 
-`value_at` is the address of the padding value if it is known only at run time, else 0.
+`value_at` is the address of the padding value if this is known only at run time, otherwise 0.
 """
 view = PAD.view
 
@@ -31,7 +31,7 @@ def fill_bytes(b: Builder, target: Value, value: Value, count: Value) -> None:
 
 
 def pad_rows_block() -> Functions:
-    """Make the block function that copies rows into wider ones."""
+    """Make the block function that copies rows into wider rows."""
 
     def block(args: int, index: int) -> None:
         a = view(args)

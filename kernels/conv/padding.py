@@ -13,9 +13,9 @@ from graphq.plan.step import Ref
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the padding byte if the zero point is a tensor, else 0.
+    """The address of the byte for the padding, if the zero point is a tensor; otherwise 0.
 
-    For an s32 it is the address of the low byte.
+    If that tensor is s32, it is the address of its low byte.
     """
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
@@ -23,7 +23,7 @@ def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """The buffer of the `Windows` block of an im2col descriptor, which ends with a row of padding."""
+    """The buffer of the im2col tables (`Windows.block`), which end with a row of padding."""
     constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:
         return constant

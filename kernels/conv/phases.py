@@ -1,7 +1,8 @@
 """Phases of a transposed convolution: the outputs that the same taps reach.
 
-A transposed convolution with a stride of 2 along two axes has four phases: the pixels of even and odd rows and columns.
-Each is a convolution of its own, with some of the taps. A convolution that is not transposed has one phase.
+A transposed convolution with a stride of 2 along two axes has four phases: the pixels with even and odd coordinates
+along each axis. Each phase is a convolution of its own, with some of the taps. A convolution that is not transposed has
+one phase.
 """
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ import numpy as np
 from graphq.kernels.operands.windows import Windows
 
 MOST_PHASES = 4096
-"""The largest number of phases, as with strides of 64 along two axes: each phase needs its own steps."""
+"""The largest number of phases, which strides of 64 along two axes reach: each phase needs its own steps."""
 
 
 class Phase(NamedTuple):
     """A part of a convolution's outputs: those at `origin + i * step` along each spatial axis, for i < `counts`.
 
-    All of them use the same `taps`, given by their numbers in the kernel; `windows` says where in the image these read.
+    All of them use the same `taps`, the numbers of taps in the kernel; `windows` says where in the image these read.
     """
 
     windows: Windows
@@ -31,7 +32,7 @@ class Phase(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Outputs along each spatial axis."""
+        """The number of outputs along each spatial axis."""
         return self.windows.outputs
 
     @property
@@ -47,7 +48,7 @@ def whole(view: Windows) -> Phase:
 
 
 def count_phases(strides: Sequence[int], outputs: Sequence[int]) -> int:
-    """How many phases `transposed_phases` has."""
+    """The number of phases that `transposed_phases` gives."""
     return prod(min(s, n) for s, n in zip(strides, outputs, strict=True))
 
 
@@ -56,7 +57,7 @@ def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence
     """The phases of a transposed convolution: one for each remainder of the output coordinates modulo the strides."""
     numbers = np.arange(view.taps).reshape(view.kernel)
     for origin in product(*(range(min(s, n)) for s, n in zip(strides, view.outputs, strict=True))):
-        # output o gets input (o + begin - k * dilation) / stride by tap k, where that is whole
+        # output o gets by tap k the input (o + begin - k * dilation) / stride, if this is a whole number
         taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
                 in zip(origin, pads, view.kernel, dilations, strides, strict=True)]
         yield Phase(view.subset(origin, strides, taps), numbers[np.ix_(*taps)].ravel(), origin, tuple(strides))

@@ -1,6 +1,6 @@
 """From a lowered convolution to plan steps: matmuls over windows, or over pixels where windows are single pixels.
 
-A transposed convolution with strides is one such step for each phase.
+There is one such step for each phase (`phases`); only transposed convolutions with strides have several.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from graphq.plan.step import Ref
 def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the steps of a convolution.
 
-    Pad the lines of images of few channels, pack weights that are not constant, multiply.
+    They pad the lines of images of few channels, pack weights that are not constant, and multiply.
     """
     c = lowered.anchor
     assert isinstance(c, Convolution)
@@ -50,19 +50,19 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
-    """Add the step that computes a phase."""
+    """Add the step that computes a phase; `merged` is the number of taps that are read as one."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # whole groups read beyond the taps: weights are 0 there, and `_padded` has room
+    if merged > 1 and c.integer:  # groups may extend beyond the taps: there weights are 0, and `_padded` has room
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # a second look needs merged taps in windows
+    in_rows = merged == 1 or lowered.store.second_look is None  # the second look needs merged taps in windows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -119,7 +119,7 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
     Its rows are the pixels of as many neighbouring lines as merge, given the strides of all operands. Pixels of
     neighbouring images merge, too, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge,
-    as each has its own weights.
+    since each has its own weights.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
@@ -129,9 +129,9 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
-    """The distance in bytes of the pixels of neighbouring outputs, if windows are single pixels at even distances.
+    """The distance in bytes between the pixels that neighbouring outputs read, if windows are single pixels.
 
-    None if they are not, or if one of them is padding.
+    None if windows are larger, if the distance varies, or if a pixel is padding.
     """
     if view.taps != 1:
         return None
@@ -142,7 +142,7 @@ def _even(c: Convolution, view: Windows) -> int | None:
 
 
 def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
-    """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
+    """The buffer with the im2col tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
@@ -151,7 +151,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
-    """The image with padded lines, the windows on it with merged pixels, and how many pixels merge."""
+    """The image with padded lines, the windows on it with merged pixels, and the number of pixels that merge."""
     width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
@@ -167,7 +167,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
              sorted_channels: int | None) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of s8 parts whose sum is the weights.
+    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) whose sum is the weights.
 
     `sorted_channels`, if given, is the order of channels in which the kernel reads a tap; constant weights are packed
     in it.
@@ -189,18 +189,18 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
-    """The constant weights of a phase's taps, less their zero points."""
+    """The constant weights of a phase's taps, less their zero points, [groups, taps, channels, columns]."""
     data = node.operand(c.b).data
     assert data is not None
     return _arranged(c, c.matrix(data), merged)[:, phase.taps]
 
 
 def _joined(c: Convolution) -> int:
-    """How many neighbouring groups are computed as one, with zeros between their weights: as many as fill a panel.
+    """The number of neighbouring groups that are computed as one, with zeros between their weights.
 
-    This takes no more products than a panel for each group, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56
-    x 56 in 0.52 ms instead of 1.60, two columns for each of 256 channels at 14 x 14 in 0.11 instead of 1.05; two panels
-    are slower.
+    As many are joined as fill a panel of 16 columns. This takes no more products than a panel for each group, and fewer
+    tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 in 0.52 ms instead of 1.60, two columns for each of 256
+    channels at 14 x 14 in 0.11 instead of 1.05; two panels are slower.
 
     Groups of floats are never joined: the zeros would meet infinities. Depthwise groups of one channel take a panel
     each.
@@ -212,13 +212,13 @@ def _joined(c: Convolution) -> int:
 
 
 def _sizes(c: Convolution, merged: int) -> tuple[int, int, int]:
-    """The number of groups of `_arranged` weights, the channels of one of them, and its columns."""
+    """The number of groups in the result of `_arranged`, the channels of a group, and its columns."""
     joined = _joined(c)
     return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
 
 
 def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
-    """Weights [groups, taps, channels, columns], with groups joined (`_joined`) and each `merged` taps as one."""
+    """The weights [groups, taps, channels, columns] with groups joined (`_joined`), and each `merged` taps as one."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
@@ -231,7 +231,7 @@ def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
-    """s8 arrays whose sum is `w`: one, unless zero points move the weights out of s8's range."""
+    """Split weights into s8 arrays whose sum is `w`: one array, unless zero points move weights out of s8's range."""
     if w.size == 0 or -128 <= w.min() and w.max() <= 127:
         return [w.astype(np.int8, copy=False)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]
@@ -253,7 +253,7 @@ def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
 
 
 def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
-    """Pack weights [groups, taps, k, columns].
+    """Pack weights [groups, taps, k, columns], given as s8 arrays `parts` whose sum they are.
 
     The taps of all parts follow one another; each is rounded up to whole groups of 4 bytes.
     """

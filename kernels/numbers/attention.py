@@ -1,11 +1,11 @@
 """Attention with a cache of keys and values, in NumPy.
 
     scores   q @ k' * scale; with a cap, tanh(x / cap) * cap; plus bias; -inf at keys that the query does not see
-    weights  softmax of a row of scores; a sink is one more score, in front, whose weight is dropped
+    weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
-Caches may have integers of 8 or 4 bits: rint(x / scale), with ties to even, saturated; NaN is 0. They stand for
-themselves times the scale. Those of 4 bits lie in pairs in a byte, the first one in its low half, each plus 8.
+Caches may hold integers of 8 or 4 bits, which stand for themselves times a scale: rint(x / scale), with ties to even,
+saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
 
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
 is rounded once.
@@ -27,14 +27,14 @@ CAPPED = tanh(_SCORE / _CAP) * _CAP
 
 
 def by_heads(x: Array, count: int) -> Array:
-    """[batch, tokens, width] as [batch, tokens, heads, size]."""
+    """View [batch, tokens, width] as [batch, tokens, heads, size], for `count` heads."""
     return x.reshape(*x.shape[:2], count, -1)
 
 
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Rotate pairs of the first elements of each head, x [batch, tokens, heads, size], by angles of each token.
+    """Rotate pairs of the first elements of each head of x [batch, tokens, heads, size], by the angles of its token.
 
-    Pairs are neighbours if `interleaved`, else elements of the first and of the second half.
+    A pair is two neighbours if `interleaved`, otherwise an element of the first and one of the second half.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
@@ -61,7 +61,7 @@ def packed(x: Array, scale: Array | None, bits: int) -> Array:
 
 
 def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
-    """The numbers that a cache [batch, groups, rows, ...] stands for."""
+    """The numbers that the elements of a cache [batch, groups, rows, ...] stand for."""
     if scale is None:
         return cache
     if bits == 4:
@@ -70,10 +70,10 @@ def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
 
 
 def written(past: Array | None, new: Array, before: Array, capacity: int) -> Array:
-    """The cache [batch, groups, capacity, size].
+    """Make the cache [batch, groups, capacity, size] that follows from `past` by adding `new` tokens.
 
-    It has `before` tokens of each batch element from `past`, behind them the new ones, [batch, tokens, groups, size],
-    and zeros.
+    For each batch element it has `before` tokens from `past`, then the new ones, which are [batch, tokens, groups,
+    size], then zeros.
     """
     batch, tokens, groups, size = new.shape
     out = np.zeros((batch, groups, capacity, size), new.dtype)
@@ -86,10 +86,10 @@ def written(past: Array | None, new: Array, before: Array, capacity: int) -> Arr
 
 def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Array | None, sinks: Array | None, *,
              scale: float, softcap: float, window: int, causal: bool) -> Array:
-    """The output [batch, tokens, heads, size] of queries of that shape, for caches [batch, groups, capacity, size].
+    """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
-    The tokens follow `before` others. With `causal` they see keys up to their own, else `ends` keys; a window above 0
-    is the number of keys up to their own that they see.
+    The tokens follow `before` others. With `causal` they see keys up to their own, otherwise the first `ends` keys. A
+    window above 0 limits the keys that they see to the last `window` up to their own. The result has the shape of q.
     """
     batch, tokens, heads, size = q.shape
     groups, n = k.shape[1], int(before.max(initial=0)) + tokens
@@ -117,7 +117,7 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
 
 
 def _sums(weights: Array, v: Array, seen: Array) -> Array:
-    """weights @ v as `float_sums`, in which zeros stand for the values of keys that are not seen."""
+    """Compute weights @ v in the order of `float_sums`, with zeros for the values of keys that are not seen."""
     out = np.zeros((*weights.shape[:3], v.shape[3]), np.float32)
     for start in range(0, v.shape[2], BLOCK):
         chain = np.zeros_like(out)

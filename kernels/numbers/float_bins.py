@@ -1,30 +1,30 @@
-"""Histograms of f32 whose bins follow from the numbers' bits: they need no range and can be added up.
+"""Histograms of f32 whose bins are given by the numbers' bits: they need no range, and can be added up.
 
 Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
-in each power of two. Every number of a bin is within 1/32 of its edge, whatever the scale of the data: this is the
-histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
-guarantees") with bins of the number itself, instead of its logarithm.
+in each power of two. Every number of a bin is within 1/32 of the bin's edge, whatever the scale of the data. This is
+the histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
+relative-error guarantees"); but that one has bins of equal width in the logarithm.
 """
 from __future__ import annotations
 
 import numpy as np
 
 SHIFT = 18
-"""The low bits of an f32 that do not matter for its bin."""
+"""The number of low bits of an f32 that do not matter for its bin."""
 BINS = 1 << (32 - SHIFT)
 """The number of bins, including bins for NaN and for infinities."""
 
 
 def ordered(x: np.ndarray) -> np.ndarray:
-    """The bits of f32 `x` as s32 in IEEE 754's totalOrder, in which -NaN < -inf < -0 < 0 < inf < NaN; its own inverse.
+    """The bits of f32 `x` as s32 whose order is -NaN < -inf < -0 < 0 < inf < NaN (totalOrder of IEEE 754).
 
-    Takes and gives s32.
+    The function takes and gives s32, and is its own inverse.
     """
     return x ^ ((x >> 31) & 0x7FFFFFFF)
 
 
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts (s32 [BINS]) and the extremes (f32 [2], in totalOrder) of f32 `x`; [inf, -inf] if it is empty."""
+    """The counts (s32 [BINS]) and the extremes (f32 [2], in the order of `ordered`) of `x`; [inf, -inf] if empty."""
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))

@@ -2,12 +2,12 @@
 
     sum over blocks of 256 k, in order, from +0:  the block's chain  fma(a[k], w[k], ... fma(a[0], w[0], +0))
 
-All in f32, where each fma and each addition is rounded once. Zeros that pad k change nothing, since totals are never
--0.
+All of this is in f32, where each fma and each addition is rounded once. Zeros that pad k change nothing, since totals
+are never -0.
 
-The tiles of matmuls and of most convolutions multiply bf16 in pairs, the second product of each pair first, with a zero
-that pads an odd k; subnormal numbers count as zeros of their sign: operands, and every sum of a chain and of blocks.
-That is what the instruction vdpbf16ps does, measured on Zen 5, where Intel's manual says the same.
+The tiles of matmuls and of most convolutions multiply bf16 in pairs: the second product of each pair is added first,
+and a zero pads an odd k. Subnormal numbers count as zeros of their sign; this holds for operands, and for every sum of
+a chain and of blocks. The instruction vdpbf16ps does the same, as measured on Zen 5 and as Intel's manual says.
 """
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import numpy as np
 from graphq.kernels.lanes.expression import STORAGE, fused
 
 BLOCK = 256
-"""Products of a chain, as in ONNX Runtime for constant weights: equal bit for bit on AVX2 and AVX-512.
+"""The number of products of a chain, as in ONNX Runtime for constant weights: equal bit for bit on AVX2 and AVX-512.
 
 Errors against f64 are as large as OpenBLAS's: 0.140 (OpenBLAS: 0.142) for 3072 products of normal numbers, 1.43 (1.61)
-for uniform ones (rms, in units of 2**-24 sum |a w|). A single chain would have 0.46 and 14.2. Blocks cost under 1 % of
-the time.
+for uniform ones (root mean square, in units of 2**-24 sum |a w|). A single chain would have 0.46 and 14.2. Blocks cost
+under 1 % of the time.
 """
 
 SCALE, SMALLEST_NORMAL = np.float32(2.0**64), np.float32(2.0**-126)
@@ -32,7 +32,7 @@ _CHUNK = 1 << 15  # outputs at a time, so that the f64 of `fused` stay in cache
 
 
 def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The sums as `float_sums`, of bf16 in pairs."""
+    """The sums of tiles: those of `float_sums`, but in pairs for bf16."""
     if a.dtype != STORAGE["bf16"]:
         return float_sums(a, w)
     odd = a.shape[-1] % 2
@@ -43,12 +43,12 @@ def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def _flushed(x: np.ndarray) -> np.ndarray:
-    """Zeros of their sign in place of subnormal f32."""
+    """Replace subnormal f32 by zeros of their sign."""
     return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
 
 
 def _flushed_fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of f32, rounded once; 0 if that is subnormal when rounded to 24 bits, whatever the exponent."""
+    """a * b + c of f32, rounded once; a result that is subnormal when rounded to 24 bits becomes 0."""
     exact = fused(a, b, c)
     with np.errstate(all="ignore"):
         small = np.abs(fused(a * SCALE, b, c * SCALE)) < SCALE * SMALLEST_NORMAL
@@ -59,7 +59,8 @@ def float_sums(a: np.ndarray, w: np.ndarray, *, fma: Callable[..., np.ndarray] =
                total: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
     """Sum over k of a (..., m, k) * w (..., k, n) in the order of kernels.
 
-    F32 (..., m, n), batch dimensions broadcast. `fma` adds a product to a chain, `total` is applied to sums of blocks.
+    The result is f32 (..., m, n); batch dimensions are broadcast. `fma` adds a product to a chain, and `total` is
+    applied to each sum of blocks.
     """
     batch = np.broadcast_shapes(a.shape[:-2], w.shape[:-2])
     m, k, n = *a.shape[-2:], w.shape[-1]

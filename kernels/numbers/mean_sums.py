@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 QUAD = 4
 MOST_WIDE = 2045
-"""From this many elements in a row on, padding included, columns are summed.
+"""Means of windows are summed by columns if lines have at most this many elements, padding included.
 
-More do not fit into ONNX Runtime's buffer.
+Longer lines do not fit into ONNX Runtime's buffer.
 """
 
 
 def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
                pads: Sequence[tuple[int, int]], in_order: bool) -> Order:
-    """The order of an average pool's sums, one entry a spatial axis in each list."""
+    """The order in which an average pool sums; each list has an entry for each spatial axis."""
     if in_order:
         return "taps"
     if list(kernel) == list(sizes) and set(strides) == {1} and set(pads) == {(0, 0)}:
@@ -52,9 +52,9 @@ def lanes_of(order: Order) -> int:
 
 
 def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, add: Callable[[T, T], T]) -> T:
-    """The sum of tap(0) ... tap(n - 1), the elements of a window of rows of `width`.
+    """The sum of the elements tap(0) ... tap(n - 1) of a window whose rows have `width` elements.
 
-    `zero` is the value of `start_of`.
+    `zero` is the value of `start_of`, in the type of the elements.
     """
     def chain(start: int, stop: int, step: int, have: T = zero) -> T:
         for k in range(start, stop, step):
@@ -80,7 +80,7 @@ def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, ad
 
 
 def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
-    """The first half of the partial sums plus the second half, element by element."""
+    """Add the second half of the partial sums to the first half, element by element."""
     half = len(sums) // 2
     return [add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
 

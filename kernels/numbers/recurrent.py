@@ -1,8 +1,8 @@
 """The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-The products of input and weights are computed before: x of [T, B, gates * H]. Each step adds s, the products of the
-last state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is quantized as by
-ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
+The products of input and weights are computed before; they are x, of shape [T, B, gates * H]. Each step adds s, the
+products of the last state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is
+quantized as by ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
 
     lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -27,21 +27,21 @@ def _given(k: int) -> Expr:
 
 CELL = (sigmoid(_given(0) + _given(1)) * _given(6)
         + sigmoid(_given(2) + _given(3)) * tanh(_given(4) + _given(5)))
-"""The new cell c', from x and s of the gates f, i and c, and the old cell c."""
+"""The new cell c' of an LSTM, from x and s of its gates f, i and c, and the old cell c."""
 OUTPUT = sigmoid(_given(0) + _given(1)) * tanh(_given(2))
-"""The new state h', from x and s of the gate o, and the new cell c'."""
+"""The new state h' of an LSTM, from x and s of its gate o, and the new cell c'."""
 UPDATE = sigmoid(_given(0) + _given(1))
-"""A gate, from x and s."""
+"""A gate of a GRU, from its x and s."""
 PLAIN = tanh(_given(0) + _given(1))
 """The new state h' of an RNN, from x and s."""
 CANDIDATE = tanh(_given(0) + _given(1) * (_given(2) + _given(3)))
-"""The candidate state n of a GRU, from x, r, s and the bias."""
+"""The candidate state n of a GRU, from x, the gate r, s and the bias."""
 BLEND = (1.0 - _given(0)) * _given(1) + _given(0) * _given(2)
-"""The new state h' of a GRU, from z, n and the old state h."""
+"""The new state h' of a GRU, from the gate z, the candidate n and the old state h."""
 
 
 def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """Products of the state [B, H] with weights [gates * H, H]; if `scales` are given, the weights are integers."""
+    """Multiply the state [B, H] with weights [gates * H, H]; if `scales` are given, the weights are integers."""
     if scales is None:
         return float_sums(h, recurrent.T)
     units, scale = quantized(h)
@@ -50,7 +50,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """The state as u8, less the zero point, in f32, and the scale."""
+    """The quantized state (u8 less its zero point, as f32), and its scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):
         return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
@@ -59,7 +59,11 @@ def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
 def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray, scales: np.ndarray | None,
          lengths: np.ndarray | None, peepholes: np.ndarray | None,
          reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All states, the last state, and the last cell. Peepholes of i, o, f, times the cell, are added to the sums."""
+    """The states of all steps, the last state, and the last cell.
+
+    `peepholes` are three rows of factors for the gates i, o and f: the cell times them is added to the sums of these
+    gates.
+    """
     states = np.zeros((len(gates), *h.shape), np.float32)
     pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
     for t, active in _order(states, lengths, reverse):
@@ -78,9 +82,9 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
 
 def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarray, lengths: np.ndarray | None,
         linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """All states and the last one.
+    """The states of all steps, and the last one.
 
-    Unless `linear_before_reset`, the reset gate multiplies the state before the products.
+    Unless `linear_before_reset`, the reset gate multiplies the state before its products with the weights.
     """
     size = h.shape[1]
     states = np.zeros((len(gates), *h.shape), np.float32)
@@ -107,7 +111,7 @@ def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.nda
 
 
 def _order(states: np.ndarray, lengths: np.ndarray | None, reverse: bool) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps in the order of computation, each with a mask [B, 1] of the rows whose sequence includes it."""
+    """The steps in the order of computation, each with a mask [B, 1] of the batch rows whose sequence includes it."""
     steps, rows = states.shape[:2]
     whole = np.full(rows, steps) if lengths is None else lengths
     for t in range(steps - 1, -1, -1) if reverse else range(steps):

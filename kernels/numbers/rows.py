@@ -8,9 +8,9 @@
 
 All is computed in f32, one IEEE operation at a time, except for the mean of layer_norm. Each sum is in the order of
 ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
-give its results bit for bit; exceptions are log_softmax, whose logarithm differs, reduce_l1 and reduce_l2, and sums of
-rows whose length is no multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime; if all squares
-underflow and epsilon is 0, they are infinite; the op-by-op reference, which sums in f64, has no such limits
+have its results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
+and sums of rows whose length is no multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime. If
+all squares underflow and epsilon is 0, norms are infinite. The op-by-op reference sums in f64 and has no such limits
 (docs/onnx.md).
 
 The functions take and return arrays; kernels/rows/loops.py has the machine code.
@@ -30,23 +30,23 @@ from graphq.kernels.numbers.mean_sums import row_totals
 Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
-"""exp(X - Y) of an element X and the row's maximum Y."""
+"""The power that softmax sums, for an element X and the row's maximum Y."""
 LOGARITHM = elementary.log(X)
 LANES = 16
-"""The number of partial sums of softmax, of maxima, and of means in f64."""
+"""The number of partial sums of softmax, partial maxima, and partial sums of means in f64."""
 GROUP = 8
 """The number of partial sums of squares and of reductions."""
 
 
 def _either(chosen: Expr) -> Expr:
-    """`chosen`, an expression of X and Y, but NaN if X is NaN."""
+    """The expression `chosen` of X and Y, with NaN in its place if X is NaN."""
     return select(op("ne", X, X), X, chosen)
 
 
 EXTREMES = {"max": _either(maximum(X, Y)), "min": _either(least(X, Y))}
-"""The new maximum or minimum of a row after element X, from the one before, Y.
+"""The new maximum or minimum of a row, given the element X and Y, the one so far.
 
-Of equal numbers it takes Y; NaN stays.
+Of equal numbers it takes Y. A NaN stays.
 """
 TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 
@@ -65,7 +65,7 @@ def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = Fal
 def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], Array]) -> Array:
     """Reduce the last axis to `lanes` partial results, each over every `lanes`-th element.
 
-    A partial last group goes to the first lanes.
+    If the size is no multiple of `lanes`, the elements left go to the first lanes.
     """
     total = np.full((*x.shape[:-1], lanes), start, x.dtype)
     for k in range(0, x.shape[-1], lanes):
@@ -83,7 +83,7 @@ def extreme(how: str, x: Array) -> Array:
 
 
 def top(x: Array) -> Array:
-    """The row's maximum for softmax. It ignores NaN, since the sum of the row becomes NaN in any case."""
+    """The maximum of the row for softmax. It ignores NaN, since the sum of the row becomes NaN in any case."""
     def take(have: Array, new: Array) -> Array:
         return np.where(new > have, new, have)
 
@@ -91,7 +91,7 @@ def top(x: Array) -> Array:
 
 
 def powers(x: Array, highest: Array) -> tuple[Array, Array]:
-    """exp(x - highest), and their sums: 16 lanes, then halves, then neighbours."""
+    """exp(x - highest), and the sums of these powers: 16 partial sums, folded by halves, then by neighbours."""
     e = evaluate(POWER, None, [x, highest[..., None]])
     lanes = by_lanes(e, LANES, 0, np.add)
     return e, folded(lanes[..., :LANES // 2] + lanes[..., LANES // 2:], np.add, pairs=True)
@@ -118,7 +118,8 @@ def log_softmax(x: Array) -> Array:
 def squares(d: Array) -> Array:
     """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
 
-    The remaining elements are added one by one, but a first group of four of them without fused multiply-adds.
+    The remaining elements are added one by one. If there are at least four of them, the first four are multiplied and
+    added without fused multiply-adds.
     """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)
@@ -135,7 +136,7 @@ def _inverse(total: Array, n: int, epsilon: float) -> Array:
 
 
 def layer_norm(x: Array, epsilon: float) -> Array:
-    """layer_norm of rows without gamma and beta, which the kernel applies afterwards as one fused multiply-add."""
+    """layer_norm of rows without gamma and beta, which the kernel applies afterwards by one fused multiply-add."""
     n = x.shape[-1]
     total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
     d = x - (total / n).astype(np.float32)[..., None]

@@ -3,7 +3,8 @@
 Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
 product. ONNX and oneDNN leave the order of the sums open. The orders here are those of ONNX Runtime's CPU kernels on
 x86-64 without optimisations of the graph, found by experiment, for one thread. In six models that were compared, all
-sums are equal bit for bit, except for a few octets in the last columns % 4, or in rows if there is one column:
+sums are equal bit for bit. The exceptions are a few octets: those in the last n % 4 columns, and in rows of a single
+column:
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
@@ -28,7 +29,8 @@ Order = Literal["chains", "quads", "octets", "taps"]
 class DequantizedSum(NamedTuple):
     """An f32 sum of products of dequantized integers: its order, and the scales and zero points that dequantize them.
 
-    A sum begins with `start`: one f32, or one for each column. `taps` is the number of taps of a window, 1 for matmuls.
+    A sum begins with `start`: one f32 for all columns, or one for each. `taps` is the number of taps of a window, 1 for
+    matmuls.
     """
 
     order: Order
@@ -41,15 +43,15 @@ class DequantizedSum(NamedTuple):
     taps: int = 1
 
     def factors(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The dequantized f32 factors of integers x and w [p, k], where w belongs to these columns."""
+        """The dequantized f32 factors for integers x and w [p, k], where row p of w belongs to column `columns[p]`."""
         scale, zp = _of(self.w_scale, columns), _of(self.w_zp, columns)
         left = (x.astype(np.int32) - self.x_zp).astype(np.float32) * self.x_scale
         return left, (w.astype(np.int32) - zp).astype(np.float32) * scale
 
     def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """The sums [p] of products of integers x and w [p, k].
+        """The sums [p] of the products of integers x and w [p, k].
 
-        They are added in the order of k; for "taps" in the order of taps first.
+        The products are added in the order of k; for "taps", first within each tap.
         """
         x, w = self.factors(x, w, columns)
         total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)
@@ -78,7 +80,7 @@ class DequantizedSum(NamedTuple):
 
 
 def _of(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The values [p, 1] for these columns, from one number for all columns or one for each."""
+    """The values [p, 1] for these columns; `values` has one number for all columns, or one for each."""
     return np.asarray(values.reshape(-1, 1) if values.size == 1 else values[columns][:, None])
 
 
@@ -96,9 +98,10 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
 
 
 def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
-    """The order and block of the sums of an m x k by k x n matmul; `transposed`: the right operand is stored as n x k.
+    """The order, and the number of products in a block, of the sums of an m x k by k x n matmul.
 
-    With few columns blocks are longer, since the panel of the right operand, of 128 k x 128 columns, is reshaped.
+    `transposed` says that the right operand is stored as n x k. With few columns blocks are longer, since ONNX Runtime
+    reshapes its panel of the right operand, of 128 k x 128 columns.
     """
     if m == 1:
         return ("octets" if transposed else "quads"), 1
@@ -108,9 +111,9 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 
 
 def chain_block(n: int, k: int) -> int:
-    """The number of products in a chain.
+    """The number of products in a chain of a matmul with n columns.
 
-    128, doubled for each halving of the panel's 128 columns that still holds all n.
+    It is 128, doubled for each halving of the panel's 128 columns that still holds all n.
     """
     block, width = 128, 128
     while n < k and width > 16 and width // 2 >= n:
