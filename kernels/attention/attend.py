@@ -1,7 +1,7 @@
-"""The kernel of attention to caches: a tile of query rows, that share a head of keys, against all keys that they see.
+"""The kernel of attention to caches: a tile of query rows that share a head of keys, against all keys that they see.
 
-Query rows are tokens times the heads of a group, the heads of a token side by side. The keys are transposed 16 at a
-time in registers, scores and their powers lie in the room of a piece of the blocks.
+The query rows of a group are its tokens times its heads, with the heads of a token side by side. Keys are transposed 16
+at a time in registers. Scores and their powers lie in a temporary buffer; each piece of the blocks has one.
 """
 from __future__ import annotations
 
@@ -28,23 +28,29 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
                 "room_count", "room_bytes", "batch", "tokens", "groups", "shared", "rows", "capacity", "most", "stride",
                 "half", "places", "window", "causal", "scale", "softcap", "bias_batch", "bias_head", "bias_row",
                 "key_scale", "value_scale", "each")
-"""`batch` elements of `tokens` and `groups`, of which `shared` heads share each; the tokens of the query are `stride`
-bytes apart. rows, capacity, most, half, places and positions are those of the caches' kernel. `scale` and `softcap` are
-the bits of f32, the strides of `bias` are bytes, `each` are the query rows of a block. The caller fills in the
-addresses; scales are those of caches of integers."""
+"""The argument block: `batch` elements of `tokens`, with `groups` heads of keys; `shared` heads of queries use each.
+
+The tokens of the query are `stride` bytes apart. rows, capacity, most, half, places and positions have the meaning that
+`cache.KEEP` gives them. `scale` and `softcap` are the bits of f32, the strides of `bias` are bytes, and `each` is the
+number of query rows of a block. The caller fills in the addresses; those of scales only for caches of integers.
+"""
 view = ATTEND.view
 ROW = Record("query", "first", "last", "target", "bias", "stats")
-"""A query row in the room: the addresses of the query, the output and the bias, the keys from `first` to before `last`,
-and the reciprocal of the sum of the powers. A line of scores follows the rows of a tile for each, the sink in front."""
+"""A query row of a tile, in the temporary buffer.
+
+It has the addresses of the query, the output and the bias, the first key that the row sees and the one after the last,
+and the reciprocal of the sum of the powers. The rows of a tile are followed by a line of scores for each, with the
+score of the sink in front.
+"""
 
 
 def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Value, Value]]:
-    """For each row of a tile the addresses of its record and of the score of its first key."""
+    """The addresses of the record and of the first key's score, for each row of a tile."""
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
 def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Intrinsic:
-    """Make the function that stores the scores of a tile at the keys from `base` to before `high`, 16 at a time."""
+    """Make the function that stores the scores of a tile for the keys from `base` to before `high`, 16 at a time."""
     kind = vector(F32, LANES)
 
     @emits
@@ -84,7 +90,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Intr
 
 
 def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) -> list[Value]:
-    """Of each row at an address 16 numbers from number `first` on, or the `left` ones and zeros behind them."""
+    """Load 16 numbers of each row from number `first` on; if only `left` exist, zeros follow them."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
         whole = count == lanes
@@ -104,9 +110,9 @@ def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) 
 
 
 def _outputs(rows: int, size: int, bits: int) -> Intrinsic:
-    """Make the function that stores the sums of a tile.
+    """Make the function that stores the weighted sums of values of a tile.
 
-    It leaves out values that a row does not see: all rows see the keys from `common` to before `until`.
+    Values that a row does not see are left out; the keys from `common` to before `until` are those that all rows see.
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))
@@ -160,7 +166,7 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
 
 def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
-    """Make the block function, for tiles of `rows`, and heads of `size` numbers of `bits`; the others are flags."""
+    """Make the block function for tiles of `rows`, and heads of `size` numbers of `bits` bits; the others are flags."""
     copy, rotate, numbers = row_copier(), rotation(bool(interleaved)), numbers_of("softmax")
     scores, outputs = _scores(rows, size, bool(capped), bool(biased), bits), _outputs(rows, size, bits)
     row_view = ROW.view
@@ -223,7 +229,7 @@ def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, ca
 
 def plan_attention(words: dict[str, int], size: int, bits: int, rotary: bool, interleaved: bool, capped: bool,
                    biased: bool, sunk: bool, target: Target) -> Step:
-    """Plan the attention to caches with heads of `size` numbers of `bits`; `words` are the numbers of ATTEND."""
+    """Plan the attention to caches with heads of `size` numbers of `bits` bits; `words` are the numbers of ATTEND."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)

@@ -1,6 +1,6 @@
 """The kernel that keeps keys or values: a head's rows of the past, then the new ones, rotated if they have angles.
 
-A cache may be written where the past one lies: then its rows stay, and only the new ones are written.
+A cache may be written to the memory of the past one: then the past rows stay, and only the new ones are written.
 """
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
 MOST = 256
-"""The largest size of a head, which is a single chain of products."""
+"""The largest size of a head. The products of a head are a single chain."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
               "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
-"""`heads` of all batch elements, `groups` each. The `new` tokens are `stride` bytes apart, heads of `size` f32 lie side
-by side; past caches have `rows`, new ones `capacity`, of which lengths may need `most`; `places` have angles of `half`
-a row. The caller fills in the addresses, that of `positions` is 0 for the places in the cache. What a wrong length or
-position is (`reported`) goes to the last two addresses; `scale` f32 [groups, size] is there for caches of integers."""
+"""The argument block: the caches of `heads` heads, `groups` of them in a batch element, `each` heads in a block.
+
+The `new` tokens are `stride` bytes apart, and their heads of `size` f32 lie side by side. Past caches have `rows` rows,
+new ones `capacity`, of which `most` may be needed. Angles are `places` rows of `half`; `positions` says which row a
+token takes, or is 0 if that is its place in the cache. A wrong length or position is `reported` at the last two
+addresses. `scale` is f32 [groups, size], for caches of integers. The caller fills in the addresses.
+"""
 view = KEEP.view
 
 
 def rotation(interleaved: bool) -> Intrinsic:
-    """Make the function that stores the pairs of a row turned by their angles; `half` is the number of pairs."""
+    """Make the function that stores the `half` pairs of a row, rotated by their angles."""
 
     @emits
     def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value) -> None:
@@ -61,7 +64,7 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
 
 
 def packing(bits: int) -> Intrinsic:
-    """Make the function that stores `size` numbers as integers of 8 or 4 bits."""
+    """Make the function that stores `size` f32 as integers of 8 or 4 bits."""
     half = 1 << bits - 1
 
     @emits
@@ -84,7 +87,7 @@ def packing(bits: int) -> Intrinsic:
 
 @njit
 def reported(number: int) -> int:
-    """A number as an error that is never 0: those from 0 on, plus 1."""
+    """Encode a number as an error report, which is never 0: numbers from 0 on get 1 added."""
     return number + 1 if number >= 0 else number
 
 
@@ -94,7 +97,7 @@ def number_of(report: int) -> int:
 
 
 def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
-    """Make the block function of some heads' caches of numbers of `bits`; `rotary` and `interleaved` are flags."""
+    """Make the block function of the caches of some heads, with numbers of `bits` bits; the others are flags."""
     copy, rotate, pack = row_copier(), rotation(bool(interleaved)), packing(bits)
     whole, room = bits < 32, 4 * MOST
 
@@ -133,7 +136,7 @@ def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
 
 
 def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, bits: int, target: Target) -> Step:
-    """Plan a cache of keys or values of `bits`; `words` are the numbers of KEEP."""
+    """Plan a cache of keys or values with numbers of `bits` bits; `words` are the numbers of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
                      of=(int(rotary), int(rotary and interleaved), bits))

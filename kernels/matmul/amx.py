@@ -27,12 +27,12 @@ SCRATCH = FIRST + 4 * 64
 LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
 COPIES = 1 << 19
-"""Bytes of memory for copies: enough for the 9 taps of 256 channels of 14 x 14 pixels.
+"""Bytes of memory for copies of activations: enough for the 9 taps of 256 channels of 14 x 14 pixels.
 
-They stay in L2, like the weights of a tile.
+The copies stay in L2, as the weights of a tile do.
 """
 AGAIN = 2
-"""The value of a frame's word `fresh` if each tile makes copies of its activations, as there is no memory to keep them.
+"""The value of a frame's word `fresh` if each tile makes its own copies, for lack of memory to keep them.
 
 Otherwise `fresh` is 1 for the first tile of some rows, which makes the copies, and 0 for the tiles beside it, which
 read them.
@@ -40,9 +40,9 @@ read them.
 
 
 def line_bytes(k: int, taps: int) -> int:
-    """The bytes of the copy of a row of `taps` taps of `k` bytes, and 32 more.
+    """The bytes of the copy of a row, which has `taps` taps of `k` bytes, and of 32 bytes of slack.
 
-    An odd multiple of 64, to use all sets of L1.
+    It is an odd multiple of 64, so that the copies use all sets of the L1 cache.
     """
     step = 64 if k >= 64 else 4
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
@@ -60,7 +60,8 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
         tiles = Tiles(b, state, emulated)
         with b.if_else(rows > 0) as (configure, release):
             with configure:
-                # bytes 0: palette 1, 16..31: 64 bytes a row (u16 each), 48..55: rows of each tile
+                # The configuration has palette 1 in byte 0, the bytes of a row (64, as u16) from byte 16 on, the rows
+                # of each tile from 48 on.
                 words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
                 constant(vector(I64, 8), words).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
@@ -77,21 +78,21 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
 
 
 def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
-    """The numbers of the tile registers for the accumulators [row][column], the activations [row] and the weights."""
+    """The numbers of the tile registers: accumulators by [row][column], activations by [row], and weights."""
     if row_tiles == 2:
         return [[0, 1], [2, 3]], [4, 5], [6, 7]
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
 KStep = tuple[list[Value], list[Value], Value, Value]
-"""A step of 64 bytes along k.
+"""What a step of 64 bytes along k needs: addresses of the row tiles, bytes between their rows, place, and number.
 
-It has the addresses of the tiles of rows, the bytes between their rows, the place in a panel, and the step's number.
+The place is that of the step's weights in a panel, and the number is that of the step.
 """
 
 
 class _Rows:
-    """Activations in rows of f.k bytes, f.stride apart. The last f.k % 64 bytes are copied to rows 64 bytes apart."""
+    """Reads activations in rows of f.k bytes, f.stride apart; copies the last f.k % 64 bytes to rows 64 bytes apart."""
 
     def __init__(self, b: Builder, f: Frame) -> None:
         self.b, self.f = b, f
@@ -101,7 +102,7 @@ class _Rows:
         self.panel = ((f.k + 3) >> 2) << 6  # bytes
 
     def copy(self) -> None:
-        """Emit the copies."""
+        """Emit the copies of the last bytes of rows."""
         b, f = self.b, self.f
         last = f.a + (f.k - self.tail)
         with b.if_then(self.tail > 0), Loop(b, f.rows, [last, self.copies]) as row:
@@ -116,19 +117,19 @@ class _Rows:
         with Loop(b, self.steps) as loop:
             yield [x + loop.k * 64 for x in rows], [f.stride] * used, loop.k << 10, loop.k
         with b.if_then(self.tail > 0):
-            # weights past the end of a panel, or a tap, are some other memory of the packed buffer, times zeros
+            # weights past the end of a panel or tap are other memory of the packed buffer, multiplied by zeros
             yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10,
                    self.steps)
 
 
 class _Pixels:
-    """Activations in windows.
+    """Reads activations in windows.
 
-    A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances, else from a copy.
+    A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances; otherwise it is loaded from a
+    copy. Pixels at borders and at ends of lines are not at even distances.
 
-    Pixels at borders and at ends of lines are not at even distances. The last bytes of taps whose size is not a
-    multiple of 64 are copied, too. Taps of less than 64 bytes are copied one after another, at multiples of 4 bytes as
-    in packed weights, so that several share a step.
+    The last bytes of taps whose size is not a multiple of 64 are copied, too. Taps of less than 64 bytes are copied one
+    after another, at multiples of 4 bytes as in packed weights, so that several share a step.
     """
 
     def __init__(self, b: Builder, f: Frame, fresh: Value, once: bool) -> None:
@@ -145,7 +146,7 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # copies of all taps in the same place stay in L1
+        if once:  # copies of all taps are made in one place, which stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
@@ -188,10 +189,7 @@ class _Pixels:
 
     def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Value
               ) -> Iterator[tuple[Value, Value]]:
-        """Emit a loop over `count` rows from `first` on.
-
-        Gives the address that each row reads at a tap, and its copy's address.
-        """
+        """Emit a loop over `count` rows from `first` on; gives the address that a row reads at a tap and its copy's."""
         b, f = self.b, self.f
         words = f.address + ROWS_AT + (first << 4)
         with Loop(b, count, [words, target]) as row:
@@ -204,7 +202,7 @@ class _Pixels:
     def _copy_steps(self, outer: Value, inner: Value, r: int, even: Value, target: Value) -> None:
         """Emit the copies of a tap of row tile `r`.
 
-        Of all steps, or, if the pixels are at even distances, only of a last partial step.
+        All steps are copied; but if the pixels are at even distances, only a last partial step is.
         """
         b, f = self.b, self.f
         whole = even.select(0, self.whole)
@@ -246,8 +244,8 @@ class _Pixels:
 def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
-    A few follow each product, instead of all at once for a step, as loads of tiles wait for lines that are under way.
-    The layers of 7 x 7 pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 % less time.
+    A few follow each product, instead of all at once for a step, because loads of tiles wait for lines that are under
+    way. The layers of 7 x 7 pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 % less time.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)
@@ -256,7 +254,7 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
 
 
 def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Intrinsic:
-    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
+    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` must have run for its rows."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 
@@ -264,7 +262,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
         tiles = Tiles(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
-        fetched = pace * (16 // len(passes))  # bytes that a step of a pass brings in, of 16 groups
+        fetched = pace * (16 // len(passes))  # bytes that a step of a pass prefetches in its 16 groups
         lines, dots = (fetched + 63) >> 6, used * width
         shares = [(lines + (dots - 1 - n)) >> (dots.bit_length() - 1) for n in range(dots)]
         for number, columns in enumerate(passes):

@@ -10,18 +10,18 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def dequantized_operands(g: PatternBuilder, *names: str) -> PatternLike:
-    """op(dequantize(x), dequantize(w), bias?); each dequantize may be a dynamic_dequantize."""
+    """The pattern op(dequantize(x), dequantize(w), bias?), where dynamic_dequantize may replace each dequantize."""
     x, w = (g.any_of(*DEQUANTIZES)(..., attrs=ANY) for _ in range(2))
     return g.any_of(*(g.any_of(*names)(*operands, attrs=ANY) for operands in ((x, w), (x, w, Var("bias")))))
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """matmul(dequantize(x), dequantize(w), bias?), or matmul_integer(...)"""
+    """The patterns matmul(dequantize(x), dequantize(w), bias?) and matmul_integer(...)."""
     return g.any_of(dequantized_operands(g, "matmul"), g.matmul_integer(..., attrs=ANY))
 
 
 def macs(node: Node) -> int:
-    """Each element of the result sums k products."""
+    """Count the products: each element of the result sums k of them."""
     dims = next(node.operands).type.dims
     return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
 

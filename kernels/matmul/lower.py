@@ -1,13 +1,13 @@
 """Lowering of matmuls of integers and of floats from a partition's body.
 
-An integer matmul's formula (design: "What the numbers are"), with x, w the quantized operands:
+An integer matmul's formula (docs/numbers.md), with x, w the quantized operands:
 
     acc = sum_k (x[i,k] - zx) * (w[k,j] - zw[j])          exact, s32
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
-Scales and zero points may be tensors, known only at run time. ONNX's matmul_integer gives acc itself. For floats y =
-acc + b[j], where acc is the f32 sum that `tile_sums` defines.
+Scales and zero points may be tensors that are known only at run time. ONNX's matmul_integer gives acc itself. For
+floats y = acc + b[j], where acc is the f32 sum that `tile_sums` defines.
 """
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
-"""The number of factors that the formula of sums as written takes at a time."""
+"""The number of factors that the formula of sums as written processes at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """The operands of a matmul: their input numbers in the partition, types, shapes and layout."""
+    """The operands of a matmul: their numbers among the partition's inputs, types, shapes and layout."""
 
     a: int
     b: int
@@ -61,7 +61,7 @@ class Matmul:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Dimensions of the source before k: batch and m."""
+        """The dimensions of the source before k: batch and m."""
         shape = self.a_shape
         return (*shape[:-2], shape[-1]) if self.transpose_a else shape[:-1]
 
@@ -79,9 +79,9 @@ class IntegerMatmul(Matmul):
     b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """sum_k (a - a_zp) * (b - b_zp) in s32, modulo 2**32.
+        """The sums of (a - a_zp) * (b - b_zp) over k, in s32 modulo 2**32.
 
-        It is computed exactly in f64, as products are below 2**18.
+        They are computed exactly in f64, as products are below 2**18.
         """
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
@@ -114,7 +114,7 @@ class FloatMatmul(Matmul):
 
 
 class _Checked(NamedTuple):
-    """The anchor of a body and its operands; if they are dequantized, the scales of both.
+    """What `check_matmul` found: the anchor, its operands, and the scales of both if they are dequantized.
 
     Only the anchor's kernel reads the results of the nodes `producers`, and the anchor's operands whose numbers are in
     `own`.
@@ -128,7 +128,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a matmul, a dequantize of each operand or none, and an epilogue. Raises Unsupported.
+    """Analyse a body: a matmul, an epilogue, and a dequantize of both operands or of none. Raises Unsupported.
 
     `constants` has the arrays of constant inputs.
     """
@@ -150,8 +150,8 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_matmul` accepts; raises Unsupported.
 
-    Integer kernels give the raw sum of the shifted operands, so the expression begins with the correction for shifts
-    and zero points.
+    Integer kernels give the raw sum of the operands as they take them, so the expression begins with a correction for
+    shifts and zero points.
     """
     node, product, scales, producers, own = check_matmul(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -165,7 +165,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is the source of the product, and read at the rows of the output alone."""
+    """Whether input `number` is the source of the product, and is read only at the rows of the output."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \
@@ -174,7 +174,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """The sum in the graph as written. For a matmul with a bias, which is ONNX's Gemm, it starts from the bias."""
+    """The sum in the graph as written. It starts from the bias if the matmul has one, as ONNX's Gemm does."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
@@ -237,7 +237,7 @@ def _quantized(body: Graph, node: Node,
 
 
 def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
-    """The operands of a matmul_integer, whose sums wrap."""
+    """The operands of a matmul_integer, whose sums wrap around."""
     a, b, *zps = (*node.inputs, None, None)[:4]
     assert a is not None and b is not None
     dims, b_dims = a.type.dims, b.type.dims
@@ -312,7 +312,8 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
     """Raise Unsupported if sums over k could leave s32.
 
-    The bound is the largest product times k, or uses sum |w - zw|.
+    The bound is the largest product times k. If this is too large and `absolute` gives the sums of |w - zw|, the bound
+    is computed from these.
     """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
@@ -323,7 +324,7 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """The accumulator from the raw sum R = sum a'*w' of the operands as kernels take them.
+    """The accumulator computed from the raw sum R = sum a'*w' of the operands as kernels take them.
 
     a' is u8 (s8 + 128), w' is s8 (u8 - 128).
 
@@ -348,14 +349,15 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
 
 def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
                          weights: np.ndarray | None) -> QuantParameter | Expr:
-    """sum_k w' - zw for every column.
+    """The sum of w' - zw over k for every column.
 
-    A constant for one matrix of constant weights, else read from the packed weights.
+    It is a constant if a single matrix of weights is constant; otherwise it is read from the packed weights.
     """
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
-    shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
+    # weights of two dimensions with a source of one have the shape (n,)
+    shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:
         return sums

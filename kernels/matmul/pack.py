@@ -9,10 +9,10 @@ Weights w (k, n) of s8, or u8 less 128, lie packed as
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
 For bf16 and f16 a group of 4 bytes has two rows, for f32 one; their column sums are not used.
 
-Sorted weights are packed in the same way, and the result of `sort` follows: which groups vpmaddubsw multiplies exactly.
-vpmaddubsw adds two neighbouring products of u8 and s8 in 16 bits, and saturates. Two weights whose sum is from -128 to
-128 cannot make it saturate: if their signs differ, each is within 128 in size; if not, their sum is; and 255 * 128 <
-2**15.
+Sorted weights are packed in the same way, and the result of `sort` follows, which says which groups vpmaddubsw
+multiplies exactly. vpmaddubsw adds two neighbouring products of u8 and s8 in 16 bits, and saturates. Two weights whose
+sum is from -128 to 128 cannot make it saturate. If their signs differ, the absolute value of each is at most 128; if
+not, that of their sum is; and 255 * 128 < 2**15.
 """
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ SLACK = 15 * LINE
 DESCRIPTOR = Record("group", "groups", "panel_bytes", "zero_points", "lines")
 """The fields that `matmul_compressed.pack` writes in place of a panel's column sums.
 
-The rows of a group, the number of groups, the bytes of a panel, and where in it zero points and lines begin.
+They are the rows of a group, the number of groups, the bytes of a panel, and the bytes from the start of a panel to its
+zero points and its lines.
 """
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
-"""Weights (k, n) to pack, `each` panels a block. Bytes are xored with `flip`.
+"""The argument block of packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
 
-The caller fills in the addresses of the weights, of their table or 0, and of the result `packed` (64-byte aligned,
-`packed_bytes` a batch element), and may change the bytes between rows (`along_k`) and columns (`along_n`).
+The caller fills in the addresses of the weights, of their table (or 0), and of the result `packed`, which is 64-byte
+aligned and has `packed_bytes` for each batch element. It may change the bytes between rows (`along_k`) and columns
+(`along_n`).
 """
 view = PACK.view
 
@@ -54,7 +56,7 @@ def panel_count(n: int) -> int:
 
 
 def group_count(k: int, itemsize: int = 1) -> int:
-    """Number of groups of 4 bytes of a column."""
+    """Number of groups of 4 bytes in a column."""
     return -(-k * itemsize // 4)
 
 
@@ -83,7 +85,7 @@ def pack(w: np.ndarray) -> np.ndarray:
     out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
     body = out[:, head:end].view(w.dtype).reshape(batch, panels, groups, PANEL, items)
     rows = w.reshape(batch, groups, items, panels, PANEL)
-    for i in range(items):  # five times as fast as one copy of transposed axes
+    for i in range(items):  # five times as fast as one copy with transposed axes
         body[..., i] = rows[:, :, i].swapaxes(1, 2)
     out[:, end:] = 0
     return out.reshape(*outer, size)
@@ -92,8 +94,8 @@ def pack(w: np.ndarray) -> np.ndarray:
 def sort(w: np.ndarray) -> np.ndarray:
     """The order in which tiles take the groups of s8 weights (..., taps, k, n): s32 [..., panels, taps, 1 + k // 4].
 
-    For each panel and tap: the number of groups that vpmaddubsw multiplies exactly, then the k at which each group
-    begins, these groups first. The last k % 4 rows belong to no group.
+    For each panel and tap it has the number of groups that vpmaddubsw multiplies exactly. Then follows the k at which
+    each group begins: first for the exact groups, then for the others. The last k % 4 rows belong to no group.
     """
     *outer, taps, k, n = w.shape
     groups, panels = k // 4, panel_count(n)
@@ -106,7 +108,7 @@ def sort(w: np.ndarray) -> np.ndarray:
 
 
 def sort_bytes(k: int, n: int, taps: int = 1) -> int:
-    """The bytes of the result of `sort` for k rows a tap, up to the next matrix."""
+    """The bytes of the result of `sort` for one matrix with k rows a tap, padded up to the next matrix."""
     return -(-4 * panel_count(n) * taps * (1 + k // 4) // LINE) * LINE
 
 
@@ -123,7 +125,7 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
 
 
 def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
-    """The share of groups of sorted weights, as `pack_sorted` packs them, that vpmaddubsw multiplies."""
+    """The share of the groups of sorted weights (packed by `pack_sorted`) that vpmaddubsw multiplies."""
     order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
     panels, groups = panel_count(n), k // 4
     counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
@@ -131,7 +133,7 @@ def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
 
 
 def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """`w` padded with zeros at the end of each axis, up to `shape`; `w` itself if it has this shape."""
+    """The array `w` with zeros added at the end of each axis up to `shape`; `w` itself if it has this shape."""
     if w.shape == shape:
         return w
     out = np.zeros(shape, w.dtype)

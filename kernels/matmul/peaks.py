@@ -1,7 +1,7 @@
 """Measured peaks of this machine: multiply-accumulates by loops on registers alone, and bytes a second by copying.
 
-A loop runs one decisive instruction, named as `assembly` names it, on independent accumulators. If accumulation is an
-instruction of its own, it counts too.
+A loop runs the instruction that does the products, named as `assembly` names it, on independent accumulators. If
+accumulation is an instruction of its own, the loop contains that, too.
 """
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddu
             "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
 """Multiply-accumulates that an instruction does for each element of its result."""
 CHAINS = 12
-"""Accumulators of a loop: with an operand they fit into 16 registers.
+"""The number of accumulators of a loop: together with an operand they fit into 16 registers.
 
-Two instructions a cycle may take 6 cycles each.
+They are enough for two instructions a cycle that take 6 cycles each.
 """
 TURNS = 20_000
 TILE_CHAINS = 4
-"""Accumulators of a loop on tiles: four products take 64 cycles, and the result of one is ready after 52."""
+"""The number of accumulators of a loop on tiles: four products take 64 cycles, and a result is ready after 52."""
 MEMORY = 16_384
 """Bytes of a loop's operands and sums, or of the tiles' configuration."""
 LARGE = 1 << 28
-"""The size in bytes beyond which a larger copy has no lower bandwidth."""
+"""The number of bytes beyond which a larger copy has no lower bandwidth."""
 ROUNDS = 11
 MOST = 200
 """The most repetitions in one run."""
@@ -101,10 +101,7 @@ def copy_module() -> Functions:
 
 
 def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
-    """Make the function `(memory, turns)`: CHAINS instructions in each turn.
-
-    The operand and the sums are at `memory`.
-    """
+    """Make the function `(memory, turns)` that runs CHAINS instructions in each turn, on data at `memory`."""
     kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
 
     def step(b: Builder, acc: Value, x: Value) -> Value:
@@ -113,9 +110,9 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
         if mnemonic == "vdpbf16ps":
             return dot_bf16(b, acc, *[x.as_type(vector(I32, lanes))] * 2)
         words = vector(I16, 2 * lanes)
-        if mnemonic == "vpmaddubsw":  # whose results are of use as sums of two
+        if mnemonic == "vpmaddubsw":  # the sums of two products are added up, since only they are of use
             return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
-        if mnemonic == "vpmaddwd":  # a product of the accumulator: LLVM would take any other out of the loop
+        if mnemonic == "vpmaddwd":  # multiplies the accumulator: LLVM would move any other product out of the loop
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
             return x.math("fma", x, acc)
@@ -133,7 +130,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
 
 
 def tile_loop(signed: bool) -> Intrinsic:
-    """Make the function `(memory, turns)`: TILE_CHAINS products in each turn, on tiles that are configured."""
+    """Make the function `(memory, turns)` that runs TILE_CHAINS products in each turn, on tiles that are configured."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -169,7 +166,7 @@ def peak(name: str, level: Level, cache: bool = True) -> float:
 
 
 def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
-    """Measure the bytes a second of repeated copies that touch `nbytes`: half are read, half are written."""
+    """Measure the bytes a second of repeated copies of `nbytes` in all: half are read, half are written."""
     share = max(1, min(nbytes, LARGE) // (128 * threads)) * 64
     source, target = (np.zeros(share * threads, np.uint8) for _ in range(2))
     words = COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": share})
@@ -178,7 +175,7 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
-    """Seconds that `threads` blocks of a module take side by side."""
+    """Measure the seconds that `threads` blocks of a module take when they run side by side."""
     row = module.block, args.ctypes.data, threads, threads if threads > 1 else 0
 
     def prepare(times: int) -> Callable[[], None]:
@@ -188,9 +185,9 @@ def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool
 
 
 def samples(prepare: Callable[[int], Callable[[], object]], seconds: float = 0.02) -> list[float]:
-    """The seconds that one repetition takes, from ROUNDS runs of about `seconds` in all.
+    """The seconds that one repetition takes, from ROUNDS runs that take about `seconds` together.
 
-    `prepare(times)` returns the run.
+    `prepare(times)` returns the function that runs so many repetitions.
     """
     call = prepare(1)
     call()

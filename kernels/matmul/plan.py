@@ -3,13 +3,14 @@
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
-R is the same at every level; the Store, the epilogue, compensates zero points and shifts. The block function walks over
-tiles: for each it calls a tile function by address, which leaves R in scratch memory on the stack, then a function of
-the Store (`outputs`), which writes the outputs from there while R is in L1. So tile functions are compiled once per
-machine, not once per Store. For floats R is the f32 sum.
+R is the same at every level; the Store, the epilogue, compensates zero points and shifts. For floats R is the f32 sum.
+The block function walks over tiles. For each tile it calls a tile function by address, which leaves R in scratch memory
+on the stack. Then it calls a function of the Store (`outputs`), which writes the outputs from there while R is in L1.
+So tile functions are compiled once per machine, not once per Store.
 
-`tile_frame` says how tiles find activations: in rows or columns of `a`, or in windows of an image, which makes a
-convolution of the matmul, with weights packed tap by tap. Tables are byte offsets per batch element, or 0.
+`tile_frame` says how tiles find activations: in rows or columns of `a`, or in windows of an image. With windows, and
+with weights packed tap by tap, the matmul is a convolution. The tables of operands have a byte offset for each batch
+element; an operand without a table has 0 in its place.
 """
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, loca
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
-"""The most vectors of a tile's accumulators: 2,048 accumulators are 128 vectors of 16 lanes, 1,024 are 128 of 8."""
+"""The most vectors of a tile's accumulators: they hold 2,048 accumulators with 16 lanes, or 1,024 with 8."""
 
 MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
                 "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
@@ -51,41 +52,41 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
     rows, panels             the size of a tile
     tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns
     tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
-    writer                   the number of a Writer
+    writer                   who writes the outputs: the number of a Writer
     ahead, ahead_bytes       weights of the next step, to be prefetched, or 0
-    rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
+    rooms, room_count        memory for copies of activations (AMX): `room_bytes` for each piece of the blocks
     kept                     bytes of a tile's copies if they are kept for all columns
     row_scales, row_scales_table    with compressed weights, the scales of activations
     row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
 
-The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and `rooms`.
+The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of a Store that tiles compute themselves. It is enough for a residual; the code is unrolled."""
+"""The most operations of a Store that tiles compute themselves, in unrolled code; they are enough for a residual."""
 SHORT_ROW = 256
 """The most bytes of k for which tiles compute the Store themselves."""
 MANY = 1 << 14
-"""The fewest outputs for which tiles compute the Store themselves: the code of a tile takes 0.1 to 0.3 s to compile."""
+"""The fewest outputs for which tiles compute the Store themselves, since to compile a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""The bytes of the entries: one for each vector of a tile, and one more."""
+"""The bytes of the list of entries: one entry for each vector of a tile, and one more."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile.
 
-With "function" the Store's function writes them, from sums in memory; with "tile" the tile function does, from
-registers; with "both" the tile function does, except for partial tiles. Then sums are in memory, too, for a second
-look.
+With "function" the Store's function writes them, from sums in memory. With "tile" the tile function writes them, from
+registers. With "both" the tile function writes those of whole tiles, and the Store's function those of partial ones;
+sums are then stored in memory, too, for a second look.
 """
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
 class Product(NamedTuple):
-    """`batch` times activations (m, k) of `a_dtype` x packed weights (k, n).
+    """A product of `batch` elements: activations (m, k) of `a_dtype` times packed weights (k, n).
 
     `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
-    channels each. `w_dtype` says how the weights are packed: by `pack.pack`, if it is SORTED by `pack.pack_sorted`, and
-    if `matmul_compressed.tiles` names it by `matmul_compressed.pack`.
+    channels each. `w_dtype` says how the weights are packed: by `pack.pack_sorted` if it is SORTED, by
+    `matmul_compressed.pack` if it is a name of `matmul_compressed.tiles`, otherwise by `pack.pack`.
     """
 
     a_dtype: str
@@ -106,7 +107,7 @@ class Product(NamedTuple):
     def dtypes(self) -> tuple[str, str]:
         """The dtypes of activations and packed weights.
 
-        By default weights are s8 or, if the activations are floats, of their dtype.
+        If `w_dtype` is not given, weights are s8, or have the dtype of float activations.
         """
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
@@ -117,18 +118,18 @@ class Product(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of activations, or of a tap's channels."""
+        """Bytes of a row of activations, or of the channels of a tap."""
         return self.k * self.itemsize
 
     @property
     def depth(self) -> int:
-        """Bytes of activations in a sum; each of several taps is rounded up to whole groups of four bytes."""
+        """The bytes of activations in a sum; each of several taps is rounded up to whole groups of four bytes."""
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
 @njit
 def element(address: int, table: int, batch: int) -> int:
-    """The address of a batch element; its offset is in a table, if there is one."""
+    """The address of a batch element: `address` plus its offset in `table`, if there is a table."""
     return address + load_s64(table + 8 * batch) if table else address
 
 
@@ -142,7 +143,10 @@ def count_blocks(args: int) -> tuple[int, int]:
 
 @njit
 def area(args: int, index: int) -> tuple[int, int, int, int, int]:
-    """The batch element, the rows [i0, i1) and the panels [j0, j1) of a block: (batch, i0, i1, j0, j1)."""
+    """The part of the result that a block computes: (batch, i0, i1, j0, j1).
+
+    These are the batch element, its rows from i0 to before i1, and its panels from j0 to before j1.
+    """
     x, (down, across) = view(args), count_blocks(args)
     batch, inner = index // (down * across), index % (down * across)
     i0, j0 = inner % down * x.each_rows, inner // down * x.each_panels
@@ -151,16 +155,16 @@ def area(args: int, index: int) -> tuple[int, int, int, int, int]:
 
 @njit
 def room(args: int, index: int) -> int:
-    """The address of the memory for copies of activations that belongs to the piece of blocks with block `index`."""
+    """The address of the memory for copies of activations that the piece of blocks with block `index` uses."""
     x, (down, across) = view(args), count_blocks(args)
     return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
 
 
 @njit
 def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
-    """The memory to prefetch in `steps` even steps: its address, and the bytes of a step.
+    """The memory to prefetch in `steps` even steps: returns its address, and the bytes of a step.
 
-    It is the `size` bytes at `address` or, if `size` is 0, the weights of the plan's next step.
+    It is the `size` bytes at `address`; if `size` is 0, it is the weights of the plan's next step.
     """
     x = view(args)
     if size == 0:
@@ -186,7 +190,7 @@ def matmul_blocks() -> Functions:
         f.args = args
         f.batch = batch
         first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
-        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # a group of each tile prefetches
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches a share
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
             tile, columns = x.tile if now == width else x.tail, min(16 * now, n - 16 * j)
@@ -223,7 +227,7 @@ def matmul_blocks() -> Functions:
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
-    """Who writes the outputs: tiles, if `depth` bytes of k and the Store are short, and there are many outputs.
+    """Choose who writes the outputs: tiles, if k (`depth` bytes) and the Store are short, and there are many outputs.
 
     Tiles are then compiled for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24, 8 % at 32, and
     2 % at 100; for VNNI 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
@@ -256,7 +260,10 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""Factors between open sizes of the example and other sizes of their class; half as many factors would miss kernels."""
+"""Kernels for an open size are chosen for the example's size times each of these factors.
+
+Half as many factors would miss kernels.
+"""
 
 
 @lru_cache(maxsize=256)
@@ -271,10 +278,10 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a product: the `kernel`, by number, and fields of MATMUL.
+    """The blocks of a product: the number of the chosen `kernel` among the given names, and fields of MATMUL.
 
-    `threads` is the number of threads that the work is worth, `blocks` the number of blocks; `room_bytes` is a block's
-    memory for copies of activations.
+    `threads` is the number of threads that the work is worth, `blocks` the number of blocks. `room_bytes` is the memory
+    that a block needs for copies of activations.
     """
 
     kernel: int
@@ -290,9 +297,9 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
-    """Choose the blocks by the cheapest kernel of these names, whose last panels come `tail` at a time, or at once.
+    """Choose the blocks for the cheapest kernel of these names; of the last panels `tail` are a tile, or all.
 
-    `strip_rows`: each block is so many rows of a batch element.
+    `strip_rows`, if given, is the number of rows of a block.
     """
     costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
@@ -318,27 +325,27 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
 
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
                 strip_rows: int | None = None) -> Step:
-    """Plan a product, the sums of which `store` takes.
+    """Plan a product, whose sums `store` takes.
 
-    `kernel` forces a kernel, else `select` chooses, of open sizes at each of them. `strip_rows`: each block is so many
-    rows of a batch element. Raises KernelError where there is no kernel.
+    `kernel` forces a kernel; otherwise `select` chooses one, for open sizes at each of the sizes. `strip_rows`, if
+    given, is the number of rows of a block. Raises KernelError if there is no kernel.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
     if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
-        # not even the copies of a single tile fit into L2
+        # Not even the copies of a single tile fit into L2.
         level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     rows = m if strip_rows is None else smallest(m, strip_rows)
     kernel = kernel or select(x.dtypes, rows, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
-    # first, as it takes longest to compile
+    # It is loaded first, since it takes longest to compile.
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
+    if is_open(x) and not forced and not inside:  # tiles with a Store of their own take long to compile
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
@@ -367,7 +374,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
-    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # of compressed weights: set by the caller
+    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # for compressed weights the caller sets it
     order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
         if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({
@@ -382,16 +389,19 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant weights are to be sorted: integer weights on a CPU without VNNI are."""
+    """Whether constant weights are to be sorted (`pack.sort`): integer weights are, on a CPU without VNNI."""
     return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2
-"""Cycles that a copy takes to transpose a byte (18 GB/s)."""
+"""Cycles that a copy needs to transpose a byte (18 GB/s)."""
 INTERLEAVED = 16
-"""Cycles to interleave four k of transposed rows; the 24 cycles of the products of a 6 x 64 tile hide all but one."""
+"""Cycles to interleave four k of transposed rows.
+
+All but one of them are hidden behind the products of a 6 x 64 tile, which take 24 cycles.
+"""
 SPREAD = 8
-"""Additional cycles of a group of transposed floats: broadcasts from rows are plain loads."""
+"""Additional cycles for a group of transposed floats, where broadcasts from rows would be plain loads."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

@@ -1,6 +1,6 @@
 """Sums of activations over k, by rows or, if activations are transposed, by columns.
 
-Zero points of weights multiply them.
+The compensation of zero points of weights needs them.
 """
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from graphq.kernels.jit.x86 import S32X16, Loop, load_bytes, tail_mask
 from graphq.plan.step import Step, Target, plan_rows
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
-"""The argument block of sums of m rows over k: they are s32, `sums_bytes` a batch element; a block computes `each`.
+"""The argument block of sums of m rows over k: s32, `sums_bytes` for each batch element, `each` sums a block.
 
-The caller fills in the addresses of activations, of their table or 0, and of sums, and may change `stride`, the bytes
-between rows (for transposed activations, between one k and the next). Bytes are xored with `flip`.
+The caller fills in the addresses of the activations, of their table (or 0), and of the sums. It may change `stride`,
+the bytes between rows, or between one k and the next for transposed activations. Bytes are xored with `flip`.
 """
 view = SUMS.view
 
@@ -30,7 +30,7 @@ def byte_sums(x: Value, signed: bool) -> Value:
 
 @emits
 def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
-    """Sum k bytes as u8, xor `flip`."""
+    """Sum k bytes, each xored with `flip`, as u8."""
     flips, lines = flip.trunc(I8).splat(64), k // 64
 
     def sums(total: Value, line: Value) -> Value:
@@ -52,7 +52,7 @@ def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
 
 @emits
 def _sum_columns(b: Builder, source: Value, stride: Value, k: Value, flip: Value, count: Value, target: Value) -> None:
-    """Store the sums over `k` rows, `stride` bytes apart, of `count` (at most 16) columns of u8, xor `flip`."""
+    """Store the sums of `count` (at most 16) columns of u8 xored with `flip`, over `k` rows `stride` bytes apart."""
     flips = flip.trunc(I8).splat(16)
     with Loop(b, k, [constant(S32X16, 0)]) as loop:
         line = load_bytes(source + loop.k * stride, count, 16)
@@ -70,12 +70,12 @@ def offset(table: int, batch: int) -> int:
 
 @njit
 def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, target: int) -> None:
-    """Store the sum of one row; `stride` and `count` are those of `_sum_columns`."""
+    """Store the sum of one row; the arguments are those of `_sum_columns`, whose `stride` and `count` are not used."""
     store_s32(target, _sum_row(source, k, flip))
 
 
 def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
-    """The block function of `sums`, which takes `unit` rows at a time. With `columns` activations are transposed."""
+    """Make the block function from `sums`, which takes `unit` rows at a time; `columns`: transposed activations."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -102,9 +102,10 @@ def column_sum_block() -> Functions:
 
 def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
               strip_rows: int | None = None) -> Step:
-    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS.
+    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128); the caller completes SUMS.
 
-    `columns`: activations are transposed, k rows of m bytes. `strip_rows`: the rows of a block.
+    With `columns` activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of rows of a
+    block.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)

@@ -10,7 +10,7 @@ from graphq.kernels.operands.tile_frame import ROWS_AT, view, view_windows
 
 @njit
 def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
-    """Add the products of one row of `k` bytes, `along_k` apart, to its 16 sums."""
+    """Add the products of a row of `k` bytes, `along_k` bytes apart, to the row's 16 sums."""
     for j in range(k):
         x = load_u8(a + j * along_k) ^ shift
         line = w + j // 4 * 64 + j % 4

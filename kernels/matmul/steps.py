@@ -23,7 +23,7 @@ from graphq.plan.step import Ref
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add up to four steps: transpose an integer source, pack the weights, sum rows, multiply."""
+    """Add up to four steps: transpose an integer source, pack the weights, sum rows, and multiply."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
@@ -55,16 +55,14 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
-    """Byte strides along the rows and batch of `out` of a dense array of `shape` whose elements are `step` bytes."""
+    """Byte strides along the batch and rows of `out`, for a dense array of `shape` whose elements are `step` bytes."""
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
-    """The buffer of the activations and how to read them.
+    """The buffer of the activations, and how to read them.
 
-    A transposed source by columns or, where this is faster, from a copy.
-
-    A single row is its own transpose.
+    A transposed source is read by columns, or copied first if this is faster. A single row is its own transpose.
     """
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
@@ -81,9 +79,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
     """The buffer of the packed weights, and the bytes of a batch element.
 
-    Constants are packed now, other weights by a step.
-
-    With `sorts` constants are packed sorted.
+    Constants are packed now, and sorted if `sorts`; other weights are packed by a step.
     """
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
@@ -102,7 +98,7 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) -> int:
-    """A buffer with the s32 sum over k of every row of the activations."""
+    """A buffer with the s32 sums over k of all rows of the activations."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     stride = {}

@@ -1,7 +1,7 @@
 """The table of matmul kernels, from which they are selected, tested and benchmarked.
 
 The name of a Kernel is derived from its fields, and a second kernel of the same name is refused. Selection filters by
-dtypes, level and layout of activations, then takes the least estimated cost.
+dtypes, level and layout of activations, then takes the kernel with the least estimated cost.
 """
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Kernel(NamedTuple):
 
     A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
 
-    `build(dtypes, rows, panels, emulated, layout)` is the factory of its tiles, `panels` panels of 16 columns wide: the
-    module has the block functions `tile` and, if the machine needs preparation, `setup`. Kernels whose tiles write
-    outputs take a Store, too, and whether its bytes are `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)`
-    estimates cycles of one core. `layouts` are the layouts of activations that it can read (see `tile_frame`).
+    `build(dtypes, rows, panels, emulated, layout)` makes the module of its tiles, which are `panels` panels of 16
+    columns wide. The module has the block functions `tile` and, if the machine needs preparation, `setup`. Kernels
+    whose tiles write outputs take two more arguments: a Store, and whether its bytes are `packed`
+    (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
+    activations that it can read (see `tile_frame`).
     """
 
     dtypes: Dtypes
@@ -41,7 +42,7 @@ class Kernel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The derived name, as `matmul_u8s8_6x64_avx512_vnni`."""
+        """The derived name, such as `matmul_u8s8_6x64_avx512_vnni`."""
         return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
 
     @property
@@ -51,7 +52,7 @@ class Kernel(NamedTuple):
 
     @property
     def in_tile_registers(self) -> bool:
-        """Whether its sums are in AMX's tile registers, which need a `setup`, and copies of rows that do not fit."""
+        """Whether its sums are in AMX's tile registers; it then needs a `setup`, and copies of rows that do not fit."""
         return self.isa.has("amx-tile")
 
     @property
@@ -68,7 +69,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
 
-    Raises KernelError for a name that exists.
+    Raises KernelError if a kernel of the same name exists.
     """
 
     def register(build: Builder) -> Builder:
@@ -83,7 +84,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
 
 def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
            layout: ActivationLayout = "rows") -> Kernel:
-    """Choose the cheapest kernel for m x n outputs over k. Raises KernelError when no kernel fits."""
+    """Choose the cheapest kernel for m x n outputs over k. Raises KernelError if no kernel fits."""
     fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
     if not fitting:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")

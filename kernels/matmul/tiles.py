@@ -23,10 +23,11 @@ SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 BF16 = ("bf16", "bf16")
 FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
-"""Layouts of kernels for which transposed activations are copied into rows first.
+"""The layouts that kernels read for which transposed activations are copied into rows first.
 
-To interleave them for each tile instead takes half as long as the products or longer. Only with 6 x 64 of AVX-512 VNNI
-it takes 3 % (96 x 1024 x 384 on Zen 4; a copy takes 3 %, too, and more for smaller n).
+To interleave transposed activations for each tile instead would take half as long as the products, or longer. Only for
+6 x 64 of AVX-512 VNNI it takes no more than 3 % (96 x 1024 x 384 on Zen 4). A copy takes 3 %, too, and more for smaller
+n.
 """
 
 
@@ -46,23 +47,23 @@ def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
-    """The number of tiles of an m x n result; a narrower last tile counts as a fraction of a tile."""
+    """The number of tiles of an m x n result; a narrower last tile counts as a fraction."""
     return -(-m // rows) * panel_count(n) / panels
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
     """Estimate the cycles to load the weights of four k: 20 bytes a cycle if they are used once, 30 if they are reused.
 
-    Measured on Zen 4, 1 x 1024 x 1024 and tiles of 2 x 64. It is the same for all kernels, so AMX wins nothing on one
-    row.
+    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. It is the same for all kernels, so AMX gains
+    nothing for a single row.
     """
     return panels * 64 / (20 if m <= rows else 30)
 
 
 def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate cycles; `group(panels)` estimates those of four k in a tile of `panels` panels.
+    """Estimate cycles; `group(panels)` estimates the cycles for four k in a tile of `panels` panels.
 
-    Fitted on Zen 4: 30 for a tile's start, 9 for each of its rows and 3 for a vector of output.
+    Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), panels)
@@ -76,8 +77,8 @@ def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Cal
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
     """Estimate cycles: four k are bound by products, by loads, by the latency of 4 cycles, or by loading the weights.
 
-    A panel is one vector of 64 bytes, or two `parts` of 32 at twice the rate. Fitted on Zen 4: 24 cycles for four k of
-    6 x 64, 13 for 1 x 64.
+    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4: 24 cycles for four
+    k of 6 x 64, 13 for 1 x 64.
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts,
@@ -87,7 +88,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles: four operations for each part, three to widen its weights and two for each row, `rate` a cycle.
 
-    Fitted on a Xeon, four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (2.4).
+    Fitted on a Xeon for four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (2.4).
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts, lambda panels: max(
@@ -97,7 +98,8 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles, from Intel's tables: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied.
 
-    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 for a tile's start, 8 for a vector of output, or 5 if four are packed.
+    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 cycles for a tile's start, and 8 for a vector of output, or 5 if four
+    vectors are packed together.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), most)
@@ -111,13 +113,13 @@ def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles: one for a product."""
+    """Estimate cycles: one for each product."""
     return float(m * panel_count(n) * PANEL * k / STORAGE[kernel.dtypes[0]].itemsize)
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build the plain loops."""
+    """Build tiles of plain loops."""
     return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
@@ -125,7 +127,7 @@ def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout:
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd on 16 bytes of products widened to 16 bits."""
     return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -133,7 +135,7 @@ def build_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build vpmaddubsw on 32 bytes of products that cannot saturate, and vpmaddwd on the others."""
+    """Build tiles of vpmaddubsw on 32 bytes of products that cannot saturate, and of vpmaddwd on the others."""
     return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -141,7 +143,7 @@ def build_avx2_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, la
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
-    """Build vpmaddubsw on 64 bytes of products that cannot saturate, and vpmaddwd on the others."""
+    """Build tiles of vpmaddubsw on 64 bytes of products that cannot saturate, and of vpmaddwd on the others."""
     return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
@@ -149,7 +151,7 @@ def build_avx512_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, 
                  layouts=COPYING)
 def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
-    """Build vpdpbusd on 8 columns."""
+    """Build tiles of vpdpbusd on 8 columns."""
     return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -157,7 +159,7 @@ def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layou
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
-    """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd on 32 bytes of products widened to 16 bits."""
     return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
@@ -166,17 +168,16 @@ def build_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout:
                  partial(estimate_vnni, parts=1))
 def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build vpdpbusd on 16 columns; outputs of a Store are `packed` as `outputs.packs` says."""
+    """Build tiles of vpdpbusd on 16 columns; `packed` says whether a Store's outputs are packed (`outputs.packs`)."""
     return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
-    """Estimate cycles.
+    """Estimate cycles: those of the products or those to load the weights, whichever are more.
 
-    One for a product of 16 columns (of `pairs` for two), at least four since products wait for each other, or the
-    weights' loads.
-
-    Fitted on Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
+    A product of 16 columns takes one cycle (two products if `pairs`), but at least four, since products wait for each
+    other. Fitted on Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are
+    reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize
@@ -186,14 +187,14 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
 def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build fused multiply-adds, four at a time, for any CPU."""
+    """Build tiles of fused multiply-adds, four at a time, for any CPU."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 4, True), layout))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
 def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build vfmadd on 8 columns."""
+    """Build tiles of vfmadd on 8 columns."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -201,7 +202,7 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, la
                  partial(estimate_floats, parts=1, pairs=True))
 def build_bf16(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build vdpbf16ps on 16 columns."""
+    """Build tiles of vdpbf16ps on 16 columns."""
     return tile_functions(vector_tile(rows, panels, bf16_pairs(emulated), layout, store, packs=packed))
 
 
@@ -211,11 +212,11 @@ def build_bf16(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
                  partial(estimate_floats, parts=1))
 def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
-    """Build vfmadd on 16 columns. Widening weights takes registers, too, so these tiles are smaller."""
+    """Build tiles of vfmadd on 16 columns. Tiles are smaller here, as widening weights takes registers, too."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
 def build_amx(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tdpbusd or tdpbssd on tile registers."""
+    """Build tiles of tdpbusd or tdpbssd on tile registers."""
     return tile_functions(amx_tile(rows // 16, panels, dtypes[0], emulated, layout), amx_setup(rows // 16, emulated))

@@ -1,8 +1,8 @@
 """Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd and vpmaddubsw.
 
 A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
-keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products.
-Measured: 0.465 TOPS on one Zen 4 core, its limit (one 64-byte product a cycle).
+keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products. It
+reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
 
 Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
 weights (`pack.sort`) that cannot make it saturate; vpmaddwd multiplies the others, widened to 16 bits in registers.
@@ -26,27 +26,24 @@ from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Group
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
 Factor: TypeAlias = tuple[Value, ...]
-"""A group of activations, or of weights: the vectors of it that are multiplied one after the other."""
+"""A group of activations, or of weights, as the vectors that are multiplied one after the other."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """How an instruction multiplies groups.
-
-    A group is the 4 bytes of a row, or of a column of weights, that share a lane.
+    """How an instruction multiplies groups; a group is the 4 bytes of a row, or of a column of weights, in one lane.
 
     A panel of 16 columns takes `parts` vectors of weights and of accumulators (of type `kind`). `activations(b, group)`
     spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, and `dot(b, acc, x, w)`
     accumulates.
 
     Elements have `itemsize` bytes. With `block`, sums start again from 0 after so many groups, and the sums of blocks
-    are added in order, which makes the rounding errors of floats smaller. A pixel of `silent` bytes (padding) adds
-    nothing to the sums, so it may be left out.
+    are added in order, which makes the rounding errors of floats smaller. `total(b, sum)` is then applied to each sum
+    of two blocks. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent`
+    bytes (padding) adds nothing to the sums, so it may be left out.
 
-    `total(b, sum)` is what becomes of the sum of two blocks. With `flushes` the tile runs as `x86.flushing` says.
-
-    `exact_first` multiplies the groups of sorted weights that come first, which cannot saturate, into the same
-    accumulators.
+    `exact_first` are the products by which the first groups of sorted weights, which cannot saturate, are multiplied
+    into the same accumulators.
     """
 
     parts: int
@@ -63,18 +60,18 @@ class Products:
 
 
 def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool) -> Value:
-    """Spread four activations over a vector as u8: s8 become s8 + 128."""
+    """Spread a group of four activations over a vector as u8; s8 become s8 + 128."""
     x = group.splat(lanes)
     return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
 
 
 def silent(a_dtype: str) -> int:
-    """The byte of an activation that `unsigned` turns into 0, for padding."""
+    """The byte of an activation that `unsigned` turns into 0; padding of it adds nothing to sums."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpdpbusd: `lanes` columns a part, four products a lane."""
+    """The products by vpdpbusd: `lanes` columns a part, four products a lane."""
     kind = vector(I32, lanes)
     return Products(16 // lanes, kind, lambda b, group: (unsigned(b, group, a_dtype, lanes, emulated),),
                     lambda b, address: (address.load(kind),),
@@ -82,7 +79,7 @@ def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpmaddubsw, of weights that cannot make it saturate: `lanes` columns a part."""
+    """The products by vpmaddubsw, for weights that cannot make it saturate: `lanes` columns a part."""
 
     def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
         return acc + madd16(b, madd8(b, x[0], w[0], emulated), b.value(vector(I16, 2 * lanes), 1), emulated)
@@ -91,7 +88,7 @@ def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpmaddwd: `lanes` columns a part; the even and the odd bytes of each lane are widened to 16 bits."""
+    """The products by vpmaddwd: `lanes` columns a part; the even and the odd bytes of a lane are widened to 16 bits."""
     kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
     def activations(b: Builder, group: Value) -> Factor:
@@ -108,7 +105,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products for sorted weights."""
+    """The products for sorted weights: vpmaddubsw for the groups that cannot saturate, then vpmaddwd."""
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
@@ -118,24 +115,22 @@ def signed_halves(x: Value) -> tuple[Value, Value]:
 
 
 NEAR = 8
-"""The number of groups ahead for which tiles of floats prefetch weights to L1.
-
-A sentence encoder takes 3 % less time (Xeon).
-"""
+"""How many groups ahead tiles of floats prefetch weights to L1. A sentence encoder takes 3 % less time (Xeon)."""
 
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
-"""A function that emits one group.
+"""A function that emits the products of one group.
 
-It takes the group's number, the addresses of the cursors and the sums before the group, and returns the sums after it.
+It takes the number of the group, the addresses of the cursors and the sums before the group, and returns the sums after
+it.
 """
 
 
 class Cursor(NamedTuple):
     """An address that moves `step` bytes with every group.
 
-    Otherwise LLVM would give every row and panel of a tile an address of its own, which all move and spill: 85
-    instructions a group of 8 x 48 floats instead of 48, and 66 G multiply-adds a second instead of 83 (a 3.2 GHz Xeon
-    with two units for them).
+    Without it, LLVM would give every row and panel of a tile an address of its own, which all move and are spilled to
+    the stack: a group of 8 x 48 floats took 85 instructions instead of 48, and a 3.2 GHz Xeon with two units for them
+    did 66 G multiply-adds a second instead of 83.
     """
 
     start: Value
@@ -146,9 +141,9 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
                 packs: bool = False) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
-    With `result` the tile function writes the outputs: from registers if the whole tile is valid. If not, floats are
-    written from sums in memory, and outputs that may need a second look are left to the caller. `packs` is as in
-    `store_code.epilogue`.
+    With `result` the tile function writes the outputs, from registers if the whole tile is valid. In a partial tile,
+    floats are written from sums in memory, and outputs that may need a second look are left to the caller. `packs` is
+    as in `store_code.epilogue`.
     """
 
     @emits
@@ -171,14 +166,14 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
 
 
 class _Tile:
-    """The emission of the sums of a tile of `rows` x 16 * `panels` outputs."""
+    """Emits the sums of a tile of `rows` x 16 * `panels` outputs."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, products: Products) -> None:
         self.b, self.f, self.rows, self.panels, self.products = b, f, rows, panels, products
         self.sums = (_Blocks if products.block else _TileSums)(products, rows * panels)
 
     def accumulate(self, layout: str) -> list[Value]:
-        """Emit the products of all activations; the state of the sums after them."""
+        """Emit the products of all activations; returns the state of the sums after them."""
         b, f, state = self.b, self.f, self.sums.start(self.b, self.f)
         tap_bytes = ((f.k + 3) >> 2) << 6  # bytes of a panel's weights at one tap
         if layout == "windows":
@@ -189,7 +184,7 @@ class _Tile:
         return self.over_k(groups, f.w, tap_bytes, state)
 
     def over_taps(self, window: Window, tap_bytes: Value, state: list[Value]) -> list[Value]:
-        """Emit the products of all taps of the tile's pixels, except for rows of taps that are padding."""
+        """Emit the products of all taps of the tile's pixels; lines of taps that are only padding are left out."""
         b, f, rows, silent = self.b, self.f, self.rows, self.products.silent
         panel_bytes = tap_bytes * (window.outer * window.inner)
         with Loop(b, window.outer, state) as outer:
@@ -204,10 +199,10 @@ class _Tile:
 
     def over_k(self, groups: Groups, w: Value, panel_bytes: Value, state: list[Value],
                tap: Value | None = None) -> list[Value]:
-        """Emit the products of all groups of k, in windows those of one tap; returns the state of the sums after them.
+        """Emit the products of all groups of k, for windows those of one tap; returns the state of the sums after them.
 
-        The first panel's weights are at `w`, each next panel's `panel_bytes` further. Sorted weights are multiplied in
-        their own order, which differs from `tap` to tap.
+        The first panel's weights are at `w`, those of each next panel `panel_bytes` further. Sorted weights are
+        multiplied in their own order, which differs from `tap` to tap.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
@@ -215,7 +210,7 @@ class _Tile:
 
         def turn(number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             source, line, ahead = places
-            if self.rows > 1:  # one row waits for its own weights, which the CPU prefetches
+            if self.rows > 1:  # a single row waits for its weights, which the CPU prefetches by itself
                 ahead.prefetch(level=2)
             if self.rows > 1 and products.block:
                 for j in range(self.panels):
@@ -244,14 +239,11 @@ class _Tile:
             return state
         left = f.k & 3
         return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
-            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # no turn or one
+            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop has no turn or one
 
     def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
-        """Emit the products of one group of each row with the weights at `w` of each panel.
-
-        Returns the sums after them.
-        """
+        """Emit the products of one group of each row with the weights at `w` of each panel; returns the new sums."""
         b, parts = self.b, products.parts
         weights = [products.weights(b, w + panel_bytes * j + part * (64 // parts))
                    for j in range(self.panels) for part in range(parts)]
@@ -279,7 +271,7 @@ def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
 
 
 def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value]) -> None:
-    """Emit the epilogue of the sums in the registers `values`, as rows of vectors."""
+    """Emit the epilogue for the sums in the registers `values`, given as rows of vectors."""
     block, lanes = _OutputBlock(f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(block.whole) as (then, otherwise):
         with then:
@@ -294,9 +286,9 @@ def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: 
 
 def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value],
                  packs: bool) -> None:
-    """Emit the epilogue of sums in registers if the tile is whole.
+    """Emit the epilogue for sums in registers, if the tile is whole.
 
-    Returns the number of entries, or -1 if it is not.
+    It gives the number of entries, or -1 if the tile is not whole.
     """
     block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
@@ -315,7 +307,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
 class _TileSums:
     """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k.
 
-    The state is these registers.
+    Their state is a list of these registers.
     """
 
     def __init__(self, products: Products, vectors: int) -> None:
@@ -329,12 +321,12 @@ class _TileSums:
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups; the state after them."""
+        """Emit `turn` for `count` groups; returns the state after them."""
         return self.turns(b, b.value(I64, 0), count, state, cursors, turn)
 
     def turns(self, b: Builder, done: Value, count: Value, acc: list[Value], cursors: Sequence[Cursor],
               turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups after the `done` ones; the sums after them."""
+        """Emit `turn` for `count` groups after the first `done` ones; returns the sums after them."""
         with Loop(b, count, [*acc, *(c.start + done * c.step for c in cursors)]) as loop:
             acc, places = loop.values[:self.count], loop.values[self.count:]
             acc = turn(done + loop.k, places, acc)
@@ -342,7 +334,7 @@ class _TileSums:
         return loop.values[:self.count]
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """The sums, after the last product."""
+        """The sums after the last product."""
         return state
 
     def store(self, f: Frame, sums: list[Value]) -> None:
@@ -354,8 +346,8 @@ class _TileSums:
 class _Blocks(_TileSums):
     """Sums of floats in blocks of `block` groups, in the order of k through all taps.
 
-    Totals are in memory. Besides registers the state has the number of groups that the current block still takes, and
-    whether it is the first block, whose sums are not added to totals yet.
+    Totals of the blocks are in memory. The state has the registers, the number of groups that the current block still
+    takes, and whether it is the first block, whose sums are not added to totals yet.
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
@@ -364,9 +356,9 @@ class _Blocks(_TileSums):
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups; the state after them."""
+        """Emit `turn` for `count` groups; returns the state after them."""
         block = self.products.block
-        rest = count - state[-2]  # groups after the present block; they go to further blocks
+        rest = count - state[-2]  # groups after the current block, which go to further blocks
         more = (rest + (block - 1)) // block
         pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:

@@ -1,7 +1,7 @@
 """Lowering of a body with compressed weights, and the formula of the numbers.
 
 Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. Activations
-x of 8 bits have one zero point zx, and scales sx: one, one for each row, or one for each row and group. Then
+x of 8 bits have one zero point zx, and scales sx: one in all, one for each row, or one for each row and group. Then
 
     acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
@@ -32,18 +32,18 @@ from graphq.kernels.matmul_compressed.pack import BITS, REACH, pack_floats, pack
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
-"""For each dtype of weights the number that is added so that they begin at 0."""
+"""For each dtype of weights, the number that is added to them so that their range begins at 0."""
 FINEST = 8
-"""Groups for f32 activations are multiples of this number of rows, a line of 4-bit weights."""
+"""Groups for f32 activations are multiples of this many rows, which a line of 4-bit weights has."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompressedMatmul:
-    """The operands of a matmul with compressed weights: input numbers of the partition, and its constants.
+    """The operands of a matmul with compressed weights: numbers among the partition's inputs, and its constants.
 
-    `z` (groups, n) are the zero points of the weights `u`. `scales` are s of the formula, or m if activations have one
-    scale, which is known. `weights` are those of the graph: (n, k) if they are `transposed`, from `-low` on.
-    `row_scales` is the input number of the scales of activation rows, (..., row_groups).
+    `z` (groups, n) are the zero points of the weights `u`. `scales` are s of the formula, or m if activations have a
+    single scale that is constant. `weights` are those of the graph, with a range from `-low` on; they are (n, k) if
+    `transposed`. `row_scales` is the number of the input with the scales of activation rows, (..., row_groups).
     """
 
     a: int
@@ -70,17 +70,17 @@ class CompressedMatmul:
 
     @property
     def u(self) -> np.ndarray:
-        """The weights (k, n) as integers from 0 on, a copy."""
+        """The weights (k, n) as integers whose range begins at 0, in a new array."""
         u = (self.weights.astype(np.int16) + LOW[self.w_dtype]).astype(np.uint8)
         return np.ascontiguousarray(u.T if self.transposed else u)
 
     @property
     def centred(self) -> np.ndarray:
-        """w - zw, s32 (groups, group, n)."""
+        """The weights less their zero points, s32 (groups, group, n)."""
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The weights packed for kernels; corrections undo the zero point and the shift of 8-bit activations."""
+        """The weights packed for kernels, with corrections for the zero point and the shift of 8-bit activations."""
         if self.a_dtype == "f32":
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp + (128 if self.a_dtype == "s8" else 0)
@@ -175,7 +175,7 @@ class _Weights:
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with f32 activations, in groups of which the blocks of sums consist."""
+    """The operands of a matmul with f32 activations, with groups from which the blocks of sums can be made up."""
     a = next(node.operands)
     if a.dtype != "f32":
         raise Unsupported(f"the source is {a.dtype}, compressed weights take f32, or u8 and s8 that are dequantized",
@@ -240,7 +240,7 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of a dequantize of weights; None if it is absent."""
+    """The data of an operand of a dequantize of weights; None if the operand is absent."""
     if v is None:
         return None
     data = constants[index[v]]
@@ -251,7 +251,7 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
 
 
 class _Spread:
-    """Parameters of a dequantize of weights as (groups along k, n)."""
+    """Spreads the parameters of a dequantize of weights to one for each group along k and each column: (groups, n)."""
 
     def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
         self.attrs, self.transposed = node.attrs, transposed
@@ -264,7 +264,7 @@ class _Spread:
                               own=Axes(weights, (self.along_k,)), columns=Axes(weights, (1 - self.along_k,)))
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """Scales or zero points, one a group and column."""
+        """The scales or zero points `values`, spread to one for each group and column."""
         if self.attrs["qtype"] != "per_group":
             return np.broadcast_to(values.reshape(1, -1), (1, self.n))
         values = values.T if self.transposed else values

@@ -26,12 +26,12 @@ from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8}
 """The dtypes of weights that kernels read compressed, with their bits."""
 REACH = {4: (-64, 64), 8: (-128, 127)}
-"""The least and the greatest weight less its zero point, by the weights' bits, if activations have 8 bits.
+"""The least and the greatest weight less its zero point, by the weights' bits, for activations of 8 bits.
 
-Weights of 8 bits are s8. With weights of 4 bits vpmaddubsw adds two products exactly, as 255 * 2 * 64 < 2**15.
+Weights of 8 bits are then s8. For weights of 4 bits vpmaddubsw adds two products exactly, as 255 * 2 * 64 < 2**15.
 """
 FLOAT_BASE = np.float32(1 << 23)
-"""2**23 as f32: replacing its last bits by those of an integer of up to 23 bits adds the integer to it."""
+"""2**23 as f32. If its last bits are replaced by an integer of up to 23 bits, this adds the integer to it."""
 
 
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
@@ -73,7 +73,7 @@ def _check(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, 
 
 
 def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
-    """Write the bytes of weights (groups, group, n), and the scales, terms and zero points of the groups."""
+    """Write the bytes of weights (groups, group, n), and the scales, the terms and the zero points of the groups."""
     groups, group, n = u.shape
     panels, rows = panel_count(n), 32 // bits
     lines = -(-group // rows)
@@ -97,7 +97,7 @@ def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, b
 
 
 def _columns(x: np.ndarray, panels: int) -> np.ndarray:
-    """(groups, n) as (panels, groups, 16), zeros past n."""
+    """Reorder (groups, n) into (panels, groups, 16), with zeros past n."""
     out = np.zeros((len(x), panels * PANEL), x.dtype)
     out[:, :x.shape[1]] = x
     return out.reshape(len(x), panels, PANEL).transpose(1, 0, 2)

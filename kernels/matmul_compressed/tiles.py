@@ -1,16 +1,16 @@
 """Matmul of activations and packed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-Activations of 8 bits, a' as in `matmul`, with scales s of rows and groups:
+For activations of 8 bits, a' as in `matmul`, with scales s of rows and groups:
 
     R[g, i, j]   = sum_{k in group g} a'[i, k] * (u[k, j] - z[g, j])                 exact, modulo 2**32
     acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j]) * (s[i, g] * scale[g, j])   from 0 on, in order
 
-Activations of f32, in the order of `float_sums`, whose blocks consist of whole groups:
+For activations of f32, in the order of `float_sums`, whose blocks consist of whole groups:
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-A line of 64 bytes gives the 4-bit weights of 8 k and 16 columns: a mask, perhaps after a shift, and a subtraction
-unpack four of the k, which are multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32
+A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, and a subtraction unpack
+four of the k, which are then multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32
 2**23, which gives 2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a
 third of the memory traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are
 f32.
@@ -44,34 +44,34 @@ FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.v
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
 ROW_SCALES = ("row_scales", "row_scales_table", "row_scales_row", "row_scales_step")
-"""The words that locate the scales of activations (`matmul.plan.MATMUL`)."""
+"""The fields of `matmul.plan.MATMUL` that locate the scales of activations."""
 AHEAD = 3072
-"""How many bytes ahead of its loads a tile of one row prefetches weights, of which it reads each once.
+"""How many bytes ahead of its loads a tile of one row prefetches weights; it reads each weight once.
 
-1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5); products whose weights the caches hold
-take as long as without.
+1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). Products whose weights are in the caches
+take as long as without prefetches.
 """
 
 
 class Unpacked(NamedTuple):
-    """How bytes of weights become an operand of `products`: `spread(bytes)` takes a part's 64 / parts bytes."""
+    """How packed weights are multiplied: `spread` turns a part's 64 / parts bytes into operands of `products`."""
 
     products: Products
     spread: Callable[[Value], Factor]
 
 
 def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """Multiply by vpdpbusd."""
+    """The products by vpdpbusd."""
     return Unpacked(vnni(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
 
 
 def unpacked_saturating(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """Multiply by vpmaddubsw, which does not saturate: 4-bit weights are small (`pack.REACH`)."""
+    """The products by vpmaddubsw, which does not saturate, since 4-bit weights are small (`pack.REACH`)."""
     return Unpacked(saturating(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
 
 
 def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """Multiply by vpmaddwd."""
+    """The products by vpmaddwd."""
     words = vector(I16, 2 * lanes)
     return Unpacked(widened(a_dtype, lanes, emulated), lambda x: signed_halves(x.as_type(words)))
 
@@ -87,7 +87,7 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
 
 
 class _Tile:
-    """The common base of tiles of `rows` x 16 * `panels` outputs; a vector has the columns of one of `parts`."""
+    """What all tiles of `rows` x 16 * `panels` outputs share; each of `parts` vectors has some of 16 columns."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, parts: int) -> None:
         self.b, self.f, self.rows, self.panels, self.bits, self.parts = b, f, rows, panels, bits, parts
@@ -99,12 +99,12 @@ class _Tile:
         self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
 
     def clear(self) -> None:
-        """Emit stores of 0 to the totals, which are in memory."""
+        """Emit stores of 0 to the totals in memory."""
         for n in range(self.rows * self.panels):
             constant(vector(I32, 16), 0).store(self.f.acc + 64 * n)
 
     def zeros(self, kind: Type) -> list[Value]:
-        """The accumulators at the start of a sum."""
+        """The accumulators, all 0, at the start of a sum."""
         return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
 
     def head(self, panel: int, part: int, group: Value) -> Value:
@@ -122,7 +122,7 @@ class _Tile:
 
 
 class _IntegerTile(_Tile):
-    """The emission of a tile with activations of 8 bits."""
+    """Emits a tile with activations of 8 bits."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, how: Unpacked) -> None:
         super().__init__(b, f, rows, panels, bits, how.products.parts)
@@ -152,7 +152,7 @@ class _IntegerTile(_Tile):
                     acc = self.multiply(x, here, b.value(I64, 4 * quad), acc)
                 loop.update(acc)
             here, first = line + whole * LINE, k + whole * step
-            with Loop(b, (rest + 3) >> 2, loop.values) as last:  # mostly no turn
+            with Loop(b, (rest + 3) >> 2, loop.values) as last:  # this loop mostly has no turn
                 done = last.k * 4
                 count = smaller(rest - done, 4)
                 assert self.how.products.silent is not None
@@ -162,7 +162,7 @@ class _IntegerTile(_Tile):
             self.add_scaled(groups.k, last.values)
 
     def zero_points_of(self, group: Value) -> list[Value]:
-        """Emit the zero points that are subtracted from the bytes of every part, for 4-bit weights."""
+        """Emit the zero points that are to be subtracted from the bytes of every part, for 4-bit weights."""
         out = []
         for j in range(self.panels if self.bits == 4 else 0):
             address = self.f.w + self.panel_bytes * j + self.zero_points + group * PANEL
@@ -206,10 +206,10 @@ class _IntegerTile(_Tile):
 
 
 class _FloatTile(_Tile):
-    """The emission of a tile with activations of f32."""
+    """Emits a tile with activations of f32."""
 
     def emit(self) -> None:
-        """Emit the loop over blocks of sums, and in it the loop over their groups; the totals are in memory."""
+        """Emit the loop over blocks of sums, and in it the loop over a block's groups; the totals are in memory."""
         b, kind = self.b, vector(F32, self.columns)
         self.clear()
         each = c64(BLOCK) // self.group
@@ -229,7 +229,7 @@ class _FloatTile(_Tile):
 
     def multiply(self, k: Value, line: Value, scales: Sequence[Value], of_zeros: Sequence[Value],
                  acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of a line of weights with the activations from byte `k` of a row on, k by k."""
+        """Emit the products of a line of weights with the activations from byte `k` of a row on, one k at a time."""
         kind, integers, out = vector(F32, self.columns), vector(I32, self.columns), list(acc)
         places = [(n // self.parts, n % self.parts * 4 * self.columns) for n in range(self.panels * self.parts)]
         packed = [(self.f.w + self.panel_bytes * panel + line + at).load(integers) for panel, at in places]
@@ -246,7 +246,7 @@ class _FloatTile(_Tile):
 
 
 def integer_tile(rows: int, panels: int, bits: int, how: Unpacked) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs of activations of 8 bits, which lie in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits that lie in rows."""
 
     @emits
     def tile(b: Builder, address: Value) -> None:
@@ -256,7 +256,7 @@ def integer_tile(rows: int, panels: int, bits: int, how: Unpacked) -> Intrinsic:
 
 
 def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs of activations of f32, which lie in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 that lie in rows."""
 
     @emits
     def tile(b: Builder, address: Value) -> None:
@@ -273,7 +273,7 @@ def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale:
 
 
 def scalar_tile(shift: int, bits: int) -> Intrinsic:
-    """Make the tile function of one panel as plain loops; activations are bytes xor `shift` (128 for s8)."""
+    """Make the tile function of one panel as plain loops; activations are bytes xored with `shift` (128 for s8)."""
     rows_of_line = 32 // bits
 
     @njit
@@ -305,7 +305,7 @@ def scalar_tile(shift: int, bits: int) -> Intrinsic:
 
 
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: for four k the products, `rate` a cycle, and 2.5 operations a part to unpack; or the memory.
+    """Estimate cycles for four k: the products, `rate` a cycle, with 2.5 operations a part to unpack, or the memory.
 
     Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
     """
@@ -315,80 +315,80 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles of `k` bytes: for one k the products, and 1.5 operations to unpack a vector of weights."""
+    """Estimate cycles for `k` bytes: for one k the products, and 1.5 operations to unpack a vector of weights."""
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max(rows * panels + 1.5 * panels, 4)
     return -(-m // rows) * panel_count(n) / panels * (k // 4 * group + 30 + 3 * rows * panels * parts)
 
 
 def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles: about three for a product."""
+    """Estimate cycles: about three for each product."""
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build the plain loops."""
+    """Build tiles of plain loops."""
     return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, BITS[dtypes[1]]))
 
 
 @register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
                  layouts=("rows",))
 def build_avx2_4_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vpmaddubsw on 32 bytes of products that cannot saturate."""
+    """Build tiles of vpmaddubsw on 32 bytes of products that cannot saturate."""
     return tile_functions(integer_tile(rows, panels, 4, unpacked_saturating(dtypes[0], 8, emulated)))
 
 
 @register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
                  layouts=("rows",))
 def build_avx2_8_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd on 16 bytes of products widened to 16 bits."""
     return tile_functions(integer_tile(rows, panels, 8, unpacked_widened(dtypes[0], 8, emulated)))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
                  layouts=("rows",))
 def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vpdpbusd on 8 columns."""
+    """Build tiles of vpdpbusd on 8 columns."""
     return tile_functions(integer_tile(rows, panels, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 8, emulated)))
 
 
 @register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
                  partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
 def build_avx512_4_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vpmaddubsw on 64 bytes of products that cannot saturate."""
+    """Build tiles of vpmaddubsw on 64 bytes of products that cannot saturate."""
     return tile_functions(integer_tile(rows, panels, 4, unpacked_saturating(dtypes[0], 16, emulated)))
 
 
 @register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
 def build_avx512_8_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd on 32 bytes of products widened to 16 bits."""
     return tile_functions(integer_tile(rows, panels, 8, unpacked_widened(dtypes[0], 16, emulated)))
 
 
 @register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
 def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vpdpbusd on 16 columns."""
+    """Build tiles of vpdpbusd on 16 columns."""
     return tile_functions(integer_tile(rows, panels, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 16, emulated)))
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build fused multiply-adds, four at a time, for any CPU."""
+    """Build tiles of fused multiply-adds, four at a time, for any CPU."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 4))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
                  layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vfmadd on 8 columns."""
+    """Build tiles of vfmadd on 8 columns."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 8))
 
 
 @register_kernel(FLOATS, ((8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512", partial(estimate_floats, parts=1),
                  layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build vfmadd on 16 columns."""
+    """Build tiles of vfmadd on 16 columns."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 16))
