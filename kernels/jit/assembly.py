@@ -1,6 +1,6 @@
-"""Counts of the decisive arithmetic instructions of a kernel module, from the assembly that LLVM prints.
+"""Counts of the arithmetic instructions that decide a kernel module's speed, from the assembly that LLVM prints.
 
-All code of the modules that a step runs is counted, whether or not a call reaches it. A module has the code of one
+All code of the modules that a step runs is counted, whether or not a call reaches it. Most modules have the code of one
 kernel. The module that computes outputs near ties a second time has code for all layouts of activations, of which a
 step uses one.
 """
@@ -21,20 +21,20 @@ DECISIVE = frozenset((
     "vpmaddwd", "vpmaddubsw", "vpmulld", "vfmadd132ps", "vfmadd213ps", "vfmadd231ps",
     "vmulps", "vaddps", "vdivps", "vsqrtps", "vcvtdq2ps", "vcvtps2dq", "vcvtph2ps", "vcvtps2ph",
     "vpmovusdb", "vpmovsdb", "vpmovdb"))
-"""The x86 arithmetic instructions that are counted; code for other architectures contains none of them."""
+"""The x86 arithmetic instructions that are counted. Code for other architectures contains none of them."""
 WIDTHS = ("xmm", "ymm", "zmm", "tmm")
-"""Register classes, from the narrowest to the widest."""
+"""The register classes of x86, from the narrowest to the widest."""
 
 _INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
-"""In AT&T syntax: `{vex}` or another form, the mnemonic, the operands; a comment follows `#`."""
+"""A line of AT&T syntax: `{vex}` or another prefix in braces, the mnemonic, and the operands up to a comment (`#`)."""
 _REGISTER = re.compile(r"%([xyzt]mm)\d")
 
 _counts: dict[str, dict[str, int]] = {}
-"""The instruction counts of sources, by their text."""
+"""The instruction counts of modules, by the text of their sources (`Source.text`)."""
 
 
 def count(text: str) -> dict[str, int]:
-    """Count the decisive instructions of an assembly text, as {"vpdpbusd zmm": 24}, in the order of their names.
+    """Count the decisive instructions of an assembly text; returns for example {"vpdpbusd zmm": 24}, sorted by name.
 
     A name is the mnemonic and the widest register class among the operands.
     """
@@ -47,7 +47,7 @@ def count(text: str) -> dict[str, int]:
 
 
 def prepare(modules: Iterable[Module]) -> None:
-    """Have the assembly of modules made and counted, side by side; where that fails, `instructions` tries again."""
+    """Have the assembly of modules made and counted in parallel; if this fails for one, `instructions` tries again."""
     sources = {module.source.text: module.source for module in modules if module.source.text not in _counts}
     jobs = [(text, Job("assembly", source)) for text, source in sources.items()]
     for text, job in jobs:

@@ -1,12 +1,12 @@
 """The cache of compiled kernels and models on disk: files in one folder of the user, which all processes share.
 
-A file's name holds a hash of all that its code comes from (`Entry.key`); the file holds that key, too, and a checksum
-of both, so that neither an old file, nor a damaged one, nor another kernel's is ever run. Code is only read from files
-and folders that belong to the user and that nobody else can write to, which is checked each time. Where the folder is
-not safe to use, a private temporary one serves for the process.
+A file's name has a hash of all that its code is made from (`Entry.key`). The file itself has that key, too, and a
+checksum of both. So an old file, a damaged file or the file of another kernel is never run. Code is only read from
+files and folders that belong to the user and that nobody else can write to, which is checked each time. Where the
+folder is not safe to use, the process uses a private temporary one instead.
 
 Files that have not been used for a month are removed, and so are the least recently used ones while the folder is
-larger than MOST_BYTES: a process that looks for a removed file compiles it anew.
+larger than MOST_BYTES. A process that looks for a removed file compiles the kernel again.
 """
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from graphq.kernels.jit import isa
 log = logging.getLogger("graphq")
 
 MOST_BYTES = 1 << 30
-"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it; weights add to that."""
+"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it; their weights are extra."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
-"""Models of larger files are not kept: a few would drive out all others."""
+"""Models whose files have more bytes than this are not kept, since a few of them would displace all others."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
 _OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq)|\.graphq\.[0-9a-f]{32}")
-"""Names of files that are ours: kernels and models, finished or being written."""
+"""The names of files that the cache writes: kernels and models, finished or unfinished."""
 _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -57,15 +57,15 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Take compiled code, by the keys of entries, from elsewhere than the folder; it is preferred to files.
+    """Use compiled code that comes from elsewhere than the folder, by the keys of entries; it is preferred to files.
 
-    It must be the user's own.
+    The caller guarantees that this user compiled it.
     """
     _provided.update(codes)
 
 
 class Info(NamedTuple):
-    """The folder, its numbers of kernel modules and of models, and the bytes of all its files."""
+    """What the cache holds: its folder, the numbers of kernel modules and of models, and the bytes of all files."""
 
     path: Path
     modules: int
@@ -74,7 +74,7 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """A kernel module's place in the cache, in the folder that the environment names when the entry is made."""
+    """A kernel module's place in the cache folder, the one that the environment names when the entry is made."""
 
     def __init__(self, kind: str, source: str) -> None:
         self._wanted = _wanted()
@@ -82,7 +82,7 @@ class Entry:
         self.name = f"{kind}_{self.key[:32]}.o"
 
     def read(self) -> Code | None:
-        """Read the code; None if there is no file, or if it is not one that this user wrote for this key."""
+        """Read the code; None if there is no file, or if it is not a file that this user wrote for this key."""
         if self.key in _provided:
             return _provided[self.key]
         try:
@@ -102,7 +102,7 @@ class Entry:
         return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
 
     def write(self, code: Code) -> None:
-        """Keep the code; other processes see the whole file or none. A failure is logged as a warning."""
+        """Write the code to a file. Other processes see the whole file or none. A failure is logged as a warning."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
             path = _safe(self._wanted) / self.name
@@ -117,25 +117,25 @@ class Entry:
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
-        except OSError as error:  # full disk, folder gone
+        except OSError as error:  # the disk is full, or the folder is gone
             log.warning("kernel cache %s cannot be used: %s", path.parent, error)
         else:
             _tidy_once(path.parent)
 
 
 def model_name(digest: str) -> str:
-    """The name of the file of a compiled model, by a hexadecimal digest of all that decides it."""
+    """The file name of a compiled model, given the hexadecimal digest of all that decides what the model is."""
     return f"model_{digest[:32]}.graphq"
 
 
 def used(path: Path) -> None:
-    """Note that a file was used, so that it is kept. Raises OSError."""
+    """Note that a file was used, so that it is kept longer. Raises OSError."""
     if time.time() - path.stat().st_mtime > DAY:
         os.utime(path)
 
 
 def lasting() -> Path | None:
-    """The folder; None if a temporary one is used instead, which ends with the process."""
+    """The cache folder; None if the process uses a temporary one, which ends with it."""
     path = _wanted()
     return None if path is None or _unsafe(path) is not None else path.resolve()
 
@@ -145,7 +145,7 @@ def _unfinished(name: str) -> bool:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a regular file; refuse links and anything else, and never block."""
+    """Open a regular file without blocking; links and everything else are refused."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -155,7 +155,7 @@ def _opened(path: str, flags: int) -> int:
 
 @cache
 def versions() -> str:
-    """All that compiled code depends on besides the module's source and the machine."""
+    """A text that names all that compiled code depends on, besides the module's source and the machine."""
     try:
         own = version("graphq-compiler")
     except PackageNotFoundError:
@@ -166,21 +166,22 @@ def versions() -> str:
 
 
 def add_sources(digest: Any, top: Path) -> None:
-    """Let a digest depend on all Python files of a folder, and of the folders that it links to."""
+    """Add to a digest all Python files of a folder, and of the folders that it links to."""
     for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
         digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
 
 
 def folder() -> Path:
-    """Give the cache folder, made if need be: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq.
+    """The cache folder, made if need be: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq.
 
-    It must be a folder of this user that no other user can write to, as code is loaded from it; else a temporary one.
+    Code is loaded from it, so it must belong to this user, and no other user may be able to write to it. If that is not
+    so, it is a temporary folder.
     """
     return _safe(_wanted())
 
 
 def _safe(path: Path | None) -> Path:
-    """The folder, if it is one that only this user can write to, else a temporary one."""
+    """The folder `path` if only this user can write to it, otherwise a temporary folder."""
     if path is None:
         reason: str | None = "the user has no home folder"
     else:
@@ -192,7 +193,7 @@ def _safe(path: Path | None) -> Path:
 
 
 def _wanted() -> Path | None:
-    """Find where the cache should be; None when the user has no home."""
+    """Where the cache should be; None if the user has no home."""
     if chosen := os.environ.get("GRAPHQ_CACHE_DIR"):
         return Path(chosen).absolute()
     if (base := os.environ.get("XDG_CACHE_HOME")) and os.path.isabs(base):
@@ -217,13 +218,13 @@ def _temporary() -> Path:
 
 
 def _remove_temporary(path: Path, owner: int) -> None:
-    """Remove the temporary folder when the process that made it ends, not a fork of it."""
+    """Remove the temporary folder when the process that made it ends; a fork of the process leaves it alone."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _unsafe(path: Path) -> str | None:
-    """Make the folder if there is none. Returns the reason why it cannot be used, or None."""
+    """Make the folder if it does not exist. Returns the reason why it cannot be used, or None."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = path.resolve()
@@ -237,7 +238,7 @@ def _unsafe(path: Path) -> str | None:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return "it is read-only"
-    for parent, facts in above:  # whoever can rename the folder can put another one in its place
+    for parent, facts in above:  # a user who can rename the folder can put another one in its place
         if facts.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to another user"
         if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
@@ -246,7 +247,7 @@ def _unsafe(path: Path) -> str | None:
 
 
 def _others_write(facts: os.stat_result) -> bool:
-    """Whether another user may write. A group that has the user's name and no other members does not count."""
+    """Whether another user may write. A group does not count if it has the user's name and no other members."""
     if facts.st_mode & stat.S_IWOTH:
         return True
     return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
@@ -280,7 +281,7 @@ def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 
 @cache
 def _tidy_once(path: Path) -> None:
-    """Tidy a folder at the first file that this process writes there."""
+    """Tidy a folder when this process writes its first file there."""
     try:
         tidy(path)
     except OSError as error:
@@ -297,7 +298,7 @@ def tidy(path: Path, now: float | None = None) -> int:
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # left by a process that was killed
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # a process that was killed has left it
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1
@@ -305,7 +306,7 @@ def tidy(path: Path, now: float | None = None) -> int:
 
 
 def info() -> Info:
-    """Say where the cache is and how much it holds."""
+    """Say where the cache is, and how much it holds."""
     path = folder()
     return _counted(path, {entry.name: facts.st_size for entry, facts in _files(path)})
 

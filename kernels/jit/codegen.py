@@ -1,9 +1,9 @@
 """From the factory of a kernel module to object code: Numba infers types and generates LLVM IR, LLVM does the rest.
 
-Numba is used by its public interface: `numba.njit` without wrappers for Python gives LLVM's IR of a function with all
-its callees (`inspect_llvm`). The IR of a module's functions becomes one LLVM module, in which only their names are
-visible; it is optimised and becomes a position-independent object. Numba's own optimisation would be work done twice:
-the processes that compile (`compiling`) run with NUMBA_OPT=0.
+Numba is used by its public interface: `numba.njit` without wrappers for Python gives the LLVM IR of a function with all
+its callees (`inspect_llvm`). The IR of a module's functions becomes one LLVM module, in which only the names of these
+functions are visible. It is optimised, and becomes a position-independent object. The processes that compile
+(`compiling`) run with NUMBA_OPT=0, since Numba's own optimisation would do this work twice.
 """
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from graphq.kernels.jit.values import I64, Builder, Value
 class Functions:
     """The result of a factory: the functions of a kernel module, each under the name by which callers find it.
 
-    A function is Python code of 64-bit integers without a result, or one that `emits` marks, of 64-bit integers too.
-    Variables of the factory are constants in it: a branch that they rule out is not compiled. Division by zero is not
-    checked (error_model "numpy"), so the code has no path for exceptions.
+    A function takes 64-bit integers. It is Python code without a result, or one that `emits` marks. Variables of the
+    factory are constants in it: a branch that they rule out is not compiled. Division by zero is not checked
+    (error_model "numpy"), so the code has no path for exceptions.
 
     `speed` is LLVM's level of optimisation. At level 1 the passes take half of the time of level 2, for code of the
     same size. Level 3 unrolls loops more, and is for the innermost loops of kernels.
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     """The source of a kernel module: a factory, which is a function at the top of a file, and its arguments.
 
     Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
-    of them, and Stores. `without` are features of this machine that LLVM may not use, by its names (`isa.withheld`).
+    of them, and Stores. `without` are features of this machine that LLVM may not use, in LLVM's names (`isa.withheld`).
     """
 
     factory: Callable[..., Functions]
@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A text that is equal for equal sources only, in this process and in all others."""
+        """A text that is the same for equal sources in all processes, and different for different ones."""
         without = "".join(f" -{feature}" for feature in self.without)
         return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{without}"
 
@@ -65,7 +65,7 @@ define void @"{name}"({parameters}) {{
 
 
 def first_module() -> Functions:
-    """The module that a new compiling process compiles first: it makes Numba import most of what it imports late."""
+    """The module that a new compiling process compiles first: Numba then imports most of what it imports late."""
 
     def block(args: int, index: int) -> None:
         for k in range(index // 2, max(index, 3)):
@@ -75,7 +75,7 @@ def first_module() -> Functions:
 
 
 def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
-    """Compile a kernel module: an object file, and the names of its functions."""
+    """Compile a kernel module; returns an object file, and the names of its functions."""
     module, names = optimised(source)
     return _machine(source.without).emit_object(module), names
 
@@ -99,7 +99,7 @@ def whole_module(functions: Functions) -> Any:
 
 
 def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
-    """LLVM's module of a source, optimised, and the names of its functions."""
+    """LLVM's module of a source after optimisation, and the names of its functions."""
     import llvmlite.binding as llvm
 
     functions = source.factory(*source.arguments)
@@ -135,7 +135,7 @@ def _parsed(text: str) -> Any:
 
 
 def _emitted(name: str, emitter: Emitter) -> Any:
-    """The LLVM module of an emitting function of 64-bit integers, which Numba does not have to compile."""
+    """The LLVM module of an emitting function that takes 64-bit integers; Numba does not have to compile it."""
     module, result = ir.Module(name), ir.VoidType() if emitter.result == "None" else I64
     function = ir.Function(module, ir.FunctionType(result, [I64] * len(emitter.kinds)), name)
     b = Builder(ir.IRBuilder(function.append_basic_block()))

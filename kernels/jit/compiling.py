@@ -1,9 +1,10 @@
 """Compilation of kernels in other processes: meanwhile this one plans, and never imports Numba for a kernel.
 
-A `Job` that is wanted is put in a queue. Workers are threads of this process that each have a process of their own, to
-which they hand one job after another (`codegen`). One process imports Numba, and the others are forks of it. They end
-with the workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM optimises
-each module once, when it is whole. Where no process can be started, whoever waits for a job does it.
+A `Job` that is wanted is put in a queue. Workers are threads of this process; each has a process of its own, to which
+it hands one job after another (`codegen`). One of these processes imports Numba, and the others are forks of it. They
+end with the workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM
+optimises each module once, when it is complete. Where no process can be started, the thread that waits for a job does
+it.
 
 A plan for open sizes has kernels that only sizes other than the first call's need. They are not wanted at first:
 workers take them when they have nothing else to do, and no worker is started for them.
@@ -27,7 +28,7 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.objects import llvm_lock
 
-if TYPE_CHECKING:  # imported when something is compiled
+if TYPE_CHECKING:  # imported only when something is compiled
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:  # imported when something is compiled
 log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
-"""The most processes: the kernels of one model seldom keep more than these busy."""
+"""The most compiling processes: the kernels of one model seldom keep more than these busy."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -50,18 +51,16 @@ compiling.serve({descriptors})
 """
 """The first code of a compiling process.
 
-It makes graphq a package that imports nothing, as kernels need few of its modules.
+It makes graphq a package that imports nothing by itself, since kernels need few of its modules.
 """
 
 
 class Job:
-    """A call of a function of `codegen` with the source of a kernel module, in another process.
+    """A call of a function of `codegen` with a kernel module's source, in another process; begun once wanted.
 
-    It begins once it is wanted.
-
-    `done` is set once there is an `answer`, which `keep` has been called with, or an `error`. `here` is set if no
-    process does the job, so that whoever waits for it has to. `process` is the id of the process that put it in the
-    queue.
+    `done` is set once there is an `error`, or an `answer`, for which `keep` has been called. `here` is set if no
+    process does the job, so that the thread that waits for it has to. `process` is the id of the process that put it in
+    the queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
@@ -73,14 +72,14 @@ class Job:
         self.done = False
         self.here = False
         self.process = 0
-        self._ticket = [self]  # the worker that takes the job pops it
+        self._ticket = [self]  # the worker that takes the job removes it from the list
         if wanted:
             self.want()
         else:
             _later.append(self)
 
     def want(self) -> None:
-        """Begin the compilation, unless it is begun."""
+        """Begin the compilation, unless it has begun."""
         if self.process != os.getpid():
             if self.process:  # after a fork this process has no worker threads
                 self._ticket = [self]
@@ -91,16 +90,17 @@ class Job:
                 self.here = True
 
     def take(self) -> bool:
-        """Take the job out of both queues. Only the first call does; the result says whether this one did."""
-        self.process = os.getpid()  # where it is begun, wanted or not: in a fork `want` begins it again
+        """Take the job out of both queues; returns whether this call did so, which only the first one does."""
+        # the process where the job was begun, wanted or not: in a fork `want` begins it again
+        self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())
         return False
 
     def result(self) -> Any:
-        """Wait for the answer. Raises KernelError with the reason if it failed.
+        """Wait for the answer. Raises KernelError with the reason if the job failed.
 
-        It polls: a signal's handler that waited for the same lock as the frame that it interrupted would never return.
+        It polls, because the handler of a signal would wait forever for a lock that the interrupted frame holds.
         """
         while not self.done:
             self.want()
@@ -125,12 +125,12 @@ class Job:
                 self.end(answer, error)
 
     def end(self, answer: Any, error: str | None) -> None:
-        """Take the answer or the error. An answer is kept on disk first, as this process may end once nobody waits."""
+        """Accept the answer or the error. An answer is kept on disk first: this process may end once nobody waits."""
         self.answer, self.error = answer, error
         try:
             if error is None and self.keep is not None:
                 self.keep(answer)
-        except Exception as problem:  # the answer is there all the same
+        except Exception as problem:  # the answer is valid all the same
             log.warning("a compiled kernel is not kept: %s: %s", type(problem).__name__, problem)
         finally:
             self.done = True
@@ -138,12 +138,12 @@ class Job:
 
 _queue: SimpleQueue[Job] = SimpleQueue()
 _later: deque[Job] = deque()
-"""Jobs that were not wanted when they were created; idle workers do them."""
+"""Jobs that were not wanted when they were created; workers do them when they are idle."""
 _starting = Lock(fork_waits=True)
-"""Held while workers or a process are made: a forked child has to close the connections of `_workers`."""
+"""Held while workers or a process are started. A forked child has to close the connections of `_workers`."""
 _workers: set[_Worker] = set()
 _processes_work: bool | None = None
-"""Whether a process has answered; False where none can be started or the first ended before it answered."""
+"""Whether a process has answered; False if none can be started, or if the first one ended before it answered."""
 
 
 class _Process:
@@ -153,7 +153,7 @@ class _Process:
         from multiprocessing import Pipe
         from subprocess import DEVNULL, Popen
 
-        # -P: nothing is imported from the current directory. A session of its own: Ctrl-C is for the other process.
+        # -P: nothing is imported from the current directory. In a session of its own Ctrl-C does not reach it.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
@@ -169,14 +169,14 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection, which ends the process at its other end; wait for the first process."""
+        """Close a connection, which ends the process at its other end; in the end wait for the first process."""
         connection.close()
         if all(x.closed for x in self.connections):
-            self.popen.terminate()  # it may still import Numba, which nobody needs any longer
+            self.popen.terminate()  # it may still be importing Numba, which nobody needs any longer
             self.popen.wait()
 
     def forget(self) -> None:
-        """Close the connections in a fork of this process, and leave it to the parent to wait for the processes."""
+        """In a fork of this process, close the connections; only the parent waits for the compiling processes."""
         for x in self.connections:
             x.close()
         self.popen.returncode = 0
@@ -195,7 +195,7 @@ class _Worker(threading.Thread):
             try:
                 job = _next_job()
             except Empty:
-                _workers.discard(self)  # a job that is put after this starts new workers; one put before it is seen
+                _workers.discard(self)  # a job that is put later starts new workers, one that was put before is seen
                 if _queue.empty():
                     return self.leave()
                 _workers.add(self)
@@ -206,7 +206,7 @@ class _Worker(threading.Thread):
     def do(self, job: Job) -> None:
         """Have a job done.
 
-        If the process ends meanwhile, a new one tries again, as the first may have been killed for memory.
+        If the process ends meanwhile, a new one tries again, since the first may have been killed for lack of memory.
         """
         global _processes_work
         for _ in range(2):
@@ -237,7 +237,7 @@ class _Worker(threading.Thread):
 
 
 def _next_job() -> Job:
-    """The next job: a wanted one if there is any. Raises Empty if there has been none for a while."""
+    """The next job: a wanted one if there is one. Raises Empty if there has been no job for a while."""
     with suppress(Empty):
         return _queue.get_nowait()
     with suppress(IndexError):
@@ -255,7 +255,7 @@ def _start_process(count: int) -> _Process | None:
 
 
 def start_workers() -> None:
-    """Start the workers, unless they run; they need a second before they can compile."""
+    """Start the workers, unless they are running; they need a second before they can compile."""
     with _starting.hold:
         if any(worker.is_alive() for worker in list(_workers)):
             return
@@ -266,7 +266,7 @@ def start_workers() -> None:
             _workers.add(worker)
             try:
                 worker.start()
-            except RuntimeError:  # no more threads, or Python ends
+            except RuntimeError:  # no more threads can be started, or Python is ending
                 _workers.discard(worker)
                 worker.leave()
 
@@ -283,21 +283,21 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # an application that embeds Python: sys.executable may be any program
+    _processes_work = False  # in an application that embeds Python, sys.executable may be any program
 
 
 def serve(descriptors: list[int]) -> None:
-    """Do the jobs that come through connections, each in a process of its own, until it is closed or idle for long."""
+    """Do the jobs that come through each connection, in a process of its own, until it is closed or idle for long."""
     import gc
     import signal
     from multiprocessing.connection import Connection
 
     from graphq.kernels.jit import codegen
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended leave no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that forks leave no zombies when they end
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
-    gc.set_threshold(100_000)  # Numba makes millions of small objects: a twelfth of the time
+    gc.set_threshold(100_000)  # Numba makes millions of small objects, and collecting them took a twelfth of the time
     own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:

@@ -1,7 +1,7 @@
 """Deferred use of Numba's decorators: a process that finds all kernels compiled never imports Numba.
 
 `njit` marks functions of the files in kernels/ that Numba compiles, `emits` those that emit LLVM's code themselves.
-Each becomes Numba's object (`Deferred.made`) in the process that compiles (`compiling`). `types` are Numba's types,
+Each becomes an object of Numba (`Deferred.made`) in the process that compiles (`compiling`). `types` are Numba's types,
 imported at first use.
 """
 from __future__ import annotations
@@ -20,14 +20,11 @@ from graphq.kernels.jit.values import Builder, Value
 F = TypeVar("F", bound=Callable[..., object])
 
 Intrinsic: TypeAlias = Callable[..., Any]
-"""The type of a function for compiled code to call, for type checkers.
-
-Its arguments are integers or of other Numba types.
-"""
+"""A function that compiled code calls, for type checkers; its arguments are integers or of other Numba types."""
 
 
 class Deferred:
-    """A function for compiled code to call."""
+    """A function that compiled code calls, before Numba's decorator has been applied to it."""
 
     def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
@@ -43,7 +40,7 @@ class Deferred:
 
 
 class _Types:
-    """The module numba.types, imported when a type is first asked for."""
+    """The module numba.types, which is imported when a type is first asked for."""
 
     def __getattr__(self, name: str) -> object:
         from numba import types
@@ -55,28 +52,26 @@ types: Any = _Types()
 
 
 def njit(body: F) -> F:
-    """Mark a function that other compiled code calls. Division by zero is not checked: such code has no exceptions."""
+    """Mark a function that other compiled code calls. It has no exceptions, so division by zero is not checked."""
     return cast(F, Deferred(body, _helper))
 
 
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
     """Mark `body(b, *arguments)`, which emits LLVM's code where compiled code calls it.
 
-    Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32, int a literal,
-    which the body gets as a Python number; a result of None is no result. If the body takes `*values`, which are 64-bit
-    integers, `arity` is their number. Raises TypeError for other annotations.
+    Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32, and int a
+    literal, which the body gets as a Python number. A result of None is no result. If the body takes `*values`, which
+    are 64-bit integers, `arity` is their number. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
 
 ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
-"""How parameters and the result of an emitting function are annotated."""
+"""The annotations that parameters and the result of an emitting function may have."""
 
 
 class Emitter(Deferred):
-    """A function that emits LLVM code, as `emits` marks it.
-
-    It becomes an intrinsic of Numba (numba.extending.intrinsic).
+    """A function that emits LLVM code, as `emits` marks it; for Numba it is a numba.extending.intrinsic.
 
     `kinds` are the annotations of the parameters after the builder, `result` is the annotation of the result.
     """
@@ -127,9 +122,10 @@ def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -
 
 
 def _helper(body: FunctionType) -> Any:
-    """Compile with Numba.
+    """Compile a function with Numba.
 
-    For one signature if all annotations are int, float or None, else for the types of each call.
+    If all annotations are int, float or None, it has this one signature; otherwise it is compiled for each list of
+    types with which it is called.
     """
     kinds: dict[str, Any] = {"int": types.intp, "float": types.float32, "None": types.void}
     *parameters, result = (kinds.get(body.__annotations__.get(x, "")) for x in (*signature(body).parameters, "return"))
@@ -137,10 +133,10 @@ def _helper(body: FunctionType) -> Any:
 
 
 def jitted(body: FunctionType, *signatures: Any) -> Any:
-    """Compile with Numba, for these signatures or for any, without wrappers for Python and its exceptions."""
+    """Compile with Numba, for these signatures or for any, without wrappers for Python and without its exceptions."""
     import numba
 
-    decorator: Any = numba.njit  # its stubs lack two options
+    decorator: Any = numba.njit  # Any, since Numba's stubs lack two options
     return decorator(*signatures, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(body)
 
 
@@ -159,7 +155,7 @@ def _made(x: Any) -> Any:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names of code, and of the functions and comprehensions in it."""
+    """The global names that a code object uses, and those of the functions and comprehensions in it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

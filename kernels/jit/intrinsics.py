@@ -1,7 +1,7 @@
 """Loops for emitting functions, and intrinsics for block functions: memory access, stack memory, calls of functions.
 
-Addresses are signed integers, `intp` (in Numba uintp + intp is a float); offsets and sizes are bytes unless the text
-says otherwise.
+Addresses are signed integers (`intp`), because in Numba uintp + intp is a float. Offsets and sizes are in bytes unless
+the text says otherwise.
 """
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
-"""The word of an argument block with the address of a table of functions (`outputs`)."""
+"""The number of the argument block's word that has the address of a Store's table of functions (`outputs`)."""
 HEADER_WORDS = 36
-"""Words of an argument block before its slots; each kernel gives the first of them its own meaning."""
+"""The number of words in an argument block before its slots; each kernel uses the first of them in its own way."""
 
 
 def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
-    """LLVM's metadata of a loop, a node that begins with itself."""
+    """LLVM's metadata for a loop that is not unrolled; such a node has itself as its first element."""
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
     loop.operands = (loop, option)
@@ -29,7 +29,7 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 
 @contextmanager
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
-    """`for k in range(start, stop, step)` over 64-bit integers; gives `k`. The body may run no times.
+    """Emit `for k in range(start, stop, step)` over 64-bit integers; gives `k`. The body may run zero times.
 
     `unroll` allows LLVM to unroll the loop, which costs dozens of instructions before it.
     """
@@ -51,7 +51,7 @@ def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: boo
 
 @emits
 def stack(b: Builder, nbytes: int) -> Value:
-    """Allot `nbytes` (a literal) of stack memory once per function call; its address, aligned to 64 bytes."""
+    """Reserve `nbytes` (a literal) of stack memory once per function call; returns its address, aligned to 64 bytes."""
     with b.goto_entry_block():
         room = b.alloca(ir.ArrayType(I8, nbytes))
         room.ir.align = 64
@@ -68,7 +68,7 @@ def call_block(b: Builder, function: Value, args: Value, index: Value) -> None:
 def outer(number: int, arity: int) -> Intrinsic:
     """Make the function (args, ...) -> intp that calls function `number` of the table at the block's word FUNCTIONS.
 
-    The function takes `arity` arguments, the address `args` among them.
+    The function has `arity` arguments, including the address `args`.
     """
 
     def call(b: Builder, *values: Value) -> Value:

@@ -1,9 +1,9 @@
 """ISA levels: which exist, which this machine has, which one a compilation uses.
 
 A machine has a level if it has the level's feature bits; the name of a CPU says nothing reliable. A level includes
-every level whose bits are among its own: all before it in LEVELS except avx_vnni, which CPUs with AVX-512 may lack.
-`emulate` adds a level for tests, whatever the machine has: its kernels then run with their decisive instructions
-replaced by plain IR.
+every level whose bits are among its own. These are all levels before it in LEVELS, except that CPUs with AVX-512 may
+lack avx_vnni. `emulate` adds a level for tests, whatever the machine has: its kernels then run with plain IR in place
+of their decisive instructions.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphq.errors import KernelError
 
 
 class Level(NamedTuple):
-    """An instruction set level: f32/s32 `lanes` of its vectors, the CPU `features` it needs (LLVM's names)."""
+    """An instruction set level: the f32 or s32 `lanes` of its vectors, and CPU `features` it needs (LLVM's names)."""
 
     name: str
     lanes: int
@@ -39,10 +39,7 @@ class Level(NamedTuple):
 
     @property
     def base(self) -> Level:
-        """The lowest level with vectors of this width.
-
-        Code without integer products is the same at all levels of one width.
-        """
+        """The lowest level with vectors of this width: code without integer products is the same at all of them."""
         return lowest(self.lanes)
 
 
@@ -82,7 +79,7 @@ def level_named(name: str) -> Level:
 
 @cache
 def cpu() -> str:
-    """Describe the machine's processor by all that code compiled for it may depend on: its kind and its features."""
+    """Describe the machine's processor by its kind and its features: all that code compiled for it may depend on."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = dict(line.split(":", 1) for line in iter(file.readline, "\n") if ":" in line)
@@ -96,7 +93,7 @@ def cpu() -> str:
 def _features() -> frozenset[str]:
     """The features that programs may use, by LLVM's names without hyphens and underscores.
 
-    On x86, Linux lists them; elsewhere LLVM does, which takes 50 MB and 50 ms to load.
+    On x86, Linux lists them. Elsewhere LLVM does, which takes 50 MB of memory and 50 ms to load.
     """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -117,10 +114,7 @@ def has(*features: str) -> bool:
 
 
 def withheld(level: Level) -> tuple[str, ...]:
-    """The machine's features that code of a level must not use, by LLVM's names.
-
-    Features that only other levels need.
-    """
+    """The machine's features that code of a level must not use, by LLVM's names: those that only other levels need."""
     others = {feature for x in LEVELS for feature in x.features if feature not in level.features}
     return tuple(sorted(feature for feature in others if has(feature)))
 
@@ -141,14 +135,14 @@ def _request_amx() -> bool:
 
 
 def available() -> tuple[Level, ...]:
-    """Give the levels that can be used now, lowest first: the machine's own, and emulated ones."""
+    """Give the levels that can be used now, lowest first: those of the machine, and emulated ones."""
     here = native()
     return tuple(level._replace(emulated=True) if level.name in _emulated else level
                  for level in LEVELS if level in here or level.name in _emulated)
 
 
 def is_emulated(name: str) -> bool:
-    """Whether kernels of level `name` are to emulate their instructions: the level is emulated or not the machine's."""
+    """Whether kernels of level `name` emulate instructions: `emulate` was called for it, or the machine lacks it."""
     return name in _emulated or level_named(name) not in native()
 
 

@@ -1,4 +1,4 @@
-"""Memory of packed weights and arenas, which kernels read and write by whole cache lines, and addresses of arrays."""
+"""Memory for weights and temporary buffers, which kernels access by whole cache lines; addresses of arrays."""
 from __future__ import annotations
 
 import ctypes
@@ -13,13 +13,16 @@ LINE = 64
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""Bytes that small lasting arrays are cut from; they return to the system together, with the last of these arrays."""
+"""The bytes of a piece of memory from which small lasting arrays are cut.
+
+It returns to the system with the last of these arrays.
+"""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks, and how many of their bytes are taken.
 
-Who cuts an array from a chunk takes it out, so that nobody else has it then, neither another thread nor the handler of
-a signal.
+Who cuts an array from a chunk removes the chunk from the list meanwhile, so that no other thread or signal handler uses
+it at the same time.
 """
 
 
@@ -27,16 +30,17 @@ def aligned_empty(nbytes: int) -> np.ndarray:
     """An uninitialised u8 array of `nbytes`, aligned to LINE; raises MemoryError."""
     try:
         room = np.empty(nbytes + LINE, np.uint8)
-    except ValueError:  # more bytes than an array can have
+    except ValueError:  # ValueError: more bytes than an array can have
         raise MemoryError(f"no array has {nbytes} bytes") from None
-    return room[-room.ctypes.data % LINE:][:nbytes]  # two slices: one that is empty would start where `room` does
+    # cut in two steps, as a single empty slice would start where `room` does
+    return room[-room.ctypes.data % LINE:][:nbytes]
 
 
 def lasting_empty(nbytes: int) -> np.ndarray:
-    """The same for an array that lives as long as a model: it lies on huge pages where the system has them.
+    """An `aligned_empty` array for data that lives as long as a model, on huge pages where the system has them.
 
-    A run reads all weights of a plan once, and on pages of 4 KB it waits for the entries of most pages: ResNet-50 takes
-    3 % longer (virtual machine on Zen 5).
+    A run reads all weights of a plan once. On pages of 4 KB it waits for the table entries of most pages: ResNet-50
+    takes 3 % longer (virtual machine on Zen 5).
     """
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
@@ -51,12 +55,12 @@ def lasting_empty(nbytes: int) -> np.ndarray:
 
 
 def _mapped(nbytes: int) -> np.ndarray:
-    """Fresh memory of the system, from the start of a huge page on."""
+    """Allocate memory from the system, beginning at a huge page."""
     try:
         pages = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError):
         raise MemoryError(f"the system has no {nbytes} bytes") from None
-    with suppress(OSError):  # a system without huge pages
+    with suppress(OSError):  # some systems have no huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8, nbytes, -np.frombuffer(pages, np.uint8).ctypes.data % PAGE)
 
@@ -74,6 +78,6 @@ _interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, cty
 
 
 def address_of(array: np.ndarray) -> int:
-    """The address of an array's data, by NumPy's interface for C: in a fifth of the time that `array.ctypes` takes."""
+    """The address of an array's data, by NumPy's interface for C: this takes a fifth of the time of `array.ctypes`."""
     address: int = _interface(array.__array_struct__, None)[0].data
     return address

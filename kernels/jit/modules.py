@@ -1,6 +1,6 @@
 """Kernel modules: functions that a factory makes, compiled or found in the cache, and called by address.
 
-`load` returns at once; the first use of an address waits for the code. So a plan is built while its kernels compile.
+`load` returns at once; the first use of an address waits for the code. So kernels compile while a plan is built.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphq.kernels.jit.objects import link
 
 
 class Statistics(NamedTuple):
-    """Modules compiled and modules loaded from the cache's folder since the process began."""
+    """The numbers of modules compiled and of modules loaded from the cache's folder, since the process began."""
 
     compiled: int = 0
     loaded: int = 0
@@ -42,7 +42,7 @@ def _count(compiled: int = 0, loaded: int = 0) -> None:
 
 
 class Function:
-    """A function of a module, of 64-bit integers; as an integer it is its address."""
+    """A function of a module, which takes 64-bit integers; converted to an integer it is its address."""
 
     def __init__(self, module: Module, name: str) -> None:
         self.module, self.name = module, name
@@ -56,7 +56,7 @@ class Function:
 
     @property
     def address(self) -> int:
-        """Where the code is; waits for it. Raises KernelError when it cannot be compiled."""
+        """The address of the code, for which it waits. Raises KernelError if it cannot be compiled."""
         return self.module.address(self.name)
 
     def __index__(self) -> int:
@@ -65,7 +65,7 @@ class Function:
     __int__ = __index__
 
     def __call__(self, *args: int) -> None:
-        """Call it by way of ctypes, without a result: for tests and self-tests."""
+        """Call it by way of ctypes, without a result; for tests and self-tests."""
         ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
 
 
@@ -94,7 +94,7 @@ class FunctionTable:
 
 
 class Module:
-    """A kernel module: its functions are attributes."""
+    """A kernel module, whose functions are its attributes."""
 
     def __init__(self, kind: str, source: Source, cache: bool) -> None:
         self.name, self.source = kind, source
@@ -112,13 +112,13 @@ class Module:
         return f"<kernel module {self.name}>"
 
     def begin(self, wanted: bool = True) -> None:
-        """Read the code from the cache's folder; if it is not there and it is `wanted`, begin to compile it."""
+        """Read the code from the cache's folder; if it is not there, begin to compile it if the module is `wanted`."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
             self._job = Job("object_code", self.source, self._keep, wanted=wanted)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
-        """Write the code to the folder, even if nobody in this process asks for it: the next process may."""
+        """Write the code to the folder, even if nobody in this process asks for it: the next process may need it."""
         if self._entry is not None:
             self._entry.write(folder.Code(*answer))
 
@@ -129,17 +129,17 @@ class Module:
 
     @property
     def key(self) -> str:
-        """The key of its code in the cache."""
+        """The key of the module's code in the cache."""
         return (self._entry or folder.Entry(self.name, self.source.text)).key
 
     @property
     def code(self) -> folder.Code:
-        """The object code; waits for it, and keeps it in the cache. Raises KernelError when it cannot be compiled."""
+        """The object code, for which it waits; it is kept in the cache. Raises KernelError if it cannot be compiled."""
         self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
     def address(self, name: str) -> int:
-        """The address of a function; waits for the code."""
+        """The address of a function, once its code is there."""
         addresses = self._ready()
         if name not in addresses:
             raise KernelError(f"kernel module {self.name} has no function {name!r}")
@@ -151,7 +151,7 @@ class Module:
         return self._addresses
 
     def _link(self) -> None:
-        """Load the code. If the code from the cache folder is damaged, a job to compile it takes its place."""
+        """Load the code. If the code from the cache folder is damaged, it is compiled again."""
         found, job = self._found, self._job
         if found is not None:
             try:
@@ -159,7 +159,7 @@ class Module:
             except KernelError:
                 self._found = None
             else:
-                if self._addresses is None:  # else another thread was faster
+                if self._addresses is None:  # otherwise another thread was faster
                     self._addresses = addresses
                     _count(loaded=1)
         elif job is not None:
@@ -167,7 +167,7 @@ class Module:
             if self._addresses is None:
                 self._addresses = addresses
                 _count(compiled=1)
-        else:  # another thread has not begun yet, or the file in the folder is damaged
+        else:  # no other thread has begun yet, or the file in the folder is damaged
             self._job = Job("object_code", self.source, self._keep)
 
 
@@ -180,7 +180,7 @@ class SavedModule(Module):
 
     @property
     def key(self) -> str:
-        """The key of its code in the cache."""
+        """The key of the module's code in the cache."""
         return self._key
 
     @property
@@ -199,17 +199,15 @@ _saved: dict[str, SavedModule] = {}
 
 
 def saved(kind: str, key: str, code: folder.Code) -> Module:
-    """The module of code that this user compiled before, under this key; one object for each key."""
+    """The module of code that this user compiled before, under this key; there is one object for each key."""
     return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
          wanted: bool = True) -> Module:
-    """The module that `factory`, a function at the top of a file, makes for these arguments (`Source`).
+    """The module that `factory`, a function at the top of a file, makes for these arguments (`Source`); made once.
 
-    It is made once.
-
-    `kind` (an identifier) begins the name of its file. The code uses the instructions of `level` only; without a level
+    `kind` (an identifier) begins the name of its file. The code uses only the instructions of `level`; without a level
     it uses all that the machine has. With `cache=False` no file is read or written. Open sizes among the arguments
     become the numbers that are assumed for them. A module that is not `wanted` is compiled when it becomes so
     (`Module.want`), or when a compiling process has nothing else to do.
@@ -224,7 +222,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
     if module is None:
         made = Module(kind, source, cache)
         module = _modules.setdefault(key, made)
-        if module is made:  # else another thread was faster
+        if module is made:  # otherwise another thread was faster
             made.begin(wanted)
     elif wanted:
         module.want()

@@ -1,4 +1,4 @@
-"""Loading of object code into memory: LLVM links the output of `codegen`, from this process or an earlier one."""
+"""Loading of object code into memory: LLVM links what `codegen` made, in this process or an earlier one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ llvm_lock = Lock(fork_waits=True)
 """Held while this process is in LLVM or Numba, whose own locks do not survive a fork."""
 _numbers = count()
 _loaded: list[object] = []
-"""Loaded code, which stays in memory until the process ends, since plans hold its addresses."""
+"""Loaded code. It stays in memory until the process ends, since plans hold its addresses."""
 
 
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
-    """Load an object file: the addresses of the functions of these names. Raises KernelError where LLVM refuses it."""
+    """Load an object file; returns the addresses of the named functions. Raises KernelError if LLVM refuses it."""
     with llvm_lock.hold:
         try:
             import llvmlite.binding as llvm
@@ -37,7 +37,7 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
 
 @cache
 def _linker() -> Any:
-    """LLVM's JITLink, which puts an object into one piece of memory: its code is within 2 GB of its constants."""
+    """LLVM's JITLink, which puts an object into one piece of memory, so that constants are within 2 GB of the code."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

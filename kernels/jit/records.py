@@ -1,8 +1,8 @@
 """Records: the layouts of kernels' argument blocks, whose fields of 8 bytes have names, in planning and in kernel code.
 
-With `GATHER = Record(...)` and `view = GATHER.view` at the top of its file a kernel says `a = view(args)`, then
-`a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds are read before the
-loop: LLVM would read a field again after each store that might have changed it.
+A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. In its code it says `a =
+view(args)`, then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds are
+read before the loop, because LLVM would read a field again after each store that might have changed it.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Record:
 
     @lazy_property
     def view(self) -> Intrinsic:
-        """The function of compiled code that gives the record at an address."""
+        """A function for compiled code, which gives the record at an address."""
 
         def view(_typing: object, address: object) -> object:
             from numba import from_dtype
@@ -57,23 +57,28 @@ class Record:
         return (address + 8 * self.number(name)).load(I64, 8)
 
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
-        """The fields in their order with their values, 0 where none is given. Raises KernelError for another name."""
+        """The values of the fields by name, in the order of the fields, with 0 where none is given.
+
+        Raises KernelError for a name that is no field.
+        """
         return filled(dict.fromkeys(self.fields, 0), values)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
-        """The fields' values in their order, 0 where none is given. Raises KernelError for another name."""
+        """The values of the fields in their order, 0 where none is given. Raises KernelError for an unknown field."""
         return [*self.named(values).values()]
 
 
 def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
-    """The named words of an argument block with these values set. Raises KernelError for an unknown name."""
+    """The words of an argument block by name, with these values set. Raises KernelError for an unknown name."""
     if unknown := values.keys() - words.keys():
         raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
     return {**words, **values}
 
 
 SLOT = Record("address", "table", "stride")
-"""An operand or the output of a Store in an argument block: where it lies, its table of byte offsets by batch element
-(or 0), and the bytes between rows."""
+"""An operand or the output of a Store in an argument block.
+
+It has the address, the address of a table of byte offsets by batch index (or 0), and the bytes between rows.
+"""
 SLOTS = 8 * HEADER_WORDS
-"""Bytes of an argument block before its slots."""
+"""The number of bytes in an argument block before its slots."""

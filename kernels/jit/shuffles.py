@@ -7,7 +7,7 @@ from graphq.kernels.jit.values import Value
 
 
 def transpose_tiles(rows: list[Value]) -> list[Value]:
-    """Emit the transposes of all n x n blocks that n vectors contain, by log2(n) perfect shuffles of the vectors."""
+    """Emit the transposes of all n x n blocks that n vectors contain, by log2(n) rounds of perfect shuffles."""
     n, lanes = len(rows), rows[0].type.count
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
@@ -22,12 +22,12 @@ def columns_of(rows: Sequence[Value]) -> list[Value]:
 
 
 def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
-    """Emit one vector of the lanes at `places` (vector, lane), by a shuffle for each vector after the first."""
+    """Emit a vector of the lanes at `places` (vector, lane), by one shuffle for each vector after the first."""
     n = vectors[0].type.count
     out = vectors[0]
     lanes = [lane if k == 0 else 0 for k, lane in places]
     for v in range(1, len(vectors)):
-        # Lanes of the vectors before are in place once v > 1.
+        # The lanes that come from earlier vectors are in place once v > 1.
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
         out = out.shuffle(vectors[v], lanes)
     return out

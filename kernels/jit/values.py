@@ -35,7 +35,7 @@ def element(kind: Type) -> Type:
 
 
 def like(kind: Type, lane: Type) -> Type:
-    """`kind` with its element type replaced by `lane`: a vector stays a vector of as many elements."""
+    """The type `kind` with its element type replaced by `lane`: a vector stays a vector of as many elements."""
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
@@ -45,7 +45,7 @@ def vector(lane: Type, lanes: int) -> Type:
 
 
 def constant(kind: Type, number: float | Sequence[float]) -> Value:
-    """A constant: a number, in every lane of a vector, or the numbers of its lanes. It belongs to no builder."""
+    """A constant: one number in every lane of a vector, or the numbers of its lanes. It belongs to no builder."""
     if isinstance(number, Sequence):
         return Value(None, ir.Constant(kind, [*number]))
     return Value(None, ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number))
@@ -57,7 +57,7 @@ def c64(number: int) -> Value:
 
 
 def raw(x: object) -> Any:
-    """The llvmlite object of a value, or of each value of a list; anything else as it is."""
+    """The llvmlite object of a value, or of each value of a list; anything else is returned as it is."""
     if isinstance(x, Value):
         return x.ir
     return [raw(y) for y in x] if isinstance(x, list | tuple) else x
@@ -91,7 +91,7 @@ class Value:
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
-        """Emit an instruction, by the builder of the first operand that has one. Constants alone are folded."""
+        """Emit an instruction with the builder of the first operand that has one; constants alone are folded."""
         operands = (self, *args)
         for x in operands:
             if isinstance(x, Value) and x.builder is not None:
@@ -206,7 +206,7 @@ class Value:
         return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
-        """Sign-extend integers. In this and the next conversions `kind` is the type of a lane or of the vector."""
+        """Sign-extend integers. Here and in the other conversions `kind` is the type of a lane or of the vector."""
         return self._to("sext", kind)
 
     def zext(self, kind: Type) -> Value:
@@ -266,7 +266,7 @@ class Value:
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
-        """Pass the integer through an empty piece of assembly, so that LLVM can conclude nothing about its value."""
+        """Pass an integer through an empty piece of assembly, so that LLVM can conclude nothing about its value."""
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
@@ -287,14 +287,14 @@ class Value:
         return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
-        """A shuffle.
+        """The vector of the elements `lanes` of this vector and `other`.
 
-        The elements `lanes` of this vector and of the next operand, whose elements are numbered after this one's.
+        The elements of `other` are numbered after those of this one.
         """
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
-        """A vector with the value in every lane; for one lane the value itself."""
+        """A vector with the value in every lane; with one lane, the value itself."""
         if lanes == 1:
             return self
         if self.builder is None:
@@ -305,13 +305,13 @@ class Value:
 
 
 class Builder:
-    """llvmlite's builder, whose instructions take and give Values."""
+    """llvmlite's builder, with instructions that take and give Values."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.ir = builder
 
     def __getattr__(self, name: str) -> Any:
-        """A method of llvmlite's builder that takes and returns Values; or its block, module or function."""
+        """A method of llvmlite's builder, made to take and return Values; or its block, its module or its function."""
         attribute = getattr(self.ir, name)
         if not callable(attribute):
             return attribute
@@ -323,7 +323,7 @@ class Builder:
         return emit
 
     def value(self, kind: Type, number: float) -> Value:
-        """A constant, in every lane of a vector."""
+        """A constant of type `kind` with this number, in every lane of a vector."""
         return Value(self, constant(kind, number).ir)
 
     def call(self, function: Value | ir.Function | ir.InlineAsm, args: Sequence[Value]) -> Value:
@@ -331,16 +331,16 @@ class Builder:
         return Value(self, self.ir.call(raw(function), raw(args)))
 
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
-        """Call the LLVM intrinsic of this full name, whose result has type `kind`.
+        """Call the LLVM intrinsic of this full name, with a result of type `kind`.
 
-        Llvmlite cannot mangle vector types.
+        The full name is needed because llvmlite cannot derive it for vector types.
         """
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 
 
 def joined(lanes: Sequence[Value]) -> Value:
-    """The vector of these scalars."""
+    """The vector whose lanes are these scalars."""
     out = Value(None, ir.Constant(ir.VectorType(lanes[0].type, len(lanes)), ir.Undefined))
     for n, x in enumerate(lanes):
         out = out._emit("insert_element", x, constant(I32, n))
@@ -348,7 +348,10 @@ def joined(lanes: Sequence[Value]) -> Value:
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """x where x < y, else y; so y if one of two floats is NaN. Integers are signed; at least one operand is a Value."""
+    """x where x < y, else y, so that it is y if one of two floats is NaN.
+
+    Integers are signed. At least one operand is a Value.
+    """
     if not isinstance(x, Value):
         assert isinstance(y, Value)
         x = y._of(x)
@@ -356,7 +359,7 @@ def smaller(x: Operand, y: Operand) -> Value:
 
 
 def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return x // y + ((x % y != 0) & ((x < 0) != (y < 0)))  # towards zero
+    return x // y + ((x % y != 0) & ((x < 0) != (y < 0)))  # rounds towards zero
 
 
 _FOLDED: dict[str, Callable[..., np.ndarray]] = {
@@ -367,12 +370,12 @@ _FOLDED: dict[str, Callable[..., np.ndarray]] = {
     ">=": np.greater_equal, "==": np.equal, "!=": lambda x, y: (x < y) | (x > y),
     "sext": lambda x: np.where(x, -1, 0) if x.dtype == np.bool_ else x,
     **dict.fromkeys(("zext", "trunc", "sitofp", "fptosi", "fpext", "fptrunc"), lambda x: x)}
-"""The NumPy functions that compute instructions on constants. NumPy's integers wrap as LLVM's do."""
+"""The NumPy functions that compute instructions on constants; NumPy's integers wrap as LLVM's do."""
 _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
 def _dtype(kind: Type) -> np.dtype:
-    """NumPy's type of a constant's lanes."""
+    """The NumPy type for the lanes of a constant."""
     lane = element(kind)
     if isinstance(lane, FLOATS):
         return np.dtype(f"f{2 << FLOATS.index(type(lane))}")
@@ -384,7 +387,8 @@ def _lanes(x: ir.Constant) -> np.ndarray:
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
-    numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))  # None: LLVM's zeroinitializer
+    # LLVM's zeroinitializer gives None
+    numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))
     return numbers if isinstance(x.type, ir.VectorType) else numbers.reshape(())
 
 

@@ -1,9 +1,9 @@
 """x86 instructions that kernels emit, each with an emulation of the same meaning in plain LLVM IR.
 
 `b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks its
-instruction, so that every kernel can be tested on every machine. Operand types of LLVM's intrinsics move between
-releases (vpdpbusd takes <64 x i8> operands now); the old forms used here are upgraded by LLVM when it parses the
-module.
+instruction, so that every kernel can be tested on every machine. LLVM's intrinsics change the types of their operands
+between releases (vpdpbusd takes <64 x i8> operands now). The old forms that are used here are upgraded by LLVM when it
+parses the module.
 """
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c
 
 S32X16 = vector(I32, 16)
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
-"""Bits of MXCSR: subnormal operands are zeros, subnormal results are."""
+"""Bits of MXCSR: the first makes subnormal operands count as zeros, the second subnormal results."""
 
 
 def interleave(rows: Sequence[Value], lanes: int) -> Value:
-    """Interleave 1, 2 or 4 rows of `lanes` elements.
-
-    The first element of every row comes first, then the second of every row, and so on.
-    """
+    """Interleave 1, 2 or 4 rows of `lanes` elements: the first element of every row, then the second, and so on."""
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
     bits = rows[0].type.count // lanes * rows[0].type.element.width
     while len(rows) > 1:
@@ -39,9 +36,9 @@ def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> V
 
 
 class Loop:
-    """`for k in range(count)` in IR as a context manager.
+    """A context manager that emits `for k in range(count)` in IR.
 
-    `carried` are values that `update` replaces in every iteration.
+    `carried` are the initial values of variables that `update` sets in every iteration.
 
     Inside, `.k` is the counter and `.values` are the carried values. After the loop `.values` are the final ones (the
     initial ones if count <= 0).
@@ -81,10 +78,8 @@ class Loop:
 def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
     """Emit vpdpbusd: add the sums of four products u8 * s8 to `acc`, which has 16, 8 or 4 lanes of s32.
 
-    `a` and `w` are bytes.
-
-    Sums wrap. For 8 lanes LLVM takes the form that the CPU has, of AVX-VNNI or of AVX-512. `signed` (emulation only)
-    takes `a` as s8, as tdpbssd does.
+    `a` and `w` are vectors of bytes. Sums wrap around. For 8 lanes LLVM takes the form that the CPU has, of AVX-VNNI or
+    of AVX-512. `signed` (only for emulation) takes `a` as s8, as tdpbssd does.
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
@@ -96,18 +91,18 @@ def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False,
 
 
 def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
-    """Emit vdpbf16ps of 16 or 8 lanes: fma(x low, w low, fma(x high, w high, acc)) of the halves of 32-bit words.
+    """Emit vdpbf16ps for 16 or 8 lanes: fma(x low, w low, fma(x high, w high, acc)), for the halves of 32-bit words.
 
-    Subnormal operands count as zeros of their sign, and so do subnormal results of each of the two operations.
+    Subnormal operands count as zeros of their sign, and subnormal results of each of the two operations become zeros.
     """
     return instruction(b, f"avx512bf16.dpbf16ps.{32 * acc.type.count}", acc.type, [acc, x, w])
 
 
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
-    """Emit code, the vectors of f32 that it gives, for which subnormal numbers are zeros: operands and results.
+    """Emit the code of `emit`, whose results are vectors of f32, so that subnormal operands and results are zeros.
 
-    Two bits of MXCSR say so to the CPU, and LLVM does not know of them. Assembly before the code, across which no load
-    moves, and behind it, through which the results pass, keeps operations on what was loaded in between.
+    Two bits of MXCSR make the CPU do so, and LLVM does not know of them. Pieces of assembly keep operations between
+    them: no load moves across the one before the code, and the results pass through the one after it.
     """
     with b.goto_entry_block():
         before, within = (b.alloca(I32) for _ in range(2))
@@ -138,9 +133,9 @@ def flushed(b: Builder, x: Value) -> Value:
 def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     """Emit vpxord of s32 lanes and one number.
 
-    It is emitted as assembly, whose parser `codegen` initialises: otherwise LLVM flips scalars before it broadcasts
-    them, which costs two instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4 get 1.8 times
-    faster, of 12 x 32 1.3 times.
+    It is emitted as assembly (`codegen` initialises the parser), because LLVM would flip scalars before it broadcasts
+    them, which costs two instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 get 1.8 times as
+    fast, tiles of 12 x 32 1.3 times.
     """
     if emulated:
         return x ^ bits
@@ -151,7 +146,7 @@ def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
 
 
 def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddwd: the s32 sums of two neighbouring s16 products; a, w are vectors of s16 (16 or 32)."""
+    """Emit vpmaddwd: the s32 sums of two neighbouring s16 products; `a` and `w` are vectors of 16 or 32 s16."""
     lanes = a.type.count // 2
     s32 = vector(I32, lanes)
     if not emulated:
@@ -177,7 +172,7 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
-    """Call a function of 64-bit integers that `emit` makes once in a module, since emulations are long."""
+    """Emit a call of a function of 64-bit integers, whose code `emit` makes once a module, as emulations are long."""
     function = b.module.globals.get(name)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
@@ -239,29 +234,29 @@ class Tiles:
         instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
 
     def configure(self) -> None:
-        """Emit ldtilecfg: take the configuration at `state`."""
+        """Emit ldtilecfg, which takes the configuration at `state`."""
         if not self.emulated:
             self._x86("ldtilecfg", [], self.state.pointer(I8))
 
     def release(self) -> None:
-        """Emit tilerelease: give the tile registers back."""
+        """Emit tilerelease, which gives the tile registers back."""
         if not self.emulated:
             self._x86("tilerelease", [])
 
     def zero(self, tile: int) -> None:
-        """Emit tilezero: all 16 rows become 0."""
+        """Emit tilezero, which sets all 16 rows to 0."""
         if not self.emulated:
             return self._x86("tilezero", [tile])
         shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
     def load(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tileloadd: load rows of 64 bytes that are `stride` bytes apart; a stride of 0 repeats one row."""
+        """Emit tileloadd, which loads rows of 64 bytes `stride` bytes apart; a stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tilestored: store the configured rows, 64 bytes each, at addresses `stride` bytes apart."""
+        """Emit tilestored, which stores the configured rows, 64 bytes each, at addresses `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
