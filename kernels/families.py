@@ -20,13 +20,13 @@ from graphq.kernels.ties.attach import attach
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
 
 ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
-"""Operations that partitions are built around: their kernels also compute the lane-wise operations around them."""
+"""The operations that partitions are built around: their kernels also compute the lane-wise operations around them."""
 
 TIES = "ties"
-"""The key under which the plan notes `Lowered.ties` in a partition's `meta`, for reports."""
+"""The key of a partition's `meta` under which the plan keeps `Lowered.ties` for reports."""
 
 CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
-"""Operations whose kernels read channels-last tensors alone."""
+"""The operations whose kernels read only channels-last tensors."""
 
 
 def family_named(name: str) -> Family:
@@ -38,7 +38,7 @@ def family_named(name: str) -> Family:
 
 
 def multiplies_integers(partition: Node) -> bool:
-    """Whether the partition's anchor multiplies integers, or numbers that the partition dequantizes."""
+    """Whether the partition's anchor multiplies integers, or numbers that the partition has dequantized."""
     for node in partition.attrs["body"].nodes:
         if any(node.op.name in f.macs for f in FAMILIES):
             source = next(node.operands)
@@ -49,8 +49,8 @@ def multiplies_integers(partition: Node) -> bool:
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
     """Lower a partition: work out the numbers that its kernels compute.
 
-    Raises CompileError for an anchor that no family has. The plan calls it once, with the ISA level that decides which
-    chains of operations become tables; formulas call it again.
+    Raises CompileError for an anchor that no family has. The plan calls it once, with the ISA level, which decides
+    where look-ups in tables replace operations; formulas call it again.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -25,17 +25,17 @@ from graphq.kernels.matmul.tiles import BF16, DTYPES, SORTED_DTYPES
 from graphq.plan.step import Step, Target
 
 SELF_TEST = 35, 37, 70
-"""m, n and k of the self-test's matmul: none is a multiple of a tile's size, so that tails are tested."""
+"""The sizes m, n and k of the self-test's matmul: none is a multiple of a tile's size, so that tails are tested."""
 _lock = Lock()
 _checked: dict[Level, bool] = {}
 
 
 def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
-    """The levels to compile for, one after another: only `isa` or $GRAPHQ_ISA if given, else all that the machine has.
+    """Give the levels to compile for, best first: only `isa` or $GRAPHQ_ISA if given, else all that the machine has.
 
-    The best comes first. The kernels of its self-test are already being compiled: call `works` before any code of the
-    level runs, and go on to the next level if it fails. Raises KernelError if no level is left, for an unknown name,
-    and for a level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel cache.
+    For each, the kernels of its self-test are already being compiled. Call `works` before any code of the level runs,
+    and go on to the next level if it fails. Raises KernelError if no level is left, for an unknown name, and for a
+    level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel cache.
     """
     name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
     if name is not None:
@@ -45,7 +45,7 @@ def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
         raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
     for level in (here[name],) if name is not None else reversed(native()):
         if level not in _checked:
-            with suppress(Exception):  # `works` will report it
+            with suppress(Exception):  # `works` will report an error again
                 plan_self_test(level, cache)
         yield level
     raise KernelError("not even the scalar level passes its self-test" if name is None else
@@ -53,7 +53,7 @@ def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
 
 
 def resolve(isa: str | None = None, cache: bool = True) -> Level:
-    """Give the first of `choices` that works."""
+    """Give the first level of `choices` that passes its self-test."""
     return next(level for level in choices(isa, cache) if works(level, cache))
 
 
@@ -102,12 +102,12 @@ def self_test(level: Level, cache: bool = True) -> str | None:
 
 
 def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Operands and results for the products of `plan_self_test`."""
+    """The operands and the results of the products of `plan_self_test`."""
     m, n, k = SELF_TEST
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    w[:k // 2] >>= 1  # small weights, so that some groups use vpmaddubsw
+    w[:k // 2] >>= 1  # small weights, so that some groups are multiplied by vpmaddubsw
     for flip in (0, 0x80) * (2 if level.lanes > 1 and not level.has("vnni") else 1):
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.has("bf16"):

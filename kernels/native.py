@@ -23,9 +23,9 @@ from graphq.plan.builder import PlanBuilder
 
 
 class Native(NamedTuple):
-    """The kernel of an operation.
+    """The kernel of an operation: its plan steps, and its work.
 
-    `steps` adds the plan steps of a node, `macs` counts its multiply-accumulates, if any.
+    `steps` adds the plan steps of a node; `macs` counts its multiply-accumulates, if it has any.
     """
 
     steps: Callable[[PlanBuilder, Node], None]
@@ -43,13 +43,13 @@ def recurrent_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def recurrent_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each row of each time step takes all recurrent weights."""
+    """Count the multiply-accumulates: each batch row of each time step is multiplied with all recurrent weights."""
     gates, weights, *_ = (v.type.dims for v in node.operands)
     return gates[0] * gates[1] * prod(weights)
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of attention with caches; few models have it, as recurrent layers."""
+    """Add the plan steps of attention with caches, whose kernels are imported only here, as few models have it."""
     from graphq.kernels.attention import steps
 
     steps.attention_steps(b, node)

@@ -23,9 +23,9 @@ from graphq.kernels.lanes.stores import Store
 
 
 class Part(NamedTuple):
-    """A slice of the result from element `start` on along the axis.
+    """A slice of the result, from element `start` of the axis on.
 
-    `inputs` are the numbers of the partition's inputs that the sources of `lowered` refer to.
+    `inputs` are the numbers of the partition's inputs to which the sources of `lowered` refer.
     """
 
     start: int
@@ -48,7 +48,7 @@ class Concat(Lowered):
     parts: tuple[Part, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
-        """The same concatenation, with chains of operations in its parts as table look-ups (`Lowered.tabulated`)."""
+        """The same concatenation, with table look-ups in place of operations on one byte (`Lowered.tabulated`)."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
@@ -59,10 +59,10 @@ class Concat(Lowered):
 
 
 class _Chain(NamedTuple):
-    """The work of one part, from element `start` of the axis on: a body of lane-wise nodes.
+    """What is to be computed for one part, from element `start` of the axis on: a body of lane-wise nodes.
 
-    A body without nodes is a copy. `inputs` are the numbers that the body's inputs have among the partition's inputs;
-    `result` is the body's result.
+    A body without nodes is a copy. `inputs` says which of the partition's inputs the inputs of the body are; `result`
+    is the body's result.
     """
 
     start: int
@@ -108,8 +108,8 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
           start: int) -> _Chain:
     """The part of one source: the body with the source in place of the concat.
 
-    `rest` are the body's nodes, the concat included, without the nodes that compute its sources. `numbers` are the
-    numbers of the body's inputs. So n parts take time in proportion to n.
+    `rest` are the nodes of the body, including the concat, without the nodes that compute its sources; so n parts take
+    time in proportion to n. `numbers` are the numbers of the body's inputs.
     """
     nodes = [*([] if source.node is None else [source.node]), *rest]
     read = {source, *(v for n in nodes if n is not node for v in n.operands)}
@@ -138,12 +138,15 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:
-    """Refuse operands that vary along the axis of the concat, which gives `joined`: no part would have all of them."""
+    """Refuse operands of nodes after the concat that vary along its axis: no part would have all of them.
+
+    `joined` is the result of the concat.
+    """
     rank = len(node.output.type.dims)
     for v in node.operands:
         shape = v.type.dims
         k = along - (rank - len(shape))
-        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
+        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # it runs along dimension 1, not the last
         if v not in after and v.type.size != 1 and (channels or k >= 0 and shape[k] != 1):
             raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, that of the concat",
                               f"quantize and dequantize the concat before the {node.op.name}",

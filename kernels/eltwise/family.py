@@ -8,11 +8,11 @@ from graphq.kernels.family.record import Family
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 MAX_CHAIN = 48
-"""Operations in one kernel; longer chains are cut, since their temporaries no longer fit into registers."""
+"""The most operations in one kernel; longer chains are cut, since their temporaries no longer fit into registers."""
 
 
 def floats(g: PatternBuilder) -> PatternLike:
-    """f(g(x), h(y), ...)"""
+    """The pattern f(g(x), h(y), ...), where all functions are lane-wise."""
     return g.repeat(lane_wise_operations(), max=MAX_CHAIN, where=refuses)
 
 

@@ -17,7 +17,7 @@ from graphq.plan.step import BLOCK_CYCLES, Step, Target, pieces
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
-"""The space, and the batch elements, rows and columns of a block."""
+"""The argument block: the iteration domain, and the batch elements, rows and columns of a block."""
 view = SPACE.view
 
 
@@ -54,9 +54,9 @@ def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | N
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Choose the sizes of blocks by how long the work takes, and cut as `split` does.
+    """Choose the batch elements, rows and columns of a block (`split`), by how long the work takes.
 
-    A vector takes a cycle per operation (measured: 0.65 to 0.85), and 4 to be moved.
+    A vector takes a cycle for each operation (measured: 0.65 to 0.85), and 4 to be loaded and stored.
     """
     cycles = batch * m * n * (operations + 4) // lanes
     most = 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))
@@ -64,9 +64,9 @@ def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: in
 
 
 def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
-    """Cut the space into `parts` blocks or somewhat more: batch elements, then rows, then columns by 64.
+    """Cut the space into `parts` blocks or somewhat more: by batch elements first, then by rows, then by 64 columns.
 
-    Gives batch elements, rows and columns per block, each at least 1.
+    Gives the batch elements, rows and columns of a block, each at least 1.
     """
     if batch >= parts or not batch * m * n:
         return max(1, batch // parts), max(1, m), max(1, n)

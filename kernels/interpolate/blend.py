@@ -22,7 +22,7 @@ from graphq.kernels.pool.means import Taps, numbers_of
 from graphq.plan.step import Step, Target
 
 ADDRESSES = 8 * (16 + 1)
-"""Bytes for the addresses of a pixel's taps: interpolation along four spatial axes has 16."""
+"""Bytes for the addresses of a pixel's taps: there are 16 for interpolation along four spatial axes."""
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
@@ -77,7 +77,8 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan means of at most 16 taps each.
 
-    The caller fills in the words of `blocks.PIXELS`; the weights are the `means.tables` of the weights of both tables.
+    The caller fills in the words of `blocks.PIXELS`; its weights are the `means.tables` with the weights along both
+    axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

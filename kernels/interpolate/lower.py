@@ -26,9 +26,9 @@ from graphq.ops.interpolate import elements
 
 
 class Blend(NamedTuple):
-    """Weighted means of the pixels of the partition's input `source`, of `shape` [images, spatial..., channels].
+    """Weighted means of the pixels of the partition's input `source`, seen as `shape` [images, spatial..., channels].
 
-    Weights are f32 [height, ko] and [width, ki], like the tables of the windows. `pad` is a padding pixel. Integer
+    Weights are f32 [height, ko] and [width, ki], as the tables of the windows are. `pad` is a padding pixel. Integer
     sources have `scales`.
     """
 
@@ -97,7 +97,7 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
 
 
 def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
-    """The byte offsets [outputs, taps] along an axis, which is (size, new size, mode, transformation)."""
+    """The byte offsets [outputs, taps] along an axis, given as (size, new size, mode, transformation)."""
     low, high, part = elements(*axis)
     if axis[2] == "nearest":
         return np.asarray((low * step)[:, None])
@@ -105,7 +105,7 @@ def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
 
 
 def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
-    """The weights of the two elements along an axis, f32 [outputs, 2]."""
+    """The weights of the two source elements of each output along an axis, f32 [outputs, 2]."""
     _, _, part = elements(*axis)
     return np.stack([1 - part, part], axis=1)
 

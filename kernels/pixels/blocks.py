@@ -26,39 +26,40 @@ PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m
                 "tile", "weights", "offsets")
 """The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `terms` and offsets.
 
-image_bytes, pixels      of an image each, width, step        rows of a block, channels of a block, rows of a tile
-offsets                  the offset of each tap's weights in a chunk, for a second look
+    image_bytes, pixels      the bytes and the output pixels of an image
+    each, width, step        rows of a block, channels of a block, rows of a tile
+    offsets                  the offset of each tap's weights in a chunk, for a second look
 """
 view, view_slot = PIXELS.view, SLOT.view
 FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
                "weights")
 """The argument of a tile function: `rows` pixels from (outer, inner) of the image on, `channels` from `first` on.
 
-Row after row is written to the target, `stride` bytes apart.
+The results of a pixel are a row; rows are written to the target, `stride` bytes apart.
 """
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
-"""The most bytes of accumulators that are written at a time."""
+"""The most bytes of accumulators that are computed before a Store writes their outputs."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
 """Bytes after the accumulators that a tile may overwrite."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
-"""The most rows that are written at a time."""
+"""The most rows that are computed before a Store writes their outputs."""
 UNROLLED = 32
-"""Windows of at most this many taps get specialised code, without loops over taps."""
+"""Windows of at most this many taps get code of their own, without loops over taps."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""The bytes of the entries: one for each vector of a tile, and one more."""
+"""The bytes of the list of entries: one entry for each vector of a tile, and one more."""
 
 
 def tap_locator(ko: int, ki: int) -> Intrinsic:
-    """Make the function that stores tap addresses, as `tap_addresses` does; for a ko x ki window it has no loops.
+    """Make the function that stores tap addresses as `tap_addresses` does; for a ko x ki window it has no loops.
 
-    It stores all taps, whatever the caller asks for. ko and ki are 0 for any window.
+    For such a window it stores the addresses of all taps, whatever the caller asks for. ko and ki are 0 for any window.
     """
     if not ko:
         return tap_addresses
@@ -83,7 +84,7 @@ def tap_locator(ko: int, ki: int) -> Intrinsic:
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
-    """Emit `emit(width, c)` for vectors of `width` channels from c on that cover all channels, and none beyond.
+    """Call `emit(width, c)` for vectors of `width` channels from c on, which together cover exactly all channels.
 
     Vectors of `widest` registers come first; narrower ones take the remaining channels.
     """
@@ -96,7 +97,7 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window for which code is specialised: (ko, ki), or (0, 0) for any window, if unrolling would be too long."""
+    """The window for which code is specialised: (ko, ki), or (0, 0), any window, if unrolling would be too long."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
@@ -147,8 +148,8 @@ def tile_functions(room: int, fill: Intrinsic) -> Functions:
     """Make the module of a tile function.
 
     `fill(frame, windows, image, outer, inner, left, addresses, target)` computes the accumulators of some pixels of a
-    line, from (outer, inner) on, at most `left` of them, at `target`, and returns their number. It may use the `room`
-    bytes at `addresses`.
+    line, stores them at `target`, and returns the number of pixels. The pixels begin at (outer, inner), and are at most
+    `left`. `fill` may use the `room` bytes at `addresses`.
     """
 
     def tile(frame: int, index: int) -> None:

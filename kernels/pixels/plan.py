@@ -16,10 +16,10 @@ from graphq.plan.step import Step, Target, pieces, threads_for
 
 
 class Pixels(NamedTuple):
-    """The outputs of kernels over pixels: `channels` of each of batch * m output pixels.
+    """The outputs of kernels over pixels: `channels` for each of batch * m output pixels.
 
-    `windows` say what the pixels read of channels-last images of `dtype`; `multiplier` output channels read the same
-    channel.
+    `windows` say which pixels of channels-last images of `dtype` an output pixel reads. `multiplier` output channels
+    read the same channel of an image.
     """
 
     dtype: str
@@ -38,9 +38,9 @@ class Pixels(NamedTuple):
 class PixelKernel(NamedTuple):
     """A module with the tile function that the block function of `block_functions` calls.
 
-    `cycles` estimates the work of a pixel. If `direct` is not 0, tiles write the outputs themselves, with `direct`
-    bytes for an element. With `whole` a block has all channels, at most CHANNELS. `macs` are all multiply-accumulates
-    of the step.
+    `cycles` estimates the work for a pixel. If `direct` is not 0, tiles write the outputs themselves, with `direct`
+    bytes for an element. With `whole` a block has all channels, at most CHANNELS. `macs` counts all
+    multiply-accumulates of the step.
     """
 
     name: str
@@ -52,7 +52,7 @@ class PixelKernel(NamedTuple):
 
 
 def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
-    """Choose the rows and channels of a block (with `whole` all channels), and the rows of a tile."""
+    """Choose the rows and channels of a block (all channels if `whole`), and the rows of a tile."""
     parts = 4 * threads if threads > 1 else 1
     each = max(1, -(-m // -(-parts // max(1, batch))))
     share = -(-channels // (max(1, parts // max(1, batch * m)) * 64)) * 64

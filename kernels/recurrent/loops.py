@@ -1,10 +1,10 @@
 """Kernels of recurrent layers: the formulas of `numbers.recurrent`, 16 units of the state at a time.
 
-The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
-in registers. Four rows of the batch share each load of weights.
+The weights lie in panels of 16 units, each [H, gates, 16]. The sums of a panel are then the gates of its units, and
+stay in registers. Four rows of the batch share each load of weights.
 
-A time step reads the previous state from the array of all states. If sequences have lengths, rows that have ended have
-zeros there; so the last state of each row is kept, and read, elsewhere.
+A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
+rows that have ended. So the last state of each row is kept, and read, elsewhere.
 """
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths")
-"""A layer's numbers of `steps`, `rows` (`each` in a block) and `units`; `reverse`: steps run backwards. The
-caller fills in the addresses of
+"""The argument block of a layer: numbers of `steps` in time, of `rows` (`each` in a block) and of `units`.
 
-    gates    of the input                       panels       of the weights
-    first    states; last, after all steps      states       all of them
-    cells    the last ones (LSTM)               first_cells  (LSTM)
-    extra    the bias (GRU), or the scales of all gates (quantized)
-    room     for the quantized state, f32, and 16 bytes after it
-    lengths  of the rows, s32, or 0
+If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
+
+    gates         of the input: the products of all steps with its weights
+    panels        the recurrent weights, as `panels` packs them
+    first, last   the states before the first step, and after the last one
+    states        the states after all steps
+    first_cells, cells    the cells before the first step, and after the last one (LSTM)
+    extra         the bias (GRU), or the scales of all gates (quantized)
+    room          for the quantized state in f32, and 16 bytes after it
+    lengths       the s32 lengths of the rows' sequences, or 0
 """
 view = LAYER.view
 UNITS = 16
 ROWS = 4
-"""Rows computed at a time: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
+"""Rows that are computed together: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
 
 Vectors = list[Value]
 
 
 def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
-    """The weights [gates * H, H] in panels, zeros where H is no multiple of 16."""
+    """Pack weights [gates * H, H] into panels, with zeros where H is no multiple of 16."""
     size = recurrent.shape[1]
     count = -(-size // UNITS)
     wide = np.zeros((gates, count * UNITS, size), np.float32)
@@ -57,11 +60,10 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, whole: bool) -> list[Vectors]:
-    """The sums of a panel's gates for each of `rows` rows of states, n f32 apart.
+    """The sums of a panel's gates for each of `rows` rows of states, which are n f32 apart.
 
-    With `whole` they are sums of integers.
-
-    A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks are added in s32.
+    With `whole` they are sums of integers. A block of 256 products of 8 bits is below 2**24, and so exact in f32;
+    blocks are added in s32.
     """
     kind = vector(I32 if whole else F32, UNITS)
     start = [constant(kind, 0)] * (rows * gates)
@@ -83,21 +85,21 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, w
 
 
 def _lstm(b: Builder, x: Vectors, s: Vectors, c: Value) -> tuple[Value, Value]:
-    """(h', c') of one row; x and s are lists, for the gates i, o, f, c."""
+    """The new state and the new cell of one row; x and s have an entry for each of the gates i, o, f, c."""
     new = computed(b, CELL, UNITS, x[2], s[2], x[0], s[0], x[3], s[3], c)
     return computed(b, OUTPUT, UNITS, x[1], s[1], new), new
 
 
 def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
-    """h' of one row; x and s are lists, for the gates z, r, h."""
+    """The new state of one row; x and s have an entry for each of the gates z, r, h."""
     z, r = (computed(b, UPDATE, UNITS, x[k], s[k]) for k in (0, 1))
     return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
 
 
 def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
-    """Make the function that computes 16 units of `rows` rows from `x`, the time step's gates, and the state h.
+    """Make the function that computes 16 units of `rows` rows from the time step's gates `x` and the state h.
 
-    `factors` is the state that the products take, and y the address of the new state.
+    `factors` is the state that is multiplied with the weights, and y the address of the new state.
     """
 
     @emits
@@ -132,7 +134,7 @@ def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Quantize `count` f32 to u8 with this scale and zero point, and store them less the zero point, in f32."""
+    """Quantize `count` f32 to u8 with this scale and zero point, and store the results less the zero point as f32."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -201,7 +203,7 @@ def clear(address: int, n: int) -> None:
 
 
 class Layer(NamedTuple):
-    """The sizes of a layer: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of a batch, units of state."""
+    """A layer's sizes: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state."""
 
     gates: int
     steps: int
@@ -213,7 +215,7 @@ class Layer(NamedTuple):
 
 def plan_recurrence(x: Layer, target: Target) -> Step:
     """Plan all time steps of a layer. A quantized layer is one block, since all its rows are quantized together."""
-    cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # Zen 4, 128 to 512 units
+    cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # measured on Zen 4 for 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
     return plan_rows(recurring, LAYER, words, target._replace(threads=1) if x.quantized else target,
                      rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, int(x.quantized)))

@@ -47,12 +47,12 @@ def rnn_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
-    """The operands after the weights, None for those that are absent."""
+    """The operands after the weights, with None for those that are absent."""
     return (*node.inputs[2:], *(None,) * (2 + count - len(node.inputs)))
 
 
 def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
-    """The operand of an initial state or cell; zeros if it is absent."""
+    """The operand of an initial state or an initial cell; zeros if it is absent."""
     t = node.outputs[1].type
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 

@@ -14,20 +14,20 @@ MACHINE = platform.machine()
 
 @emits
 def acquired(b: Builder, address: Value) -> Value:
-    """Load a word with acquire order: stores made before its `release` are visible afterwards."""
+    """Load a word with acquire order: stores that another thread made before its `release` are then visible."""
     word: Value = b.load_atomic(address.pointer(I64), "acquire", 8)
     return word
 
 
 @emits
 def release(b: Builder, address: Value, value: Value) -> None:
-    """Store a word with release order: a thread that acquires it sees all stores made before."""
+    """Store a word with release order: a thread that acquires it then sees all stores made before."""
     b.store_atomic(value, address.pointer(I64), "release", 8)
 
 
 @emits
 def added(b: Builder, address: Value, value: Value) -> Value:
-    """Add to a word, in one order for all threads; returns the value before."""
+    """Add to a word atomically, with one order of all threads' additions; returns the value before."""
     before: Value = b.atomic_rmw("add", address.pointer(I64), value, "seq_cst")
     return before
 
@@ -42,7 +42,7 @@ def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
 
 @emits
 def pause(b: Builder) -> None:
-    """Wait for some dozens of cycles, on x86."""
+    """Wait for some dozens of cycles; emits nothing on other CPUs than x86."""
     if MACHINE == "x86_64":
         b.call_named("llvm.x86.sse2.pause", ir.VoidType())
 
@@ -54,13 +54,13 @@ def fence(b: Builder) -> None:
 
 
 def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> Value:
-    """Call a function of the C library that takes words and returns a `kind`."""
+    """Call a function of the C library that takes words and returns a value of type `kind`."""
     function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(kind, [I64] * len(args)), name)
     return b.call(function, args)
 
 
 def _library(name: str, arity: int) -> Intrinsic:
-    """Make the function that calls a function of the C library with `arity` words; its result is an int."""
+    """Make the function that calls a function of the C library with `arity` words; its result is a C int."""
 
     def call(b: Builder, *values: Value) -> Value:
         return _library_call(b, name, I32, values).sext(I64)
@@ -69,23 +69,23 @@ def _library(name: str, arity: int) -> Intrinsic:
 
 
 semaphore_wait = _library("sem_wait", 1)
-"""Wait until the POSIX semaphore at an address is not 0, and subtract 1.
+"""Wait until the POSIX semaphore at an address is greater than 0, and subtract 1.
 
 Returns 0, or -1 if a signal interrupted it.
 """
 semaphore_post = _library("sem_post", 1)
-"""Add 1 to a semaphore."""
+"""Add 1 to the POSIX semaphore at an address."""
 give_way = _library("sched_yield", 0)
 """Let another thread run on this core, if one waits for it."""
 this_core = _library("sched_getcpu", 0)
-"""The core that this thread runs on, or -1."""
+"""The number of the core that this thread runs on, or -1."""
 read_clock = _library("clock_gettime", 2)
-"""Store seconds and nanoseconds of a clock (CLOCK_MONOTONIC, ...) at an address."""
+"""Store the time of a clock (such as CLOCK_MONOTONIC) at an address: seconds, then nanoseconds."""
 set_cores = _library("pthread_setaffinity_np", 3)
-"""Let a thread run on the cores of a mask: its pthread_t, the mask's bytes and address (Linux)."""
+"""Let a thread run only on the cores of a mask: takes its pthread_t, and the mask's bytes and address (Linux)."""
 
 
 @emits
 def this_thread(b: Builder) -> Value:
-    """The pthread_t of this thread."""
+    """The pthread_t of the calling thread."""
     return _library_call(b, "pthread_self", I64, [])

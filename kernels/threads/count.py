@@ -1,8 +1,8 @@
 """How many threads a plan may use: the process's share of the machine's cores.
 
-The share is the minimum of these limits: the cores that the process may use (affinity), the CPU quotas of its control
-groups (containers, Kubernetes), and OMP_NUM_THREADS, which Ray sets to a task's or an actor's `num_cpus`, Dask's
-nannies to 1, for workers whose threads are tasks, and joblib to the share of a worker process.
+The share is the minimum of three limits: the cores that the process may use (affinity), the CPU quotas of its control
+groups (containers, Kubernetes), and OMP_NUM_THREADS. Ray sets this variable to the `num_cpus` of a task or an actor,
+Dask's nannies set it to 1 for workers whose threads are tasks, and joblib to the share of a worker process.
 """
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _most_asked = 0
 
 
 def process_cores() -> set[int]:
-    """The cores that this process may use. They are the main thread's, as other threads may have chosen their own."""
+    """The cores that this process may use: those of its main thread, as other threads may have chosen their own."""
     return os.sched_getaffinity(os.getpid())
 
 
 def most_threads() -> int:
-    """The most threads of a plan: $NUMBA_NUM_THREADS, or the cores that this process may use."""
+    """The most threads that a plan can have: $NUMBA_NUM_THREADS, or the cores that this process may use."""
     return _variable("NUMBA_NUM_THREADS") or len(process_cores())
 
 
@@ -34,14 +34,14 @@ def share() -> int:
 
 
 def team_threads() -> int:
-    """The threads that the process needs in all: as many as it is allowed, or more if a plan was asked to use more."""
+    """The threads of the whole process: as many as it is allowed, or more if a plan was asked to use more."""
     return max(_allowed(), _most_asked)
 
 
 def resolve_threads(threads: int | None) -> int:
-    """The thread number asked for, at most `most_threads`; by default the process's `share`.
+    """The number of threads for a plan: `threads`, but at most `most_threads`; by default the process's `share`.
 
-    Raises CompileError unless it is a positive int or None.
+    Raises CompileError unless `threads` is a positive int or None.
     """
     global _most_asked
     if threads is None:
@@ -54,12 +54,12 @@ def resolve_threads(threads: int | None) -> int:
 
 
 def _allowed() -> int:
-    """The threads that environment variables and quotas allow."""
+    """The number of threads that environment variables and quotas allow."""
     return max(1, min(most_threads(), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
 
 
 def _variable(name: str) -> int | None:
-    """The positive number that a variable of the environment begins with ("4,2": 4 in the outermost region)."""
+    """The positive number at the start of an environment variable; "4,2" means 4 in the outermost region."""
     first = os.environ.get(name, "").split(",")[0].strip()
     return max(1, int(first)) if first.isdecimal() else None
 
@@ -67,14 +67,17 @@ def _variable(name: str) -> int | None:
 def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
     """The number of cores that the quotas of the process's control groups allow, rounded up.
 
-    Without quotas it is a large number.
+    If there are no quotas, it is a large number.
     """
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)
 
 
 def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """Quota and period of each control group that the process is in: of version 2 (`cpu.max`) or 1, and of parents."""
+    """The quota and the period of each control group of the process, and of the parents of these groups.
+
+    Control groups have version 2 (`cpu.max`) or version 1.
+    """
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
     except OSError:
@@ -91,5 +94,5 @@ def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
             try:
                 quota, period, *_ = " ".join((folder / name).read_text() for name in names).split()
                 yield int(quota), int(period)
-            except (OSError, ValueError):  # no such file, or "max"
+            except (OSError, ValueError):  # no such file, or its text is "max"
                 continue

@@ -1,7 +1,7 @@
 """The parallel region: the one prange of graphq, in whose iterations threads take pieces of steps (`team`).
 
-A process that runs a plan on several threads imports this module in the background; other processes do not import
-Numba.
+A process that runs a plan on several threads imports this module, and so Numba, in the background. Other processes do
+not import Numba.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # 10 times as fast in later processes
+    _enter = _compiled(True)  # kept on disk, which is 10 times as fast in later processes
 except Exception:  # no folder that can be written to, a full disk, a damaged file
     _enter = _compiled(False)
 
@@ -34,10 +34,10 @@ except Exception:  # no folder that can be written to, a full disk, a damaged fi
 def enter(function: int, argument: int, threads: int) -> None:
     """Call the native function at an address as `function(argument, k)` for k in range(threads), each on a thread.
 
-    Returns when all calls have. A call may begin after others have ended, if Numba's threading layer grants fewer
-    threads or is busy.
+    Returns when all calls have returned. A call may begin after others have ended, if Numba's threading layer grants
+    fewer threads or is busy.
     """
-    config: Any = numba.config  # its stubs lack settings that it reads from the environment
+    config: Any = numba.config  # Any, since Numba's stubs lack settings that it reads from the environment
     before = numba.get_num_threads()
     try:
         numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))

@@ -41,20 +41,23 @@ from graphq.kernels.threads.atomics import (
 )
 
 LINE = 128
-"""Bytes between words of different writers: two cache lines, which the CPU fetches together."""
+"""Bytes between words that different threads write: two cache lines, since the CPU fetches two together."""
 STOP, SLEEPERS, HELPERS, WANTED, RECORDS = (k * LINE for k in range(5))
 CORES, MASK = 5 * LINE, 6 * LINE
 SLOTS = 7 * LINE
 BUSY, TICKET, ENDED, WORK_AT, FINISHED = (k * LINE for k in range(5))
 SLOT = 5 * LINE
 STEP = Record("function", "args", "blocks", "pieces")
-"""A row of a table: a block function, its argument block, the numbers of blocks and of pieces (0: run serially)."""
+"""A row of a table: a block function, its argument block, and the numbers of blocks and of pieces.
+
+A step with 0 pieces runs serially.
+"""
 WORK = Record("step", "next", "end", "team", "core")
 HELPER = Record("thread", "kept_off")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
-"""The most concurrent callers that get help; any more run all pieces themselves."""
+"""The most callers that get help at the same time; further callers run all of their steps themselves."""
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))
@@ -62,9 +65,9 @@ HELPER_AT = SEMAPHORE + 64
 RECORD = 3 * LINE
 
 SPIN = 20_000
-"""Pauses for which a helper looks for work before it sleeps, 0.5 to 1 ms: longer than most models' serial steps."""
+"""How often a helper looks for work before it sleeps. This takes 0.5 to 1 ms, longer than most models' serial steps."""
 PATIENCE = 2_000
-"""Pauses for which a caller waits for pieces that helpers have taken, before it yields its core to other threads."""
+"""How often a caller looks whether helpers have ended their pieces, before it yields its core to other threads."""
 
 
 @njit
@@ -77,14 +80,14 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 
 @njit
 def run_piece(step: int, piece: int) -> None:
-    """Run a piece of a step; `step` is its row."""
+    """Run a piece of a step, which is given by the address of its row."""
     blocks, pieces = view_step(step).blocks, view_step(step).pieces
     _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
 
 
 @njit
 def _keep_off(team: int, record: int, core: int) -> None:
-    """Let a helper run on all cores of the process except `core`."""
+    """Let a helper run on all cores of the process except `core`, where the caller runs."""
     size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
     if size and core >= 0 and core != helper.kept_off:
         for k in range(0, size, 8):
@@ -109,7 +112,7 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps up to the next parallel one and offer its pieces, or end the table."""
+    """Run serial steps up to the next parallel one and offer its pieces; at the table's end, mark it as finished."""
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -121,7 +124,7 @@ def _go_on(team: int, slot: int) -> None:
         work.next = step + ROW
         store_s64(slot + ENDED, 0)
         release(slot + TICKET, pieces << 24)
-        fence()  # a helper that falls asleep sees the ticket, or is seen asleep
+        fence()  # a helper that falls asleep either sees the ticket, or is seen asleep
         sleepers = acquired(team + SLEEPERS)
         missing = acquired(team + WANTED) - load_s64(team + HELPERS) + sleepers
         if missing > 0 and sleepers > 0 and pieces > 1:
@@ -132,10 +135,7 @@ def _go_on(team: int, slot: int) -> None:
 
 @njit
 def _help(team: int, slot: int, helper: int) -> int:
-    """Take a piece that is on offer, as a `helper` (1) or as the caller (0), and run it.
-
-    Returns whether there was one.
-    """
+    """Take a piece that is on offer, as a `helper` (1) or the caller (0), and run it; returns whether there was one."""
     ticket = acquired(slot + TICKET)
     first, last, pieces = ticket & MOST_PIECES, ticket >> 12 & MOST_PIECES, ticket >> 24
     if first + last >= pieces:
@@ -149,7 +149,7 @@ def _help(team: int, slot: int, helper: int) -> int:
 
 @njit
 def _work(team: int, slot: int, helper: int) -> None:
-    """Take pieces of one table until it is done."""
+    """Take pieces of a table until the table is finished."""
     waited = 0
     while acquired(slot + FINISHED) == 0:
         if _help(team, slot, helper):
@@ -194,12 +194,12 @@ def _run_steps(table: int, end: int) -> None:
 
 
 def run_serial(table: int, end: int) -> None:
-    """Run the steps from `table` to `end`."""
+    """Run the steps from row `table` to before row `end` on this thread alone."""
     _run_steps(table, end)
 
 
 def run_shared(table: int, end: int, team: int, helpers: int) -> None:
-    """Run the steps from `table` to `end`, which a team sees; at most `helpers` of it are woken for them."""
+    """Run the steps from row `table` to before row `end` as the caller of a team; wake at most `helpers` helpers."""
     slot = _open(table, end, team, helpers)
     if slot:
         _work(team, slot, 0)
@@ -210,7 +210,7 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
 
 
 def open_table(table: int, end: int, team: int, opened: int) -> None:
-    """Offer a table in the first slot, if it is free, and store the slot's address at the address `opened`."""
+    """Offer a table in the first slot, if this is free, and store the slot's address at the address `opened`."""
     slot = team + SLOTS
     if exchanged(slot + BUSY, 0, 1):
         store_s64(opened, slot)
@@ -223,7 +223,7 @@ def take_part(slot: int, k: int) -> None:
 
 
 def close_table(slot: int) -> None:
-    """Run the rest of a table, whose memory may be freed afterwards, and free its slot."""
+    """Run the rest of a table and free its slot; the table's memory may be freed afterwards."""
     _work(view_work(slot + WORK_AT).team, slot, 0)
     release(slot + BUSY, 0)
 
@@ -240,7 +240,7 @@ def _look(team: int) -> int:
 
 @njit
 def _sleep(team: int, record: int) -> None:
-    """Sleep until somebody wakes this helper.
+    """Sleep until another thread wakes this helper.
 
     It does not sleep if work was offered before others could see it asleep.
     """
@@ -250,12 +250,12 @@ def _sleep(team: int, record: int) -> None:
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # a signal interrupts it
+        while semaphore_wait(record + SEMAPHORE) != 0:  # not 0 if a signal interrupts it
             pass
 
 
 def help_others(team: int, k: int) -> None:
-    """Run what callers offer, as helper `k`, until the team is dismissed. At first it sleeps."""
+    """Run what callers offer, as helper `k`, until the team is dismissed. The helper begins asleep."""
     record = team + FIRST_RECORD + k * RECORD
     helper = view_helper(record + HELPER_AT)
     helper.thread = this_thread()
@@ -281,7 +281,7 @@ def dismiss(team: int) -> None:
 
 
 def nothing(argument: int, k: int) -> None:
-    """Do nothing, as a thread of a region."""
+    """Do nothing; a function for a region that only starts threads."""
 
 
 def serial_module() -> Functions:

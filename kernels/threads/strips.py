@@ -1,10 +1,12 @@
 """The kernel of steps that run strip by strip: each strip of rows goes through all of them before the next one does.
 
 A strip is a block of the rows of a batch element. What one step leaves for the next, and nobody else reads, then needs
-memory for a strip alone: each piece of the blocks has a room for it, so that it stays in the cache of a core.
+memory for one strip only. Each piece of the blocks, and so each thread, has such memory, a room; it stays in the cache
+of a core.
 
-Steps know nothing of that. Each is cut into the same blocks of rows, and runs on a copy of its argument block, in which
-the addresses of what lies in rooms are such that row i of a batch element is at `address + i * stride`.
+The steps themselves know nothing of strips. Each is cut into the same blocks of rows, and runs on a copy of its
+argument block. In the copy, the addresses of what lies in rooms are such that row i of a batch element is at `address +
+i * stride`.
 """
 from __future__ import annotations
 
@@ -13,16 +15,17 @@ from graphq.kernels.jit.intrinsics import call_block, load_s64, store_s64
 from graphq.kernels.jit.records import SLOTS, Record
 
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
-"""`steps` steps on strips of `each` of the m rows of each batch element. What follows the record is for each step PART,
-its argument block, and a MOVED for each of its words that is the address of something in rooms: that of the first
-room, which has `each` rows.
+"""The argument block: `steps` steps on strips of `each` of the m rows of each batch element.
 
-    rooms, room_count, room_bytes    for a copy of an argument block: one for each piece of the blocks
+For each step a PART follows, then the step's argument block, then a MOVED for each word of it that is the address of
+something in rooms. Such a word has the address in the first room, which has `each` rows.
+
+    rooms, room_count, room_bytes    memory for copies of argument blocks, one for each piece of the blocks
 """
 PART = Record("function", "words", "moved")
-"""A step's block function, and the numbers of words of its argument block and of those that are MOVED."""
+"""A step's block function, the number of words of its argument block, and the number of its MOVED records."""
 MOVED = Record("word", "stride")
-"""The number of a word of an argument block, and the bytes between rows of what lies there."""
+"""The number of a word of an argument block, and the bytes between rows of the data at its address."""
 view, view_part, view_moved = STRIPS.view, PART.view, MOVED.view
 PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
 

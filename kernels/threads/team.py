@@ -2,19 +2,20 @@
 
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
 are cut into pieces of neighbouring blocks, as many as the step says (`plan.step.pieces`). Any free thread takes the
-next piece, the caller and helpers alike: so no piece waits for a thread that has not begun it, because it sleeps or
+next piece, the caller and helpers alike. So no piece waits for a thread that has not begun it, because it sleeps or
 because another process has its core. The thread that ends a step's last piece runs the serial steps after it, and
 offers the pieces of the next parallel one.
 
 The helpers are iterations of one prange (`region`). With Numba's layer "omp" a thread of this process enters the region
-once, in the background, and stays: until then, some 0.5 s after the first run, callers run alone. The threads of "tbb"
-and "workqueue" serve all parallel code of the process, which would wait for them: there each run enters a region of its
-own, one at a time (workqueue ends the process otherwise). A child of a process whose threads Numba had started has no
-helpers: libgomp's threads do not survive a fork, and cannot be started again.
+once, in the background, and stays there. Until then, some 0.5 s after the first run, callers run alone. The threads of
+"tbb" and "workqueue" serve all parallel code of the process, which would have to wait if they stayed in the region.
+With these layers each run enters a region of its own, and only one run at a time, since workqueue otherwise ends the
+process. A forked child of a process whose threads Numba had started has no helpers: libgomp's threads do not survive a
+fork, and cannot be started again.
 
 Helpers that have found nothing to do for a while sleep, each at a semaphore. To wake one costs some 50 us, so short
-runs wake none, unless they follow one another closely. Linux often wakes a thread on the core of the one that wakes it,
-which goes on working there, although another core is idle: so a helper is kept off the core of its caller.
+runs wake none, unless they follow one another closely. Linux often wakes a thread on the core of the thread that wakes
+it and goes on working there, although another core is idle. So a helper is kept off the core of its caller.
 """
 from __future__ import annotations
 
@@ -54,16 +55,13 @@ from graphq.kernels.threads.steps import (
 log = logging.getLogger("graphq")
 
 SHORT_SECONDS = 2e-4
-"""Runs that take less time on one thread wake no helpers, unless CLOSE_SECONDS says otherwise."""
+"""Runs that take fewer seconds than this on one thread wake no helpers, unless CLOSE_SECONDS says otherwise."""
 CLOSE_SECONDS = 5e-4
-"""Short runs that follow one another at most this closely do wake helpers: they stay awake for the next run."""
+"""Short runs wake helpers if at most this many seconds lie between them: helpers then stay awake for the next run."""
 
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
-"""A step as a row of STEP.
-
-It has the block function, the address of its argument block, and the numbers of blocks and of pieces.
-"""
+"""A step as a row of STEP: its block function, its argument block's address, the numbers of blocks and of pieces."""
 
 
 class StepTable:
@@ -77,7 +75,7 @@ class StepTable:
         self.span = begin, begin + self._words.nbytes
         self.run_alone = partial(_native(code.run_serial, 2), *self.span)
         self._helpers = max([1, *(pieces for *_, pieces in rows)]) - 1
-        self._seconds, self._ended = float("inf"), 0.0  # the last run's time on one thread, and its end
+        self._seconds, self._ended = float("inf"), 0.0  # how long the last run took on one thread, and when it ended
 
     def run(self) -> None:
         """Run the steps in order."""
@@ -107,7 +105,7 @@ A process that ends after its first results does not have to wait for the import
 
 
 class Team:
-    """The helpers of a process. Until they have begun, and if there are none, callers run alone."""
+    """The helpers of a process. Callers run alone until the helpers have begun, or if there are none."""
 
     def __init__(self, cache: bool = True) -> None:
         self._cache = cache
@@ -115,17 +113,18 @@ class Team:
         size = FIRST_RECORD + self.most * RECORD
         self.words = np.zeros((size + LINE) // 8, np.int64)
         self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE
-        self.region: Any = None  # the module, once Numba is there
-        self.layer: str | None = None  # once a caller has entered a region
-        self.run_shared: Callable[[int, int, int, int], None] | None = None  # once helpers stay in one
-        self.layers: SimpleQueue[str | None] = SimpleQueue()  # `layer`, for the thread; None at the end
+        self.region: Any = None  # the module `region`, once Numba is imported
+        self.layer: str | None = None  # known once a caller has entered a region
+        self.run_shared: Callable[[int, int, int, int], None] | None = None  # set once helpers stay in a region
+        self.layers: SimpleQueue[str | None] = SimpleQueue()  # passes `layer` to the thread; None at the end
         self.thread = threading.Thread(target=self._begin, name="graphq-team", daemon=True)
 
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake `helpers` helpers, or enter a region with as many threads.
 
-        Numba's layer is known once a region was entered. A caller enters the first one, since at that time no other
-        region of the user's can be active: workqueue ends the process if two threads are in regions at a time.
+        Numba's layer is known only after a region was entered. A caller enters the first one, since no other region of
+        the user's can be active at that time: workqueue ends the process if two threads are in regions at the same
+        time.
         """
         if self.run_shared is not None:
             return self.run_shared(*table.span, self.address, helpers)
@@ -151,28 +150,28 @@ class Team:
         return found
 
     def start(self) -> None:
-        """Begin, in the background. A child that is forked later has no helpers."""
+        """Begin, in the background. A child process that is forked later has no helpers."""
         if _numba_has_threads_of_another_process or self.most == 0:
             return
         try:
             self.thread.start()
-        except RuntimeError:  # no more threads, or Python ends
+        except RuntimeError:  # no more threads can be started, or Python is ending
             return
         atexit.register(self.end)
 
     def _begin(self) -> None:
-        """Import Numba, and become the helpers once a caller has found that its layer is "omp".
+        """Import Numba, and become the helpers if a caller has found that Numba's layer is "omp".
 
         Numba takes its number of threads from the cores that the importing thread may use.
         """
         with suppress(Empty):
             self.layers.get(timeout=PATIENCE)
-            return  # the process ends
+            return  # the process is ending
         os.sched_setaffinity(0, process_cores())
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-            # after the modules that the first result waits for
+            # It is loaded after the modules that the first result needs.
             self.code = modules.load("team", team_module, cache=self._cache)
             self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
         except Exception as error:  # whatever keeps Numba from running
@@ -185,14 +184,14 @@ class Team:
 
     def _stay(self) -> None:
         """Enter the region of the helpers, and stay in it."""
-        # Python's handlers of signals are for Python's threads; faults are each thread's own.
+        # Python's threads handle signals, but faults concern the thread that causes them.
         faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         self.run_shared = _native(self.code.run_shared, 4)
         self.region.enter(self.code.help_others.address, self.address, self.most)
 
     def _prepare(self) -> None:
-        """Write the words that helpers read: their semaphores, and the cores of the process."""
+        """Write the words that helpers read: their semaphores, and a mask of the process's cores."""
         cores = process_cores()
         size = max(cores) // 64 * 8 + 8
         if size <= LINE:
@@ -206,7 +205,7 @@ class Team:
             library.sem_init(ctypes.c_void_p(record + SEMAPHORE), 0, 0)
 
     def _word(self, offset: int) -> np.ndarray:
-        """The team's words from a byte offset on."""
+        """A view of the team's words from a byte offset on."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
     @property
@@ -219,8 +218,8 @@ class Team:
         return self.layer is not None or self.region is None and not self.thread.is_alive()
 
     def end(self) -> None:
-        """Let the helpers return before Python ends. Their thread is either still in Numba's code, or in ours."""
-        self._word(STOP)[0] = 1  # for helpers that have not begun
+        """Let the helpers return before Python ends; their thread is then in Numba's code or in graphq's."""
+        self._word(STOP)[0] = 1  # helpers that have not begun yet see it
         self.layers.put(None)
         if self.run_shared is not None:
             _native(self.code.dismiss, 1)(self.address)
@@ -252,7 +251,7 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # `run` asks for no helpers
+        if could_ask and _team.layer is None:  # then `run` asks for no helpers
             return
 
 

@@ -1,7 +1,7 @@
 """Traced steps: they record when and on which thread their pieces ran, for profiles.
 
 The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. So
-the team runs traced steps as it runs any others, and the steps of ordinary runs stay as they are.
+the team runs traced steps as it runs any others, and the steps of untraced runs stay as they are.
 """
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from graphq.kernels.threads.team import Row
 TRACED = Record("step", "log")
 """The argument block: the row of the step that is traced, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
-"""A record of a piece.
+"""What is recorded for a piece: the pthread_t of its thread, and the times of its begin and end.
 
-Its pthread_t, and the time at its begin and end, as seconds and nanoseconds (C's struct timespec).
+A time is seconds and nanoseconds (C's struct timespec).
 """
 view_traced = TRACED.view
 ENTRY_BYTES = ENTRY.nbytes
 BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
 CLOCK = time.CLOCK_MONOTONIC
-"""The clock of `time.perf_counter`."""
+"""The clock that `time.perf_counter` reads."""
 
 
 def traced_module() -> Functions:
