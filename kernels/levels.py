@@ -45,7 +45,7 @@ def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
         raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
     for level in (here[name],) if name is not None else reversed(native()):
         if level not in _checked:
-            with suppress(Exception):  # `works` will report an error again
+            with suppress(Exception):  # `works` reports the error
                 plan_self_test(level, cache)
         yield level
     raise KernelError("not even the scalar level passes its self-test" if name is None else
@@ -112,6 +112,7 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.has("bf16"):
         x, y = a % 16.0, w % 16.0
-        x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0  # 0 in pairs, 1 in order of k
-        y[4, 0] = 2**-40  # a subnormal sum, which is 0
+        # the first six k add up to 0 in pairs, to 1 in order of k
+        x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0
+        y[4, 0] = 2**-40  # makes a sum subnormal, which counts as 0
         yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

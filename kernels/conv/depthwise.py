@@ -23,7 +23,7 @@ from graphq.plan.step import Ref
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add a step that packs weights unless they are constant, and the step that multiplies."""
+    """Add the step that multiplies, after one that packs the weights if they are not constant."""
     c = lowered.anchor
     assert isinstance(c, Convolution)
     source, value = node.operand(c.a), node.operand(c.b)
@@ -65,7 +65,7 @@ def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | None,
              how: packing.Layout | floats.Tile) -> int:
-    """The buffer of the packed weights."""
+    """The buffer of the packed weights, which a step packs if they are not constant."""
     value, taps, channels = node.operand(c.b), c.windows.taps, c.filter.outputs
     if isinstance(how, packing.Layout):
         pack, size = partial(packing.pack, layout=how), packing.packed_bytes(how, channels)

@@ -18,13 +18,13 @@ def quantized(g: PatternBuilder) -> PatternLike:
 
 
 def macs(node: Node) -> int:
-    """Count the products: each element of the result sums those of one output channel's weights, padding included."""
+    """Count the products: for each element of the result, one for each weight of an output channel."""
     dims = _weights(node)
     return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
 
 
 def transposed_macs(node: Node) -> int:
-    """Count the products: each element of the source is multiplied by one input channel's weights."""
+    """Count the products: for each element of the source, as many as an input channel has weights."""
     dims = _weights(node)
     return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
 

@@ -64,7 +64,7 @@ class Convolution:
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it."""
+        """Whether the depthwise kernel computes this convolution."""
         return False
 
     @property
@@ -127,7 +127,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it; this kernel reads activations unshifted, and weights w - zw."""
+        """Whether the depthwise kernel computes this convolution, with activations unshifted and weights w - zw."""
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property

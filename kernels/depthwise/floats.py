@@ -3,8 +3,8 @@
     acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
     out[i, c] = Store(acc[i, c], operands)
 
-Taps outside of the image read a row of padding. m is the multiplier, as in `packing`:
-how many output channels read an input channel.
+Taps outside of the image read a row of padding. m is the multiplier, as in `packing`: how many output channels
+read an input channel.
 
 A tile is some neighbouring pixels of a line times some vectors of channels. Each accumulator stays in a register from
 the first product to the Store. With sums in memory in between, as in the loops of `pixels`, 3 x 3 taps took twice as
@@ -56,7 +56,7 @@ ROOMS = 4096, 8 * MOST_TAPS * LINE
 The first number is enough for most windows, the second for all.
 """
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block: `tiles` is the number of all tiles, `across` that of a line, `each` that of a block.
+"""The argument block: the number of `tiles` in all, of tiles `across` a line, and of tiles in `each` block.
 
 The caller fills in the addresses of images, of weights, and of a WINDOWS block that contains the result of `table`.
 """

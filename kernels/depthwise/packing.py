@@ -130,7 +130,7 @@ def fits(taps: int, channels: int, multiplier: int) -> bool:
 
 
 def chunk_starts(channels: int, size: int) -> list[int]:
-    """The first channel of every chunk of `size`."""
+    """The first channel of each chunk of `size` channels."""
     return [max(0, min(k, channels - size)) for k in range(0, channels, size)]
 
 
@@ -140,7 +140,7 @@ def header_bytes(channels: int) -> int:
 
 
 def packed_bytes(layout: Layout, channels: int) -> int:
-    """Bytes of packed weights."""
+    """The number of bytes of packed weights."""
     return header_bytes(channels) + len(chunk_starts(channels, layout.size)) * layout.chunk_bytes
 
 
@@ -157,6 +157,6 @@ def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
     sums = np.zeros(head // 4, np.int32)
     sums[:channels] = w.sum(axis=0, dtype=np.int64)
     out[:head] = sums.view(np.uint8)
-    groups = chunks[:, layout.taps][..., layout.order]  # [chunk, group, taps of a lane, vector, lane]
+    groups = chunks[:, layout.taps][..., layout.order]  # the axes are chunk, group, taps of a lane, vector, lane
     out[head:] = np.ascontiguousarray(groups.transpose(0, 1, 3, 4, 2)).reshape(-1).view(np.uint8)
     return out

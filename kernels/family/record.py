@@ -47,8 +47,8 @@ class Family:
     compute. The steps can then run strip by strip after the steps that make the input (`plan.strips`). It is None if
     the family's steps cannot run so.
 
-    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` has for
-    operation names a function that counts the multiply-accumulates of a node.
+    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` gives for
+    the name of an operation a function that counts the multiply-accumulates of a node.
     """
 
     name: str

@@ -56,7 +56,7 @@ It makes graphq a package that imports nothing by itself, since kernels need few
 
 
 class Job:
-    """A call of a function of `codegen` with a kernel module's source, in another process; begun once wanted.
+    """A call of a function of `codegen` with a kernel module's source, in another process; `want` begins it.
 
     `done` is set once there is an `error`, or an `answer`, for which `keep` has been called. `here` is set if no
     process does the job, so that the thread that waits for it has to. `process` is the id of the process that put it in
@@ -190,7 +190,7 @@ class _Worker(threading.Thread):
         self.process, self.connection = process, process.connections[number] if process else None
 
     def run(self) -> None:
-        """Do jobs until there has been none for a while."""
+        """Do jobs, until no job has come for a while."""
         while True:
             try:
                 job = _next_job()
@@ -313,7 +313,7 @@ def serve(descriptors: list[int]) -> None:
         except EOFError:
             return
         try:
-            function, source = pickle.loads(message)  # unpickling imports the factory's file
+            function, source = pickle.loads(message)  # loads the factory by its name, which imports the factory's file
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

@@ -30,7 +30,7 @@ def aligned_empty(nbytes: int) -> np.ndarray:
     """An uninitialised u8 array of `nbytes`, aligned to LINE; raises MemoryError."""
     try:
         room = np.empty(nbytes + LINE, np.uint8)
-    except ValueError:  # ValueError: more bytes than an array can have
+    except ValueError:  # raised for more bytes than an array can have
         raise MemoryError(f"no array has {nbytes} bytes") from None
     # cut in two steps, as a single empty slice would start where `room` does
     return room[-room.ctypes.data % LINE:][:nbytes]

@@ -173,27 +173,27 @@ class Value:
         return self._compare("!=", other)
 
     def ult(self, other: Operand) -> Value:
-        """`<` of unsigned integers."""
+        """Whether this is less than `other`, both as unsigned integers."""
         return self._compare("<", other, "icmp_unsigned")
 
     def ule(self, other: Operand) -> Value:
-        """`<=` of unsigned integers."""
+        """Whether this is at most `other`, both as unsigned integers."""
         return self._compare("<=", other, "icmp_unsigned")
 
     def ugt(self, other: Operand) -> Value:
-        """`>` of unsigned integers."""
+        """Whether this is greater than `other`, both as unsigned integers."""
         return self._compare(">", other, "icmp_unsigned")
 
     def shr(self, bits: Operand) -> Value:
-        """`>>` of unsigned integers."""
+        """Shift right by `bits`, as an unsigned integer."""
         return self._binary("lshr", bits)
 
     def udiv(self, other: Operand) -> Value:
-        """`//` of unsigned integers."""
+        """The quotient of unsigned integers."""
         return self._binary("udiv", other)
 
     def urem(self, other: Operand) -> Value:
-        """`%` of unsigned integers."""
+        """The remainder of unsigned integers."""
         return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:

@@ -99,7 +99,7 @@ class _Rows:
         self.steps, self.tail = f.k >> 6, f.k & 63
         self.all_steps = (f.k + 63) >> 6
         self.copies = FRAME.load(f.address, "copies")
-        self.panel = ((f.k + 3) >> 2) << 6  # bytes
+        self.panel = ((f.k + 3) >> 2) << 6  # bytes of a panel
 
     def copy(self) -> None:
         """Emit the copies of the last bytes of rows."""

@@ -51,7 +51,7 @@ class Matmul:
 
     @property
     def k(self) -> int:
-        """The length of the sums."""
+        """The number of products in each sum."""
         return self.b_shape[-1] if self.transpose_b else self.b_shape[-2]
 
     @property

@@ -51,12 +51,12 @@ view = PACK.view
 
 
 def panel_count(n: int) -> int:
-    """Number of panels of 16 columns."""
+    """The number of panels of 16 columns."""
     return -(-n // PANEL)
 
 
 def group_count(k: int, itemsize: int = 1) -> int:
-    """Number of groups of 4 bytes in a column."""
+    """The number of groups of 4 bytes in a column."""
     return -(-k * itemsize // 4)
 
 

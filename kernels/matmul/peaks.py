@@ -47,7 +47,7 @@ LARGE = 1 << 28
 """The number of bytes beyond which a larger copy has no lower bandwidth."""
 ROUNDS = 11
 MOST = 200
-"""The most repetitions in one run."""
+"""The most repetitions in one run of a loop."""
 
 
 def products(name: str) -> int:

@@ -109,5 +109,6 @@ def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, colum
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)
-    return plan_rows(factory, SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),  # rows: 33 GB/s
+    # rows are summed at 33 GB/s
+    return plan_rows(factory, SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),
                      batch=batch, unit=unit, each=strip_rows)

@@ -48,7 +48,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
-        # A NaN is neither larger nor smaller.
+        # Comparisons alone would lose a NaN, since it is neither larger nor smaller than a number.
         return [_larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
 
     whole = count // LANES
@@ -97,7 +97,7 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
     same = top.eq(low)
     s = same.select(1.0, top - low) / 255.0
     z = zero - low / s
-    z = smaller(_larger(z, zero), 255.0)  # a NaN becomes 0
+    z = smaller(_larger(z, zero), 255.0)  # NaN becomes 0
     z = z.math("rint")
     s.store(scale)
     b.fptoui(z, I8).store(zero_point)

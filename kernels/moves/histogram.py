@@ -89,7 +89,8 @@ def histogram_block(counting: int) -> Functions:
         store_s32(extremes, POSITIVE_INFINITY)
         store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
-        for start in range(first, min(first + a.each * PIECE, a.size), PIECE):  # a piece stays in the L1 cache
+        # one piece at a time, which stays in the L1 cache
+        for start in range(first, min(first + a.each * PIECE, a.size), PIECE):
             end = min(start + PIECE, a.size)
             widen_extremes(source + 4 * start, end - start, extremes)
             if counting:
@@ -97,7 +98,7 @@ def histogram_block(counting: int) -> Functions:
                     count = table + 4 * (((load_s32(source + 4 * k) >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
                     store_s32(count, load_s32(count) + 1)
         if counting:
-            for k in range(BINS):  # the first table becomes the sum of all
+            for k in range(BINS):  # add all tables to the first
                 entry = table + 4 * k
                 store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS))
 

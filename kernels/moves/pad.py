@@ -56,7 +56,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     inside = sum(p * s for p, s in zip(before, strides, strict=True))
     _copy(b, kept, Ref(b.of[source], first), source_strides, Ref(target, inside), strides, itemsize)
     for k in reversed(range(len(out))):
-        inside -= before[k] * strides[k]  # axes from k on are whole from here on
+        inside -= before[k] * strides[k]  # axes from k on include their padding from here on
         for side in sides[k] or ():
             sizes = [*kept[:k], side.size, *out[k + 1:]]
             place = Ref(target, inside + side.start * strides[k])

@@ -96,7 +96,7 @@ class Windows:
 
     @property
     def fewest_inside(self) -> int:
-        """The minimum of `inside`; 1 if there are no windows."""
+        """The minimum of `inside` over all output pixels; 1 if there are none."""
         return number(_fewest_inside, self.outer, self.inner)
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,

@@ -52,7 +52,7 @@ ADDRESSES = 8 * (UNROLLED + 1)
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
-    """The greater of two f32, NaN if one of them is NaN, and the second of equal ones."""
+    """The greater of two f32: NaN if one of them is NaN, and the second one if they are equal."""
     return select(op("or", x > y, op("ne", x, x)), x, y)
 
 

@@ -1,23 +1,28 @@
 """The native code of a team: how callers and helpers share a plan's steps. `team` starts them, and explains the terms.
 
-A team is an array of words; threads of many callers may have tables on offer in its slots:
+A team is an array of words. Threads of many callers may offer tables of steps at the same time, each in a slot of its
+own:
 
-    stop       whether helpers are to return     sleepers   helpers that sleep    helpers   their number
-    wanted     helpers that callers can use      records    the most helpers that there can be
-    cores      bytes of a mask of the cores that the process may use, the mask follows; 0: helpers stay where they are
-    record     of a helper: asleep   a semaphore   (HELPER) its pthread_t and the core that it is kept off   a mask
-               without that core
+    stop       whether helpers are to return
+    sleepers   the number of helpers that sleep
+    helpers    the number of helpers
+    wanted     the number of helpers that callers can use
+    records    the most helpers that there can be
+    cores      the bytes of a mask of the cores that the process may use, which follows; 0: helpers stay where they are
+    record     of a helper: whether it is asleep; a semaphore; its pthread_t and the core that it is kept off (HELPER);
+               a mask without that core
     slot   busy       whether a caller has it
-           ticket     pieces << 24 | how many helpers have taken << 12 | how many the caller has, who makes it one more
-           ended      pieces that are done
-           work       (WORK) the address of the step on offer, of the next one, of the table's end and of the team, and
-                      the core of the caller
+           ticket     pieces << 24 | the pieces that helpers have taken << 12 | those that the caller has taken;
+                      who takes a piece adds one to its number
+           ended      the number of pieces that are done
+           work       the addresses of the step on offer, of the next one, of the table's end and of the team, and the
+                      core of the caller (WORK)
            finished   whether the table is done
 
-A caller takes the first piece that is left and helpers the last, so that the next step finds in a core's cache the data
-that the step before has left there (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds a changed
-ticket, and takes a piece of the step that this one offers: it reads no other word of the slot before it has taken a
-piece.
+A caller takes the first piece that is left and helpers take the last, so that the next step finds in a core's cache the
+data that the step before has left there (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds a
+changed ticket, and takes a piece of the step that this ticket offers: it reads no other word of the slot before it has
+taken a piece.
 """
 from __future__ import annotations
 
@@ -250,7 +255,7 @@ def _sleep(team: int, record: int) -> None:
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # not 0 if a signal interrupts it
+        while semaphore_wait(record + SEMAPHORE) != 0:  # it is not 0 if a signal interrupts the wait
             pass
 
 

@@ -145,7 +145,7 @@ class Team:
         if self.layer is not None:
             return self.layer
         found: str = self.region.layer(self.code.nothing.address)
-        self.layers.put(found)  # twice, if this is interrupted before the next line
+        self.layers.put(found)  # puts it twice, if this is interrupted before the next line
         self.layer = found
         return found
 
@@ -251,7 +251,7 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # then `run` asks for no helpers
+        if could_ask and _team.layer is None:  # `run` has asked for no helpers
             return
 
 

@@ -26,9 +26,7 @@ from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
-"""The largest half-width of the band around ties, in quantization steps. At this width a 32nd of all outputs lies in
-it.
-"""
+"""The largest half-width of the band around ties, in quantization steps; a 32nd of all outputs then lies in it."""
 CHEAP = 2.0**-12
 """A proved bound of at most this many steps is used, and not the narrower estimate: few outputs are so near a tie."""
 ROUNDINGS = 6
@@ -123,7 +121,7 @@ class BodyBounds:
         if len(operands) < len(node.inputs):
             self.unbounded[node.output] = next(self.unbounded[v] for v in node.operands if v in self.unbounded)
             return
-        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # 16 bits are not
+        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # ties of 16 bits are left as they are
         result = EXACT if settled or all(x.exact for x in operands) else \
             None if node.op.name == "quantize" else self._carried(node, operands)
         if result is None:
@@ -152,7 +150,7 @@ class BodyBounds:
         sizes = [self.sizes(v, by_column=by_column) for v in node.inputs]
         second, relative = operands[1], sum(x.relative for x in operands) + 2 * UNIT
         if bound == "sum":
-            # |a| <= |a + b| + |b|, and b is the smaller one
+            # |a| <= |a + b| + |b|, where b is the smaller number
             sum_ = ErrorBounds(first.proved + second.proved, first.estimated + second.estimated, 0)
             return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
                              max(first.relative, second.relative) + 2 * UNIT)
@@ -175,8 +173,8 @@ class BodyBounds:
     def _reach(self, limited: Value, source: Value) -> float:
         """The largest size of `source` at which a difference in it changes `limited`, a clamp of it plus a constant.
 
-        So in x clamp(x + 3, 0, 6), a hard-swish as written, the clamp is constant where x is large, and the difference
-        in it counts at most 3 times.
+        In x clamp(x + 3, 0, 6), as hard-swish is written, the clamp is constant where x is large, and there the
+        difference in it counts at most 3 times.
         """
         node = limited.node
         while node is not None and node.op.name in ("multiply", "divide") and len(self._computed(node)) == 1:
@@ -191,7 +189,7 @@ class BodyBounds:
         if x is not source:
             return np.inf
         errors, limit = self.errors[source], max(abs(low), abs(high))
-        return limit * (1 + errors.relative) + float(errors.proved.max())  # a difference may reach over the limit
+        return limit * (1 + errors.relative) + float(errors.proved.max())  # a difference may cross the limit
 
     def _computed(self, node: Node) -> list[Value]:
         """The operands of a node that are not constants of the body."""
@@ -282,7 +280,10 @@ class BodyBounds:
 
 
 def _largest_sum(p: Products, weights: np.ndarray | tuple[int, int]) -> float:
-    """The largest size of an anchor's sum: by its weights, integers [columns, k] of all batches, where it has them."""
+    """The largest absolute value of an anchor's sum.
+
+    If weights are constant, they are given as integers [columns, k] of all batches, and the bound follows from them.
+    """
     if isinstance(weights, tuple):
         return p.k * 2.0**16 * float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))
     low, high = p.activations

@@ -64,7 +64,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     limits = ONE * wanted - (np.multiply.outer(factors[0].astype(np.float64), terms[0])[:, None]
                        + np.multiply.outer(factors[1].astype(np.float64), terms[1]))
     unrounded = ONE * (constant - sum(x.shift * x.factor for x in bytes_))
-    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # the least value of the constant
+    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # least possible constant
     most = limits[..., wanted < highest].min(-1, initial=unrounded + ONE * NEAR / 4 - ONE) + ONE
     for n in np.argsort(least - most, axis=None)[:TRIES]:
         a, b = divmod(int(n), len(nudges))

@@ -252,9 +252,10 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         if integers is None:
             return np.full(1, np.inf)
         stated = _as_stated(y, integers, numbers)
-        slow = stated.error / r.scales + half_unit(most)  # the reference rounds the quotient, or the product
+        # the reference rounds the quotient, or the product with the inverse
+        slow = stated.error / r.scales + half_unit(most)
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
-        # What is stored is rounded to an integer, too.
+        # A stored value is also rounded to an integer.
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
 
 
@@ -376,7 +377,7 @@ class FastRequantize:
                 else:
                     u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or saturates
                 if limits:
-                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN stays NaN
+                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # lets NaN pass
                 steps = op("round_s32", u)
                 pairs.append((r.q, op(f"high_{r.dtype}", steps)))
                 if tie_free is not None:

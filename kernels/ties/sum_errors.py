@@ -51,7 +51,7 @@ class Sums(NamedTuple):
     moved: np.ndarray
 
     def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Sums:
-        """Apply f to each of the four arrays."""
+        """Apply f to the three arrays of sums; `moved` stays as it is."""
         return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
