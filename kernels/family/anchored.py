@@ -24,7 +24,6 @@ def dequantized_products(
     """Describe the products that an integer anchor sums in the graph as written, where operands are dequantized first.
 
     None if scales or zero points are tensors that are known only at run time, or vary along more than one dimension.
-
     `start` is the bias if the sums start from it. The packed weights have the zero points plus `shift` if `packed_zps`;
     otherwise their zero points are already subtracted. The other arguments are the fields of Products and
     DequantizedSum.

@@ -72,7 +72,6 @@ class Lowered:
     """A partition as kernels compute it.
 
     `store` is the epilogue, which computes each output element; its operands come from `sources`, one for each slot.
-
     `anchor` computes the accumulators, and is None if there are none. The expression of `store` takes accumulators as
     kernels leave them. `accumulated` is the part of this expression that equals the result of `anchor.accumulate`, or
     None if kernels leave exactly this result.

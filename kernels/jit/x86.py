@@ -38,10 +38,8 @@ def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> V
 class Loop:
     """A context manager that emits `for k in range(count)` in IR.
 
-    `carried` are the initial values of variables that `update` sets in every iteration.
-
-    Inside, `.k` is the counter and `.values` are the carried values. After the loop `.values` are the final ones (the
-    initial ones if count <= 0).
+    `carried` are the initial values of variables that `update` sets in every iteration. Inside, `.k` is the counter and
+    `.values` are the carried values. After the loop `.values` are the final ones (the initial ones if count <= 0).
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):

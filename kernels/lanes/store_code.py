@@ -331,9 +331,7 @@ class EpilogueEmitter:
         """Compute all nodes of the row at each of these columns.
 
         The vectors of columns are computed side by side; if outputs are packed or take few operations, one after
-        another.
-
-        `accs` are the accumulators, unless they are in memory.
+        another. `accs` are the accumulators, unless they are in memory.
         """
         of_group = [{**row.values, **values} for values in per_column]
         leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]

@@ -326,10 +326,8 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
     """The accumulator computed from the raw sum R = sum a'*w' of the operands as kernels take them.
 
-    a' is u8 (s8 + 128), w' is s8 (u8 - 128).
-
-    With za and zw shifted in the same way and d = colsum(w') - k * zw: acc = R - za * d - zw * rowsum(a'), all modulo
-    2**32.
+    a' is u8 (s8 + 128), w' is s8 (u8 - 128). With za and zw shifted in the same way and d = colsum(w') - k * zw: acc =
+    R - za * d - zw * rowsum(a'), all modulo 2**32.
     """
     za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
     zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)

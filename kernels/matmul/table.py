@@ -25,7 +25,6 @@ class Kernel(NamedTuple):
     """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
     A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
-
     `build(dtypes, rows, panels, emulated, layout)` makes the module of its tiles, which are `panels` panels of 16
     columns wide. The module has the block functions `tile` and, if the machine needs preparation, `setup`. Kernels
     whose tiles write outputs take two more arguments: a Store, and whether its bytes are `packed`

@@ -131,9 +131,8 @@ def histogram_sum(counting: int) -> Functions:
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
     """Plan the histogram and the extremes of `size` f32, or without `counting` the extremes alone.
 
-    The first step works on blocks, the second one combines their results.
-
-    The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
+    The first step works on blocks, the second one combines their results. The caller fills in the addresses of COUNT
+    and of SUM; `parts` take PART bytes a block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))

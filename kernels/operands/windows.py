@@ -241,7 +241,6 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
 
     `pads` are numbers, auto_pad being resolved; for a `transposed` convolution they are what is cut off. Pads at the
     end do not matter, as `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
-
     Raises KernelError if the lists differ in length or are empty.
     """
     lists = (sizes, kernel, strides, dilations, pads, outputs)

@@ -29,7 +29,6 @@ The caller fills in the addresses of
     epsilon   f32
 
 and the plan fills in that of the rooms: one buffer for a row of f32 for each piece of the blocks that threads take.
-
 `columns` is the number of results of a row, n or 1. Where LLVM sees that it is 1, it stores the low byte of an s32
 result by storing all four bytes.
 """
