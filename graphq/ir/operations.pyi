@@ -24,14 +24,14 @@ class Operations:
     def arithmetic(self, src_0: Number, src_1: Number, /, *,
                    function: Literal['add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'modulo', 'remainder'],
                    name: str | None = None) -> Value:
-        """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
+        """A function of two numbers of one dtype. Integers wrap, and their quotients are truncated towards zero.
 
-        The rest of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod). An
-        integer divided by zero is an InputError.
+        The remainder of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod).
+        Raises InputError if an integer is divided by zero.
         """
 
     def choose(self, cond: Number, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """`src_0` where `cond` is true, else `src_1`: select, of any dtype (ONNX Where)."""
+        """`src_0` where `cond` is true, else `src_1`: as `select`, but for every dtype (ONNX Where)."""
 
     def cached_attention(self, query: Number, lengths: Number, total: Number, key: Number | None = None,
                          value: Number | None = None, past_key: Number | None = None, past_value: Number | None = None,
@@ -40,21 +40,26 @@ class Operations:
                          value_scale: Number | None = None, /, *, heads: int, groups: int, scale: float,
                          softcap: float = 0.0, window: int = 0, causal: bool = True, interleaved: bool = False,
                          bits: Literal[32, 8, 4] = 32, capacity: int = -1, name: str | None = None) -> Any:
-        """Attention of new tokens to themselves and to those before, whose keys and values are in caches.
+        """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
 
-        It returns the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch, groups,
-        rows, size]: max(rows of `past_key`, `total`) rows, or the new tokens alone without past caches. Of batch element n
-        `lengths[n]` + 1 tokens are valid, the new ones included (com.microsoft GroupQueryAttention, and its order of
-        heads). New rows stand behind the rows before them, where the length says; zeros stand behind the new rows.
+        The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
+        groups, rows, size]. Batch element n has `lengths[n]` + 1 valid tokens, the new ones included. In a new cache the
+        rows of the earlier tokens come first, then those of the new tokens, then zeros. It has max(rows of `past_key`,
+        `total`) rows, or one row for each new token if there are no past caches. `lengths` and the order of heads are as in
+        com.microsoft's GroupQueryAttention.
 
-        `query` [batch, tokens, heads * size] may hold keys and values behind it; then `key` and `value` [batch, tokens,
-        groups * size] are absent. Each group of heads shares one of `groups` keys and values. `cos` and `sin` [places,
-        half] rotate queries and keys at `positions` [batch, tokens], by default the places in the cache; pairs are
-        neighbours if `interleaved`. With `causal` tokens see keys up to their own, and only `window` of them if it is
-        positive. `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are as in
-        graphq.kernels.numbers.attention, which has the formula. Caches of 8 or 4 `bits` are s8, or u8 of two numbers each;
-        they have scales [groups, size]. `capacity` are the rows of the new caches, -1 where only
-        a run tells. Raises InputError for lengths below 1 or that the caches cannot hold, and for positions without angles.
+        `query` [batch, tokens, heads * size] may have the keys and values in further columns; then `key` and `value`
+        [batch, tokens, groups * size] are absent. The heads are in `groups`; all heads of a group share its keys and
+        values. `cos` and `sin` [places, half] are the cosines and sines by which queries and keys are rotated. Their row
+        for a token is its element of `positions` [batch, tokens], by default the token's row in the cache. Neighbours are
+        rotated as a pair if `interleaved`, otherwise an element of the first half and one of the second.
+
+        With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
+        `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
+        graphq.kernels.numbers.attention. Caches of 8 `bits` are s8, those of 4 bits are u8 with two numbers in each byte;
+        both have scales [groups, size]. `capacity` is the number of rows of the new caches, or -1 if only a run tells it.
+
+        Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
         """
 
     def add(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
@@ -110,8 +115,8 @@ class Operations:
         """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
 
         The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The results are the
-        last states, and the values of all iterations, stacked. Raises CompileError if states and values, which may grow
-        with each iteration, take more memory than a model may (`graphq.base.budget`).
+        last states, then each of the values of all iterations, stacked along a new first axis. Raises CompileError if
+        states and values, which may grow with each iteration, take more memory than a model may (`graphq.base.budget`).
         """
 
     def scan(self, *srcs: Number | None, body: Graph, states: int, scanned: int, input_axes: Sequence[int] | np.ndarray,
@@ -120,11 +125,12 @@ class Operations:
         """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
         The body takes (states, slices, other operands) and returns (states, values), where values are stacked along their
-        axes. An operand or result that is marked as reverse goes from its end to its beginning.
+        axes. `reverse_inputs` says which operands are read from their end to their beginning, and `reverse_outputs` which
+        results are stacked from their end to their beginning.
         """
 
     def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """A fused group of operations, as the user wrote them; its result is that of its body.
+        """A fused group of operations: `body` is the graph of these operations, and gives the results.
 
         `anchor` names the kind of kernel that computes the body.
         """
@@ -137,9 +143,10 @@ class Operations:
                     dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored: same_* pads to an output of ceil(size / stride),
-        an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
-        the bias is added in f32; then the result is rounded to `dtype` (None: that of `src`).
+        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads so that the output has ceil(size /
+        stride) elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the
+        beginning (same_lower). Products are summed in f64 and rounded to f32 once; the bias is added in f32; then the
+        result is rounded to `dtype` (None: that of `src`).
         """
 
     def conv_transpose(self, src: Number, weights: Number, bias: Number | None = None, /, *,
@@ -150,7 +157,7 @@ class Operations:
                        data_format: Literal['NCX', 'NXC'] = 'NXC',
                        weights_format: Literal['OIX', 'XIO', 'IOX', 'XOI'] = 'XOI', dtype: DTypeLike | None = None,
                        name: str | None = None) -> Value:
-        """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
+        """The transpose of a convolution: the sum of the kernel times each source element (oneDNN ConvTranspose).
 
         In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
         IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
@@ -163,10 +170,11 @@ class Operations:
                             center_point_box: bool = False, name: str | None = None) -> Value:
         """Non-maximum suppression: drop the boxes of a class that overlap a better one by more than the threshold.
 
-        The result has a row (image, class, box) for each box that is kept: the best score first, of equal scores the first
-        box, at most `most` boxes a class (none if it is absent). Scores must be above `score_threshold`. A box is two
-        opposite corners y, x, or its center x, y, width and height (ONNX NonMaxSuppression; f32 as ONNX Runtime computes
-        it).
+        The result has a row (image, class, box) for each box that is kept. Within a class the box with the best score comes
+        first; boxes of equal scores keep their order. At most `most` boxes of a class are kept, and none if `most` is
+        absent. Boxes with a score up to `score_threshold` are dropped. A box is given by two opposite corners, each as y
+        and x, or with `center_point_box` by the x and y of its center, its width and its height. Computed in f32 as in ONNX
+        Runtime (ONNX NonMaxSuppression).
         """
 
     def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *,
@@ -175,7 +183,7 @@ class Operations:
 
         The random numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
         counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter (i', i' +
-        1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
+        1, i', i' + 3) with i' = i - i % 4; both halves of the key are then the low half of the seed.
         """
 
     def dynamic_quantize(self, src: Number, scales: Number, zps: Number | None = None, /, *, dtype: DTypeLike,
@@ -264,11 +272,11 @@ class Operations:
     def grid_sample(self, src: Number, grid: Number, /, *, mode: Literal['linear', 'nearest', 'cubic'] = 'linear',
                     padding_mode: Literal['zeros', 'border', 'reflection'] = 'zeros', align_corners: bool = False,
                     name: str | None = None) -> Value:
-        """`src` [N, C, ...] at the coordinates in `grid` [N, ..., k], whose last axis has the last spatial axis first.
+        """`src` [N, C, ...] at the points in `grid` [N, ..., k], whose k coordinates start with that of the last axis.
 
-        With `align_corners` -1 and 1 are the centers of the first and last elements, else their outer edges. Outside of the
-        image the value is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes
-        it).
+        With `align_corners` the coordinates -1 and 1 are the centers of the first and the last element of an axis, else the
+        outer edges of these elements. Outside of the image the value is 0, that of the element at the edge, or that of the
+        image mirrored at the edge, as `padding_mode` says (ONNX GridSample, as ONNX Runtime computes it).
         """
 
     def matmul(self, src: Number, weights: Number, bias: Number | None = None, /, *, transpose_a: bool = False,
@@ -318,8 +326,9 @@ class Operations:
         The modes linear, bilinear and trilinear are equal: they go over all axes. Element o of an axis lies at `(o + 1/2) *
         old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new`
         (asymmetric, which oneDNN does not have); `scales` only give the new sizes, as in oneDNN. Mode nearest takes the
-        nearest element, the upper one of two; linear takes a mean of the two neighbours along every axis; both clamp at the
-        source's ends. Positions and means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
+        nearest element, and the upper one of two that are equally near. Mode linear takes a weighted mean of the two
+        neighbours along every axis. Positions beyond the source's ends are moved to the ends. Positions and means are
+        computed as in ONNX Runtime's CPU kernel, step by step in f32.
         """
 
     def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
@@ -327,9 +336,9 @@ class Operations:
                         name: str | None = None) -> Value:
         """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
 
-        The quotient is rounded to `precision`. For a float dtype the quotient, plus the zero point if there is one, is
-        rounded to nearest even. Beyond the range it becomes the greatest finite value, infinities included, or without
-        `saturate` an infinity or NaN, whichever the dtype has.
+        The quotient is rounded to `precision`. If the result has a float dtype, the quotient, plus the zero point if there
+        is one, is rounded to nearest even. Numbers beyond the range of that dtype, infinities included, then become its
+        greatest finite value; without `saturate` they become an infinity, or NaN in a dtype without infinities.
         """
 
     def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
@@ -368,7 +377,10 @@ class Operations:
         """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
 
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
-        """`src` at `indices` along `axis`, from the end if negative (ONNX Gather); InputError for one out of range."""
+        """`src` at `indices` along `axis` (ONNX Gather).
+
+        Negative indices count from the end; raises InputError for an index out of range.
+        """
 
     def slice(self, src: Number, /, *, axes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray,
               ends: Sequence[int] | np.ndarray, steps: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
@@ -407,8 +419,8 @@ class Operations:
         """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
 
         With `use_affine` the result is multiplied by `gamma`, and `beta` is added; without it they are ignored. With
-        `keep_stats` mean and variance, over the axes before, are a second and third output in gamma's dtype (f32 without
-        gamma).
+        `keep_stats` a second and a third output are the means and variances, one for each index along the axes before, in
+        gamma's dtype (f32 without gamma).
         """
 
     def group_norm(self, src: Number, gamma: Number | None = None, beta: Number | None = None, /, *, groups: int,
@@ -433,10 +445,11 @@ class Operations:
         """
 
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
-        """For each value of the highest 14 bits of an f32 the number of elements (s32 [16384]), and the extremes (f32 [2]).
+        """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
 
-        Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN counts as one; without
-        elements they are [inf, -inf]. The order of elements does not matter.
+        The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
+        which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
+        -inf]. The order of elements does not matter.
         """
 
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
@@ -498,10 +511,10 @@ class Operations:
                  data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-        Its sum has the order of `mean_sums.pool_order` (kernels/numbers); with `in_order`, which oneDNN does not have, the
-        order of the taps. Padding counts as zeros, or not at all with `exclude_pad`; then a window of only padding gives
-        NaN. Elements beyond the padding, which rounding up adds, never count, as in ONNX; oneDNN refuses them without
-        `exclude_pad`.
+        Elements are added in the order that `pool_order` in graphq.kernels.numbers.mean_sums gives; with `in_order`, which
+        oneDNN does not have, from the first tap of the window to the last. Padding counts as zeros; with `exclude_pad` it
+        does not count, and a window of only padding gives NaN. If the output size is rounded up, a window may reach beyond
+        the padding: elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
         """
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
@@ -519,8 +532,8 @@ class Operations:
                  zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
         """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
-        For f8 the result is `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest
-        finite value; NaN stays (ONNX Cast, saturate=1).
+        For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
+        the greatest finite value, and NaN stays (ONNX Cast, saturate=1).
         """
 
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
@@ -528,13 +541,14 @@ class Operations:
              reverse: bool = False, name: str | None = None) -> Any:
         """Long short-term memory: all states [T, B, H], the last one [B, H], and the last cell [B, H].
 
-        `gates` [T, B, 4H] are the products of the input, with all biases added, in ONNX's order i, o, f, c; `recurrent`
-        [4H, H] the weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the
-        weights are integers, and each step quantizes the state to u8, with one scale for all rows, as DynamicQuantizeLinear
-        does (com.microsoft DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, and its last
-        state is the one at its end. `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last
-        step to the first. Sums of integers are exact, other sums are chains of fused multiply-adds: see
-        graphq.kernels.numbers.recurrent.
+        `gates` [T, B, 4H] are the products of the input and its weights, with all biases added, for the gates in ONNX's
+        order i, o, f, c. `recurrent` [4H, H] are the weights of the state. `h` and `c` are the first state and the first
+        cell, which are zeros if absent. With `scales` the weights are integers, held in f32, and each step quantizes the
+        state to u8, with one scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+
+        Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the one at its end.
+        `peepholes` times the cell are added to the gates i, o and f. With `reverse` steps run from the last to the first.
+        Sums of integers are exact; other sums are chains of fused multiply-adds (see graphq.kernels.numbers.recurrent).
         """
 
     def gru(self, gates: Number, recurrent: Number, h: Number | None = None, bias: Number | None = None,
@@ -542,10 +556,10 @@ class Operations:
             name: str | None = None) -> Any:
         """Gated recurrent units: all states [T, B, H] and the last one [B, H].
 
-        `gates` [T, B, 3H] are the products of the input, with its biases added, in ONNX's order z, r, h; `recurrent` [3H,
-        H] the weights of the state. `bias` [H] is added to the state's product for h. With `linear_before_reset` the gate r
-        multiplies this sum, otherwise the state before the product. `h` is the first state, zeros if absent; `lengths` and
-        `reverse` are as in lstm.
+        `gates` [T, B, 3H] are the products of the input and its weights, with its biases added, for the gates in ONNX's
+        order z, r, h. `recurrent` [3H, H] are the weights of the state. `bias` [H] is added to the state's product for h.
+        With `linear_before_reset` the gate r multiplies this sum, otherwise the state before the product. `h` is the first
+        state, which is zeros if absent; `lengths` and `reverse` are as in lstm.
         """
 
     def rnn(self, gates: Number, recurrent: Number, h: Number | None = None, lengths: Number | None = None, /, *,
@@ -558,7 +572,7 @@ class Operations:
 
     def reduce_mean(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                     keep_dims: bool = False, name: str | None = None) -> Value:
-        """The mean over `axes` (oneDNN ReduceMean) in f32, NaN of no elements. Without axes the result is `src`."""
+        """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements. Without axes it is `src`."""
 
     def reduce_l1(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                   keep_dims: bool = False, name: str | None = None) -> Value:
@@ -574,11 +588,17 @@ class Operations:
 
     def reduce_max(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf of none; `src` without axes."""
+        """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf if there are no elements.
+
+        Without axes the result is `src`.
+        """
 
     def reduce_min(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf of none; `src` without axes."""
+        """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf if there are no elements.
+
+        Without axes the result is `src`.
+        """
 
     def integer_sum(self, src: Number, /, *, axes: Sequence[int] | np.ndarray = (), keep_dims: bool = False,
                     name: str | None = None) -> Value:
@@ -599,7 +619,7 @@ class Operations:
         """The sources one after the other along `axis` (oneDNN Concat)."""
 
     def reorder(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src` in another memory layout, on which no value depends here (oneDNN Reorder)."""
+        """`src` itself; in oneDNN it gets another memory layout, which changes no element (oneDNN Reorder)."""
 
     def gen_index(self, src: Number, /, *, axis: int, name: str | None = None) -> Value:
         """Each element's index along `axis` (oneDNN GenIndex)."""

@@ -56,10 +56,10 @@ def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> 
 @quiet
 def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder"]) -> Array:
-    """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
+    """A function of two numbers of one dtype. Integers wrap, and their quotients are truncated towards zero.
 
-    The rest of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod). An
-    integer divided by zero is an InputError.
+    The remainder of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod).
+    Raises InputError if an integer is divided by zero.
     """
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
 
@@ -74,5 +74,5 @@ def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> Tens
 
 @register_op(infer=infer_choose, elementwise=True, onnx="Where")
 def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
-    """`src_0` where `cond` is true, else `src_1`: select, of any dtype (ONNX Where)."""
+    """`src_0` where `cond` is true, else `src_1`: as `select`, but for every dtype (ONNX Where)."""
     return np.where(cond, src_0, src_1)

@@ -20,7 +20,7 @@ from graphq.ops.open_arrays import element
 RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
          "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
-"""The dtypes of operands that are not f32."""
+"""The dtypes of cached_attention's operands that are not f32; those of past caches depend on `bits`."""
 
 
 def infer_cached_attention(
@@ -30,7 +30,10 @@ def infer_cached_attention(
         bias: TensorType | None = None, sinks: TensorType | None = None, key_scale: TensorType | None = None,
         value_scale: TensorType | None = None, *, heads: int, groups: int, scale: float, softcap: float, window: int,
         causal: bool, interleaved: bool, bits: int, capacity: int) -> tuple[TensorType, ...]:
-    """The output, and the caches, whose `capacity` is unknown where it is -1."""
+    """The types of the output and of both new caches.
+
+    If there are past caches and `capacity` is -1, the number of rows of the new caches is unknown.
+    """
     if heads < 1 or groups < 1 or heads % groups:
         raise GraphError(f"heads must be a positive multiple of groups, got {heads} and {groups}")
     if window > 0 and not causal:
@@ -78,21 +81,21 @@ def infer_cached_attention(
 
 
 def expect_shape(name: str, type: TensorType | None, dims: tuple[Dim, ...]) -> None:
-    """Raise GraphError for a type whose known dimensions are not these."""
+    """Raise GraphError if a known dimension of the type differs from the one in `dims`."""
     if type is not None and type.shape is not None and any(
             None not in (d, want) and d != want for d, want in zip(type.shape, dims, strict=True)):
         raise GraphError(f"'{name}' must be {show(dims)}, got {type}")
 
 
 def capacity_of(past: Value | None, total: Value) -> int:
-    """The attribute `capacity`: the rows of the caches that are returned, or -1 if they are not known yet."""
+    """The attribute `capacity`: the number of rows of the new caches, or -1 if it is not known yet."""
     data, rows = known(total), past.shape[2] if past is not None and past.shape is not None else None
     return -1 if data is None or rows is None else largest(rows, number(element, data, 0))
 
 
 def resolve_capacity(graph: Graph, operands: Sequence[Value | None],
                      attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """The node with the capacity that follows from operands that are known now."""
+    """Add the node with the capacity that its operands determine; None if they do not determine it yet."""
     total, past = operands[2], operands[5] if len(operands) > 5 else None
     assert total is not None
     capacity = capacity_of(past, total)
@@ -109,21 +112,26 @@ def cached_attention(
         sinks: Array | None = None, key_scale: Array | None = None, value_scale: Array | None = None, *, heads: int,
         groups: int, scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
         interleaved: bool = False, bits: Literal[32, 8, 4] = 32, capacity: int = -1) -> tuple[Array, Array, Array]:
-    """Attention of new tokens to themselves and to those before, whose keys and values are in caches.
+    """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
 
-    It returns the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch, groups,
-    rows, size]: max(rows of `past_key`, `total`) rows, or the new tokens alone without past caches. Of batch element n
-    `lengths[n]` + 1 tokens are valid, the new ones included (com.microsoft GroupQueryAttention, and its order of
-    heads). New rows stand behind the rows before them, where the length says; zeros stand behind the new rows.
+    The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
+    groups, rows, size]. Batch element n has `lengths[n]` + 1 valid tokens, the new ones included. In a new cache the
+    rows of the earlier tokens come first, then those of the new tokens, then zeros. It has max(rows of `past_key`,
+    `total`) rows, or one row for each new token if there are no past caches. `lengths` and the order of heads are as in
+    com.microsoft's GroupQueryAttention.
 
-    `query` [batch, tokens, heads * size] may hold keys and values behind it; then `key` and `value` [batch, tokens,
-    groups * size] are absent. Each group of heads shares one of `groups` keys and values. `cos` and `sin` [places,
-    half] rotate queries and keys at `positions` [batch, tokens], by default the places in the cache; pairs are
-    neighbours if `interleaved`. With `causal` tokens see keys up to their own, and only `window` of them if it is
-    positive. `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are as in
-    graphq.kernels.numbers.attention, which has the formula. Caches of 8 or 4 `bits` are s8, or u8 of two numbers each;
-    they have scales [groups, size]. `capacity` are the rows of the new caches, -1 where only
-    a run tells. Raises InputError for lengths below 1 or that the caches cannot hold, and for positions without angles.
+    `query` [batch, tokens, heads * size] may have the keys and values in further columns; then `key` and `value`
+    [batch, tokens, groups * size] are absent. The heads are in `groups`; all heads of a group share its keys and
+    values. `cos` and `sin` [places, half] are the cosines and sines by which queries and keys are rotated. Their row
+    for a token is its element of `positions` [batch, tokens], by default the token's row in the cache. Neighbours are
+    rotated as a pair if `interleaved`, otherwise an element of the first half and one of the second.
+
+    With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
+    `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
+    graphq.kernels.numbers.attention. Caches of 8 `bits` are s8, those of 4 bits are u8 with two numbers in each byte;
+    both have scales [groups, size]. `capacity` is the number of rows of the new caches, or -1 if only a run tells it.
+
+    Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
     """
     batch, tokens, _ = query.shape
     if key is None or value is None:
@@ -152,11 +160,11 @@ def cached_attention(
 
 
 def length_error(rows: int, capacity: int, tokens: int, length: int) -> InputError:
-    """The error of a batch element with a wrong number of valid tokens."""
+    """The error for a batch element whose number of valid tokens is not possible."""
     return InputError(f"cached_attention: {tokens} new tokens behind a cache of {rows} rows, and room for {capacity}, "
                       f"allow no length of {length} tokens")
 
 
 def position_error(places: int, position: int) -> InputError:
-    """The error of a position that has no angle."""
+    """The error for a position that has no row in `cos`, which has `places` rows."""
     return InputError(f"cached_attention: positions must be in [0, {places - 1}], got {position}")

@@ -104,7 +104,7 @@ def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast =
 
 
 def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
-    """Boolean condition, two sources of one float dtype, the broadcast of all three shapes."""
+    """The condition is boolean, the sources have one float dtype, and all three shapes broadcast."""
     expect_dtype("cond", cond, (boolean,))
     expect_dtype("src_0", src_0, FLOATS)
     expect_dtype("src_1", src_1, FLOATS)
@@ -119,7 +119,7 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
-    """One float dtype; a 1-D slope runs along the channel or the last axis, any other broadcasts to `src`."""
+    """Both have one float dtype; a 1-D slope runs along the channel or last axis, any other broadcasts to `src`."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, slope=slope)
     _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)

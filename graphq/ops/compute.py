@@ -1,4 +1,4 @@
-"""Rounding of references: decorators that widen the operands of a NumPy body and round its results.
+"""How the operations' NumPy bodies round: decorators that widen the operands of a body and round its results.
 
 Arithmetic runs in f32, one IEEE operation at a time; transcendental functions run in f64 and are rounded to f32 once,
 so that results do not depend on the CPU. bf16 and f16 results are rounded from that f32. NumPy's warnings are

@@ -1,7 +1,8 @@
-"""Operations whose bodies are graphs: ONNX's control flow if_else, loop and scan, and partition, a fused group.
+"""Operations with graphs as attributes, called bodies: ONNX's if_else, loop and scan, and partition, a fused group.
 
-The bodies run operation by operation. A body's inputs are the operands, in their order. `Graph.specialise` does not
-change the bodies of loops, so the results of a loop have the shapes that its body was built with.
+The operations here run a body node by node. The inputs of the bodies of if_else and partition are the operands, in
+their order; loop and scan say what their bodies take. `Graph.specialise` does not change the bodies of loops, so the
+results of a loop have the shapes that its body was built with.
 """
 from __future__ import annotations
 
@@ -21,28 +22,28 @@ from graphq.ops.compute import Array
 from graphq.ops.infer import normal_axis
 
 ASKED = 1 << 24
-"""Bytes that a loop's states and values may take before the limit of memory is checked."""
+"""A loop first checks the limit of memory when its states and values take more than twice this number of bytes."""
 
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A body that runs in another way than by its operations' references: a compiled one."""
+    """A body that runs by itself, such as a compiled one; other bodies run by the NumPy bodies of their operations."""
 
     inputs: list[Value]
     outputs: list[Value]
 
     def run(self, feeds: dict[str, Array]) -> list[Array]:
-        """The results for arrays given by the names of inputs."""
+        """The outputs for `feeds`, which has an array for the name of each input."""
 
 
 def call(body: Graph | Runnable, arrays: Sequence[Array]) -> list[Array]:
-    """The results of a body."""
+    """The outputs of a body for these arrays, one for each of its inputs."""
     feeds = {str(v.name): np.asarray(x, v.dtype.numpy) for v, x in zip(body.inputs, arrays, strict=True)}
     return body.run(feeds) if isinstance(body, Runnable) else [np.array(x) for x in evaluate(body, feeds)]
 
 
 def common_type(a: TensorType, b: TensorType) -> TensorType:
-    """The type that covers both types: dimensions that differ are unknown. Raises GraphError for two dtypes."""
+    """The type that covers both types: dimensions that differ are unknown. Raises GraphError if dtypes differ."""
     if a.dtype != b.dtype:
         raise GraphError(f"results must have one dtype whichever way they come, got {a} and {b}")
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
@@ -62,7 +63,7 @@ def check_body(body: Graph, types: Sequence[TensorType], results: int | None = N
 
 
 def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:
-    """The condition is one boolean; the results have the types that both bodies give."""
+    """The condition is one boolean; a result has the type that covers those of both bodies (see `common_type`)."""
     if cond.dtype != boolean or cond.shape not in ((), (1,), None):
         raise GraphError(f"'cond' must be one boolean, got {cond}")
     for body in (then_body, else_body):
@@ -75,7 +76,11 @@ def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_bo
 
 def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
                     attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """The chosen branch if the condition is a constant now, or bodies of the types and constants that are known now."""
+    """The results of the chosen branch if the condition is a constant, else of an if_else with specialised bodies.
+
+    The specialised bodies take the operands' types, and have operands that are constants as their own constants.
+    Returns None if this changes nothing, or if a body does not fit the operands.
+    """
     cond, *srcs = (v for v in operands if v is not None)
     bodies = attrs["then_body"], attrs["else_body"]
     if cond.data is not None:
@@ -92,14 +97,14 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
 
 
 def _known(body: Graph, srcs: Sequence[Value]) -> Graph:
-    """The body for operands of these types; constants among the operands become constants of the body."""
+    """A copy of the body for operands of these types; operands that are constants become constants of the copy."""
     pairs = [(str(v.name), x) for v, x in zip(body.inputs, srcs, strict=True)]
     return body.specialise({n: x.type for n, x in pairs if x.data is None},
                            {n: x.data for n, x in pairs if x.data is not None})
 
 
 def inlined(graph: Graph, body: Graph, srcs: Sequence[Value]) -> list[Value]:
-    """The results of a body whose nodes are added to `graph`."""
+    """Add the nodes of the body to `graph`; returns the body's results."""
     part = _known(body, srcs)
     new = dict(zip(part.inputs, (x for x in srcs if x.data is None), strict=True))
     for node in part.nodes:
@@ -141,8 +146,8 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
     """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
 
     The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The results are the
-    last states, and the values of all iterations, stacked. Raises CompileError if states and values, which may grow
-    with each iteration, take more memory than a model may (`graphq.base.budget`).
+    last states, then each of the values of all iterations, stacked along a new first axis. Raises CompileError if
+    states and values, which may grow with each iteration, take more memory than a model may (`graphq.base.budget`).
     """
     carried, rest = list(srcs[:states]), srcs[states:]
     going, most = bool(cond.reshape(())), int(trips.reshape(()))
@@ -157,7 +162,7 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
             values.append(x)
             held += x.nbytes
         nbytes = held + sum(x.nbytes for x in carried)
-        if nbytes > 2 * asked:  # not in each turn: to ask for the limit takes time
+        if nbytes > 2 * asked:  # not in each iteration, since the check takes time
             asked = nbytes
             expect(2 * nbytes, f"the states and values of a loop after {k + 1} turns, and their next ones")
     return (*carried, *(_stack(values, v.type) for values, v in zip(kept, body.outputs[1 + states:], strict=True)))
@@ -171,7 +176,7 @@ def _stack(values: list[Array], type: TensorType) -> Array:
 def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_axes: tuple[int, ...],
                reverse_inputs: tuple[bool, ...], output_axes: tuple[int, ...],
                reverse_outputs: tuple[bool, ...]) -> tuple[TensorType, ...]:
-    """`states` operands are carried along, the next `scanned` are cut into slices; further results are stacked."""
+    """The first `states` operands are carried along, the next `scanned` are sliced; further results are stacked."""
     if states < 0 or scanned < 1 or states + scanned > len(srcs):
         raise GraphError(f"states and scanned operands must be among {len(srcs)}, got {states} and {scanned}")
     results = [v.type for v in body.outputs]
@@ -211,7 +216,8 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
     """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
     The body takes (states, slices, other operands) and returns (states, values), where values are stacked along their
-    axes. An operand or result that is marked as reverse goes from its end to its beginning.
+    axes. `reverse_inputs` says which operands are read from their end to their beginning, and `reverse_outputs` which
+    results are stacked from their end to their beginning.
     """
     carried, rest = list(srcs[:states]), srcs[states + scanned:]
     parts = [np.moveaxis(x, axis, 0)[::-1 if back else 1] for x, axis, back
@@ -228,7 +234,7 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
 
 
 def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
-    """The body's output types; its inputs must be the operands."""
+    """The types of the body's outputs; its inputs must have the types of the operands."""
     wanted = [v.type for v in body.inputs]
     if list(types) != wanted:
         raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
@@ -239,7 +245,7 @@ def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[Tenso
 
 @register_op(infer=infer_partition)
 def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
-    """A fused group of operations, as the user wrote them; its result is that of its body.
+    """A fused group of operations: `body` is the graph of these operations, and gives the results.
 
     `anchor` names the kind of kernel that computes the body.
     """

@@ -16,11 +16,11 @@ from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, SUMS, Shape, expect_dtype, expect_same_dtype, output_dtype, show
 
 COLUMNS = 2**22
-"""Elements of the columns that one matrix product of the reference reads: 32 MB of f64."""
+"""About how many elements the im2col matrix has that `correlate` makes at a time: 32 MB of f64."""
 
 
 def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
-    """The numbers of the axes O, I and the `count` spatial ones in weights of that format."""
+    """Where axis O, axis I and the `count` spatial axes are in weights of that format."""
     spatial = weights_format.index("X")
     axes = {"X": range(spatial, spatial + count)}
     for k, letter in enumerate(weights_format.replace("X", "")):
@@ -29,7 +29,7 @@ def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
 
 
 def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, ...]:
-    """[O, I, spatial...] of weights; raises GraphError on another rank or an empty kernel."""
+    """The dimensions of weights as [O, I, spatial...]; raises GraphError on a wrong rank or an empty kernel."""
     if weights is None:
         return (None,) * (count + 2)
     if len(weights) != count + 2:
@@ -90,9 +90,10 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
                 dtype: DType | None = None) -> Array:
     """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored: same_* pads to an output of ceil(size / stride),
-    an odd element goes to the end (upper) or the beginning (lower). Products are summed in f64 and rounded to f32 once;
-    the bias is added in f32; then the result is rounded to `dtype` (None: that of `src`).
+    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads so that the output has ceil(size /
+    stride) elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the
+    beginning (same_lower). Products are summed in f64 and rounded to f32 once; the bias is added in f32; then the
+    result is rounded to `dtype` (None: that of `src`).
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
@@ -110,7 +111,7 @@ def with_bias(y: Array, bias: Array | None) -> Array:
 
 def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: window.Pads,
               groups: int, result: type = np.float32) -> Array:
-    """Sums of products of x [n, c, ...] and w [o, c / groups, ...], by matmuls, rounded to `result` once."""
+    """The convolution of x [n, c, ...] with w [o, c / groups, ...], by matmuls in f64, rounded to `result` once."""
     count, taps = len(strides), w.shape[2:]
     x = window.padded(x, pads)
     spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
@@ -130,7 +131,7 @@ def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int
 
 
 def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of images, or of the rows of one image, of about COLUMNS elements when an image has `elements`."""
+    """Pairs of slices, of images and of rows, that have about COLUMNS elements; one image has `elements`."""
     step = max(1, COLUMNS // max(1, elements))
     part = rows if elements <= COLUMNS else max(1, rows * COLUMNS // elements)
     for n in range(0, images, step):

@@ -18,10 +18,10 @@ from graphq.ops.infer import SUMS, output_dtype, show
 
 
 def transposed_padding(auto_pad: str, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
-    """The elements that are cut off at both ends of an axis.
+    """How many elements are cut off at the beginning and at the end of an output axis.
 
-    `same_*` gives size * stride elements if a window spans a stride. Measured on oneDNN 3.13: an odd element is cut off
-    at the end (upper) or the beginning (lower).
+    `same_*` leaves size * stride elements if a window spans at least a stride. If the number to cut off is odd, one
+    more is cut off at the end (same_upper) or at the beginning (same_lower), as measured on oneDNN 3.13.
     """
     if auto_pad == "none":
         return begin, end
@@ -54,7 +54,10 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
                          strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
                          dilations: tuple[int, ...], auto_pad: str, output_padding: tuple[int, ...] | None,
                          groups: int, data_format: str, weights_format: str, dtype: DType | None) -> TensorType:
-    """Weights have I = channels, O = output channels / groups; an axis gets (size - 1) * stride + span - pads."""
+    """Weights have I = channels and O = output channels / groups.
+
+    An axis of the output has (size - 1) * stride + span - pads + output_padding elements.
+    """
     check_operands(src, weights, bias, groups)
     count = window.check_lists(src, {"strides": strides, "dilations": dilations},
                                {"pads_begin": pads_begin, "pads_end": pads_end})
@@ -78,7 +81,7 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
                    pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none",
                    output_padding: list[int] | None = None, groups: int = 1, data_format: window.DataFormat = "NXC",
                    weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI", dtype: DType | None = None) -> Array:
-    """The transpose of a convolution: it adds every source element times the kernel (oneDNN ConvTranspose).
+    """The transpose of a convolution: the sum of the kernel times each source element (oneDNN ConvTranspose).
 
     In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
     IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`

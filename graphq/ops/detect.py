@@ -14,7 +14,7 @@ from graphq.ops.infer import expect_dtype, show
 def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: TensorType | None = None,
                               iou_threshold: TensorType | None = None, score_threshold: TensorType | None = None, *,
                               center_point_box: bool) -> TensorType:
-    """Boxes are f32 [N, boxes, 4], scores [N, classes, boxes], `most` s64; how many are picked is open."""
+    """Boxes are f32 [N, boxes, 4], scores [N, classes, boxes], `most` s64; the number of results is unknown."""
     for name, t, dtype in (("boxes", boxes, f32), ("scores", scores, f32), ("most", most, s64),
                            ("iou_threshold", iou_threshold, f32), ("score_threshold", score_threshold, f32)):
         if t is not None:
@@ -35,10 +35,11 @@ def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, 
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:
     """Non-maximum suppression: drop the boxes of a class that overlap a better one by more than the threshold.
 
-    The result has a row (image, class, box) for each box that is kept: the best score first, of equal scores the first
-    box, at most `most` boxes a class (none if it is absent). Scores must be above `score_threshold`. A box is two
-    opposite corners y, x, or its center x, y, width and height (ONNX NonMaxSuppression; f32 as ONNX Runtime computes
-    it).
+    The result has a row (image, class, box) for each box that is kept. Within a class the box with the best score comes
+    first; boxes of equal scores keep their order. At most `most` boxes of a class are kept, and none if `most` is
+    absent. Boxes with a score up to `score_threshold` are dropped. A box is given by two opposite corners, each as y
+    and x, or with `center_point_box` by the x and y of its center, its width and its height. Computed in f32 as in ONNX
+    Runtime (ONNX NonMaxSuppression).
     """
     limit = 0 if most is None else int(most.reshape(()))
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(()))
@@ -60,7 +61,7 @@ def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, 
 
 
 def _corners(boxes: Array, center: bool) -> Array:
-    """The lowest and highest coordinates and the area, [5, boxes]."""
+    """For each box its two least coordinates, its two greatest coordinates, and its area: [5, boxes]."""
     a, b, c, d = boxes.T
     low, high = ([a - c / 2, b - d / 2], [a + c / 2, b + d / 2]) if center else \
         ([np.minimum(a, c), np.minimum(b, d)], [np.maximum(a, c), np.maximum(b, d)])

@@ -31,7 +31,7 @@ def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array
 
     The random numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
     counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter (i', i' +
-    1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
+    1, i', i' + 3) with i' = i - i % 4; both halves of the key are then the low half of the seed.
     """
     p = np.float32(probability.reshape(()))
     words = random_words(src.size, int(seed.reshape(())), int(offset.reshape(())))
@@ -46,7 +46,7 @@ def random_words(count: int, seed: int, offset: int) -> Array:
     first = np.arange(-(-count // 4), dtype=np.uint64) * np.uint64(4)
     low, high = _halves(seed)
     if offset == 0:
-        # What the legacy generator without an offset gives: one number for four elements.
+        # oneDNN's older generator, which has no offset: four elements share one number.
         counter = [first, first + np.uint64(1), first, first + np.uint64(3)]
         return np.repeat(_philox(counter, low, low)[2], 4)[:count]
     at = [np.broadcast_to(np.uint64(half), first.shape) for half in _halves(offset)]

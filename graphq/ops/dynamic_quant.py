@@ -18,8 +18,8 @@ from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
-# oneDNN's tables: the dtypes of zero points by the quantized one. oneDNN 3.13 takes zero points of 8 bits beside data
-# of 4, too, which its documentation does not say. f8 is not in them and takes none.
+# oneDNN's tables: for each quantized dtype, the dtypes that its zero points may have. oneDNN 3.13 also takes zero
+# points of 8 bits for data of 4 bits, which its documentation does not say. f8 is not in them and has no zero points.
 ZERO_POINTS: dict[DType, tuple[DType, ...]] = {
     **dict.fromkeys((s8, u8), (s8, u8, s32)), **dict.fromkeys((s4, u4), (s4, u4, s8, u8, s32)),
     **dict.fromkeys((f8_e4m3, f8_e5m2), ())}

@@ -180,10 +180,10 @@ def _cube(src: Array) -> Array:
 
 @in_f64
 def _power(src: Array, *, beta: float) -> Array:
-    return np.float_power(src, np.float32(beta))  # np.power turns beta 0.5 into sqrt, other than C's pow at -0 and -inf
+    return np.float_power(src, np.float32(beta))  # np.power takes sqrt for 0.5, which is not C's pow at -0 and -inf
 
 
-# What a cast gives, by source dtype; oneDNN's table of TypeCast.
+# oneDNN's table of TypeCast: for each source dtype, the dtypes that the result may have.
 CASTS: dict[DType, tuple[DType, ...]] = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 
 

@@ -12,7 +12,7 @@ from graphq.ops.compute import Array, in_f32
 from graphq.ops.infer import FLOATS, expect_dtype, expect_same_dtype
 
 CUBIC = np.float32(-0.75)
-"""The parameter of Keys' cubic convolution."""
+"""The parameter `a` of Keys' cubic convolution, from which `_cubic` computes the weights of neighbours."""
 
 
 def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_mode: str,
@@ -39,11 +39,11 @@ def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_m
 def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "cubic"] = "linear",
                 padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
                 align_corners: bool = False) -> Array:
-    """`src` [N, C, ...] at the coordinates in `grid` [N, ..., k], whose last axis has the last spatial axis first.
+    """`src` [N, C, ...] at the points in `grid` [N, ..., k], whose k coordinates start with that of the last axis.
 
-    With `align_corners` -1 and 1 are the centers of the first and last elements, else their outer edges. Outside of the
-    image the value is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes
-    it).
+    With `align_corners` the coordinates -1 and 1 are the centers of the first and the last element of an axis, else the
+    outer edges of these elements. Outside of the image the value is 0, that of the element at the edge, or that of the
+    image mirrored at the edge, as `padding_mode` says (ONNX GridSample, as ONNX Runtime computes it).
     """
     batch, channels, *sizes = src.shape
     points = [_placed(grid[..., ~d].reshape(batch, -1), size, align_corners) for d, size in enumerate(sizes)]
@@ -87,7 +87,7 @@ def _cubic(x: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
-    """Indices within the axis, and which of the elements exist."""
+    """Indices within the axis, and which elements count: with padding "zeros" those outside of the axis do not."""
     there = (place >= 0) & (place < size)
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
@@ -98,7 +98,7 @@ def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple
 
 
 def _mirrored(beyond: Array, low: float, high: float) -> Array:
-    """The position `beyond` the lower edge, mirrored at the edges until it is between them."""
+    """Mirror a position at distance `beyond` below the edge `low` at both edges until it is between them."""
     span = np.float32(high - low)
     turns = np.trunc(beyond / span)
     rest = beyond - turns * span
@@ -107,7 +107,7 @@ def _mirrored(beyond: Array, low: float, high: float) -> Array:
 
 def _sum(src: Array, sizes: list[int], taps: list[list[tuple[Array, Array, Array]]], index: Array,
          there: Array) -> Array:
-    """The sum over the taps of the remaining axes, from the elements at `index` along the axes before."""
+    """The weighted sum over the taps of the remaining axes; `index` is the flat index along the axes before."""
     if not taps:
         return np.where(there[:, None], np.take_along_axis(src, index[:, None], axis=2), np.float32(0))
     terms = [weight[:, None] * _sum(src, sizes[1:], taps[1:], index * sizes[0] + k, there & known)

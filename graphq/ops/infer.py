@@ -19,7 +19,7 @@ Shape: TypeAlias = tuple[Dim, ...] | None
 
 FLOATS = (f32, bf16, f16)
 SUMS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32, f16)}
-"""The output's dtypes of sums of products by that of the source: oneDNN's table of MatMul, for convolutions, too."""
+"""oneDNN's table of MatMul, also for convolutions: for each source dtype, the dtypes that the output may have."""
 
 
 def show(shape: Shape) -> str:
@@ -87,7 +87,7 @@ def _broadcast_dim(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1:
         return a
-    if a is None or b is None:  # the unknown one is 1 or the other: the result is the other, unless that is unknown
+    if a is None or b is None:  # the unknown one is 1 or equals the known one, which is therefore the result
         return b if a is None else a
     raise ValueError
 
@@ -134,9 +134,10 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
                 result: DType | None = None) -> Callable[..., TensorType]:
     """The `infer` of a binary op: both operands are f32, bf16 or f16, and their shapes broadcast.
 
-    `mixed` allows f32 with bf16 or f16, with an f32 result; with an attribute `dtype` it allows any floats, and the
-    result has that dtype. `integer` allows s32 and, with a `dtype` of f32, any combination of s32 and f32. `result`
-    fixes the output's dtype.
+    Without the op's attribute `dtype` both operands have one dtype; `mixed` also allows f32 with bf16 or f16, and the
+    result is then f32. With `dtype` the operands may be any two of these floats, and the result has that dtype.
+    `integer` also allows s32, and any combination of s32 and f32 if `dtype` is f32. `result` is the output's dtype if
+    the op has a fixed one.
     """
     allowed = (*FLOATS, s32) if integer else FLOATS
 

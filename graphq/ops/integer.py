@@ -55,7 +55,10 @@ def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> No
 
 def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType | None = None,
                          b_zero_point: TensorType | None = None) -> TensorType:
-    """Shapes are as in numpy.matmul; a zero point is one number, a vector (rows of a, columns of b), or broadcasts."""
+    """Shapes are as in numpy.matmul.
+
+    A zero point is one number, a vector with one for each row of `a` or column of `b`, or a tensor that broadcasts.
+    """
     _check("a", a, a_zero_point)
     _check("b", b, b_zero_point)
     _fits(a.shape, a_zero_point, -2, "a")
@@ -76,7 +79,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
                        weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
                        pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
                        auto_pad: str, groups: int) -> TensorType:
-    """Shapes as in a convolution with channels first; a zero point is one number, or one an output channel."""
+    """Shapes as in a convolution with channels first; a zero point is a number, or one per output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
     if src_zero_point is not None and src_zero_point.shape not in ((), (1,), None):

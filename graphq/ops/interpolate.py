@@ -21,7 +21,7 @@ from graphq.ops.window import DataFormat, channels_first, from_channels_first, i
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
                       coordinate_transformation_mode: str, sizes: tuple[int, ...], scales: tuple[float, ...],
                       data_format: str) -> TensorType:
-    """The spatial sizes are `sizes`, or the source's times `scales`, rounded down; a tensor leaves them unknown."""
+    """The spatial sizes are `sizes`, or the source's times `scales`, rounded down; those in a tensor are unknown."""
     expect_dtype("src", src, FLOATS)
     given = [name for name, x in (("sizes", sizes), ("scales", scales), ("sizes_tensor", sizes_tensor)) if x]
     if len(given) != 1:
@@ -74,8 +74,9 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
     The modes linear, bilinear and trilinear are equal: they go over all axes. Element o of an axis lies at `(o + 1/2) *
     old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new`
     (asymmetric, which oneDNN does not have); `scales` only give the new sizes, as in oneDNN. Mode nearest takes the
-    nearest element, the upper one of two; linear takes a mean of the two neighbours along every axis; both clamp at the
-    source's ends. Positions and means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
+    nearest element, and the upper one of two that are equally near. Mode linear takes a weighted mean of the two
+    neighbours along every axis. Positions beyond the source's ends are moved to the ends. Positions and means are
+    computed as in ONNX Runtime's CPU kernel, step by step in f32.
     """
     x = to_channels_first(src, data_format).astype(np.float32)
     old = x.shape[2:]
@@ -118,7 +119,7 @@ def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array,
     expect(64 * new, f"the places of {new} elements among {old}")
     if mode == "nearest":
         o = np.arange(new, dtype=np.int64)
-        up, down = (2 * o + 1) * old - new, 2 * new  # where they lie, as exact fractions
+        up, down = (2 * o + 1) * old - new, 2 * new  # element o lies at up / down, exactly
         if transformation == "align_corners":
             up, down = o * (old - 1), max(new - 1, 1)
         elif transformation == "asymmetric":

@@ -77,12 +77,12 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
                     block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
     """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
 
-    The quotient is rounded to `precision`. For a float dtype the quotient, plus the zero point if there is one, is
-    rounded to nearest even. Beyond the range it becomes the greatest finite value, infinities included, or without
-    `saturate` an infinity or NaN, whichever the dtype has.
+    The quotient is rounded to `precision`. If the result has a float dtype, the quotient, plus the zero point if there
+    is one, is rounded to nearest even. Numbers beyond the range of that dtype, infinities included, then become its
+    greatest finite value; without `saturate` they become an infinity, or NaN in a dtype without infinities.
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
-    # Division in f64 rounds to f32, bf16 and f16 as one division there does: 53 >= 2 * 24 + 2 bits.
+    # A quotient in f64, rounded to f32, bf16 or f16, equals that of a division in this dtype: 53 >= 2 * 24 + 2 bits.
     q = (src.astype(precision.numpy).astype(np.float64) / s).astype(precision.numpy).astype(np.float64)
     if dtype.kind == "float":
         if zero_point is not None:

@@ -25,7 +25,7 @@ from graphq.ops.infer import (
 
 def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None = None, *, transpose_a: bool,
                  transpose_b: bool, accumulation_mode: str, dtype: DType | None) -> TensorType:
-    """Shapes are as in numpy.matmul: equal k, broadcast batches, and no dimension for that of a 1-D operand."""
+    """Shapes are as in numpy.matmul: k is equal, batches broadcast, and a 1-D operand gives the result no dimension."""
     for name, t in (("src", src), ("weights", weights)):
         expect_dtype(name, t, FLOATS)
         if t.shape == ():

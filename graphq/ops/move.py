@@ -15,7 +15,7 @@ from graphq.ops.infer import broadcast, expect_dtype, normal_axes, normal_axis, 
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
-    """The dimensions of the indices replace the dimension of the axis."""
+    """The dimensions of the indices replace the source's dimension at `axis`."""
     expect_dtype("indices", indices, (s32, s64))
     if src.shape is None:
         return TensorType(src.dtype, None)
@@ -27,7 +27,10 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 
 @register_op(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """`src` at `indices` along `axis`, from the end if negative (ONNX Gather); InputError for one out of range."""
+    """`src` at `indices` along `axis` (ONNX Gather).
+
+    Negative indices count from the end; raises InputError for an index out of range.
+    """
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
     if outside.size:
@@ -44,7 +47,7 @@ def index_error(shape: tuple[int, ...], axis: int, index: int) -> InputError:
 
 def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...],
                 steps: tuple[int, ...]) -> TensorType:
-    """Along each of the axes, as many elements as Python's slice takes."""
+    """Each of the sliced axes has as many elements as a slice of Python with these bounds and steps takes."""
     if not len(axes) == len(starts) == len(ends) == len(steps) or 0 in steps:
         raise GraphError(f"axes, starts, ends and steps must be as many, and steps not 0, got {list(axes)}, "
                          f"{list(starts)}, {list(ends)}, {list(steps)}")

@@ -11,13 +11,13 @@ from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, output_dtype
 
-# oneDNN's table of SoftMax: the output's dtypes by that of the source.
+# oneDNN's table of SoftMax: for each source dtype, the dtypes that the output may have.
 OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32, bf16, f16), bf16: (f32, bf16), f16: (f32, f16)}
 
 
 def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
                   keep_stats: bool) -> TensorType | tuple[TensorType, TensorType]:
-    """The source's shape; the statistics have 1 at the axis and are f32."""
+    """The output has the source's shape; the statistics are f32, and their size along the axis is 1."""
     expect_dtype("src", src, FLOATS)
     out = TensorType(output_dtype(src.dtype, dtype, OUTPUTS), src.shape)
     stats = None

@@ -15,7 +15,7 @@ from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, channel_axis, expect_dtype, expect_same_dtype, finite_f32, normal_axis, show
 from graphq.ops.window import DataFormat
 
-# oneDNN's tables: the dtypes of gamma, beta and statistics by that of the source.
+# oneDNN's tables: for each source dtype, the dtypes that gamma, beta and statistics may have.
 PARAMETERS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32,)}
 RMS_PARAMETERS: dict[DType, tuple[DType, ...]] = {**PARAMETERS, f16: (f32, f16)}
 
@@ -51,7 +51,7 @@ def _check_affine(use_affine: bool, gamma: TensorType | None, beta: TensorType |
 
 def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType,
                                variance: TensorType, *, epsilon: float, data_format: str) -> TensorType:
-    """Four parameters have one dtype, and each has one element per channel."""
+    """The four parameters have one dtype, and each has one element per channel."""
     parameters = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
     _check_parameters(src, PARAMETERS, **parameters)
     _check_epsilon(epsilon)
@@ -78,7 +78,10 @@ def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, var
 
 def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *,
                      keep_stats: bool, begin_norm_axis: int, use_affine: bool, epsilon: float) -> Normed:
-    """gamma and beta cover the axes from begin_norm_axis on, in their shape or flat; statistics cover those before."""
+    """gamma and beta have the source's dimensions from `begin_norm_axis` on, or are vectors of as many elements.
+
+    The statistics have the dimensions before.
+    """
     _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
     _check_affine(use_affine, gamma, beta)
     _check_epsilon(epsilon)
@@ -111,8 +114,8 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
     """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
 
     With `use_affine` the result is multiplied by `gamma`, and `beta` is added; without it they are ignored. With
-    `keep_stats` mean and variance, over the axes before, are a second and third output in gamma's dtype (f32 without
-    gamma).
+    `keep_stats` a second and a third output are the means and variances, one for each index along the axes before, in
+    gamma's dtype (f32 without gamma).
     """
     rest = src.shape[begin_norm_axis % src.ndim:]
     head = src.shape[:src.ndim - len(rest)]
@@ -123,7 +126,7 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
 
 
 def _standardised(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """x with mean 0 and variance 1 along the last axis, the mean and the variance, in f64."""
+    """x normalised to mean 0 and variance 1 along the last axis, then the mean and the variance of x, all in f64."""
     x = x.astype(np.float64)
     count = x.shape[-1]
     mean = x.sum(axis=-1) / np.float64(count)
@@ -184,7 +187,7 @@ def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
 
 def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon: float,
                    begin_norm_axis: int) -> TensorType:
-    """gamma covers the axes from begin_norm_axis on, in their shape or flat."""
+    """gamma has the source's dimensions from `begin_norm_axis` on, or is a vector of as many elements."""
     _check_parameters(src, RMS_PARAMETERS, gamma=gamma)
     _check_epsilon(epsilon)
     _check_normalised(src, begin_norm_axis, gamma=gamma)

@@ -17,9 +17,10 @@ def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
 
 @register_op(infer=infer_histogram, layout="unordered")
 def histogram(src: Array) -> tuple[Array, Array]:
-    """For each value of the highest 14 bits of an f32 the number of elements (s32 [16384]), and the extremes (f32 [2]).
+    """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
 
-    Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN counts as one; without
-    elements they are [inf, -inf]. The order of elements does not matter.
+    The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
+    which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
+    -inf]. The order of elements does not matter.
     """
     return float_bins.histogram(src)

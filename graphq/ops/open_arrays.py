@@ -1,4 +1,7 @@
-"""Functions by which importers compute arrays from open sizes. Plans keep them, so they are found without importers."""
+"""Functions by which importers compute arrays from sizes that are known only in a run.
+
+Saved plans refer to these functions, and a process that loads a plan does not import the importers.
+"""
 from __future__ import annotations
 
 import math
@@ -14,7 +17,7 @@ def element(array: np.ndarray, number: int) -> int:
 
 
 def filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
-    """An array of one value."""
+    """An array of the dimensions `dims` in which each element is `value`."""
     return np.broadcast_to(value, dims)
 
 
@@ -24,9 +27,12 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """`start + k * delta` up to limit, given all three; raises CompileError if they take too much memory."""
+    """`start + k * delta` up to `limit`, given the three in this order.
+
+    Raises CompileError if they take too much memory.
+    """
     start, limit, delta = (x.reshape(()) for x in numbers)
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")
-    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the integers, and two products
+    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the integers, products, and sums
     return (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype)

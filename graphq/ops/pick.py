@@ -48,7 +48,7 @@ def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_in
 
 
 def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[TensorType, TensorType]:
-    """The results are elements and s64 indices, with k along the axis."""
+    """The results are the elements and their s64 indices, `k` of them along the axis."""
     expect_dtype("src", src, CASTABLE)
     shape: Shape = None
     if src.shape is not None:
@@ -66,7 +66,7 @@ def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[
 
     This is ONNX TopK with sorted=1.
     """
-    if largest:  # the order of the flipped array, from its end: equal elements keep the order of their indices
+    if largest:  # sort the flipped array and read it from its end: equal elements keep the order of their indices
         order = src.shape[axis] - 1 - np.flip(np.argsort(np.flip(src, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(src, axis=axis, kind="stable")
@@ -124,7 +124,7 @@ def inside(indices: Array, size: int | Array, where: str) -> Array:
 
 
 def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
-    """The positions in the flat source of elements at indices along `axis`."""
+    """The positions, in the flattened source, of the elements at `indices` along `axis`."""
     steps = np.cumprod((1, *src.shape[:0:-1]))[::-1]
     places = inside(indices, src.shape[axis], where) * steps[axis]
     for k, (size, step) in enumerate(zip(indices.shape, steps, strict=True)):
@@ -186,7 +186,7 @@ def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 
                          f"{show(indices.shape)}")
     places = _along(indices, src, axis, "scatter_elements")
     flat = _placed(src.reshape(-1), (places.reshape(-1),), updates.reshape(-1), reduction)
-    return flat.reshape(src.shape)  # of one dimension, in which NumPy combines several times as fast
+    return flat.reshape(src.shape)  # flattened, since NumPy combines vectors several times as fast
 
 
 def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:

@@ -62,10 +62,10 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
              auto_pad: window.AutoPad = "none", data_format: window.DataFormat = "NXC") -> Array:
     """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-    Its sum has the order of `mean_sums.pool_order` (kernels/numbers); with `in_order`, which oneDNN does not have, the
-    order of the taps. Padding counts as zeros, or not at all with `exclude_pad`; then a window of only padding gives
-    NaN. Elements beyond the padding, which rounding up adds, never count, as in ONNX; oneDNN refuses them without
-    `exclude_pad`.
+    Elements are added in the order that `pool_order` in graphq.kernels.numbers.mean_sums gives; with `in_order`, which
+    oneDNN does not have, from the first tap of the window to the last. Padding counts as zeros; with `exclude_pad` it
+    does not count, and a window of only padding gives NaN. If the output size is rounded up, a window may reach beyond
+    the padding: elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     sizes = x.shape[2:]
@@ -101,12 +101,12 @@ class _Axis:
         self.out, self.last = out, (out - 1) * stride + width
 
     def padded(self, x: Array, axis: int, fill: float) -> Array:
-        """The source with `fill` in the padding, and in the elements that rounding up adds."""
+        """The source with `fill` in the padding, and beyond it as far as windows reach if sizes are rounded up."""
         begin, end = self.pads
         end = max(self.last - begin - self.size, end)
         return window.padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
-        """The elements that all windows read at `tap`, from a padded source."""
+        """The elements of a padded source that the windows read at their position `tap`, one for each window."""
         first = tap * self.dilation
         return x[(*[slice(None)] * axis, slice(first, first + (self.out - 1) * self.stride + 1, self.stride))]

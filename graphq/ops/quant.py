@@ -1,7 +1,7 @@
 """The operations quantize and dequantize.
 
 With `qtype` per_tensor there are one scale and one zero point, and `axis` is ignored; with per_channel there is one of
-each for every index along `axis`. Scales are f32: the references round the given numbers to it. Absent zero points
+each for every index along `axis`. Scales are f32: the operations round the given numbers to f32. Absent zero points
 count as zeros.
 
 Weights of a transposed convolution with groups may have separate scales in every group. With `group_axis`, dequantize
@@ -30,7 +30,7 @@ QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
 """The dtypes of quantized tensors: oneDNN's, and ONNX's of 16 bits."""
 
 _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
-"""f32 thresholds, which are ties: numbers up to the first round to 0, numbers from the second on to infinity."""
+"""In f32 numbers up to the first threshold round to 0, and numbers from the second on to infinity (ties to even)."""
 
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
@@ -143,8 +143,8 @@ def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int
              zps: list[int] | None = None) -> Array:
     """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
-    For f8 the result is `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest
-    finite value; NaN stays (ONNX Cast, saturate=1).
+    For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
+    the greatest finite value, and NaN stays (ONNX Cast, saturate=1).
     """
     q = src / _along(tuple(scales), np.float32, qtype, axis, src.ndim)
     low, high = np.float32(dtype.min), np.float32(dtype.max)

@@ -1,4 +1,7 @@
-"""Recurrent layers of one direction: lstm, gru and rnn. Their operand is the input's gates, computed by a matmul."""
+"""Recurrent layers of one direction: lstm, gru and rnn.
+
+The products of the input and its weights are computed before, for all steps, by a matmul; they are the first operand.
+"""
 from __future__ import annotations
 
 import numpy as np
@@ -13,9 +16,10 @@ from graphq.ops.infer import expect_dtype, show
 
 
 def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
-    """Check the operands of a layer, and find the sizes T, B, H from dimensions such as "H" or "4H" in a table.
+    """Check the operands of a layer; returns the known ones of the sizes T (steps), B (batch) and H (hidden).
 
-    Raises GraphError for an operand of another dtype, or for one that contradicts the others.
+    Each operand comes with the names of its dimensions, such as ("B", "4H"). Raises GraphError for an operand of a
+    wrong dtype, or for one that contradicts the others.
     """
     sizes: dict[str, Dim] = {}
     for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
@@ -40,7 +44,7 @@ def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, t
 def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
                scales: TensorType | None = None, lengths: TensorType | None = None,
                peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """All operands are f32 but for s32 lengths; scales are one number, or one for each row of the weights."""
+    """All operands are f32, except for lengths, which are s32; scales are one number, or one for each weight row."""
     n = _check(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
                lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
                scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
@@ -53,13 +57,14 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
          lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False) -> tuple[Array, ...]:
     """Long short-term memory: all states [T, B, H], the last one [B, H], and the last cell [B, H].
 
-    `gates` [T, B, 4H] are the products of the input, with all biases added, in ONNX's order i, o, f, c; `recurrent`
-    [4H, H] the weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the
-    weights are integers, and each step quantizes the state to u8, with one scale for all rows, as DynamicQuantizeLinear
-    does (com.microsoft DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, and its last
-    state is the one at its end. `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last
-    step to the first. Sums of integers are exact, other sums are chains of fused multiply-adds: see
-    graphq.kernels.numbers.recurrent.
+    `gates` [T, B, 4H] are the products of the input and its weights, with all biases added, for the gates in ONNX's
+    order i, o, f, c. `recurrent` [4H, H] are the weights of the state. `h` and `c` are the first state and the first
+    cell, which are zeros if absent. With `scales` the weights are integers, held in f32, and each step quantizes the
+    state to u8, with one scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+
+    Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the one at its end.
+    `peepholes` times the cell are added to the gates i, o and f. With `reverse` steps run from the last to the first.
+    Sums of integers are exact; other sums are chains of fused multiply-adds (see graphq.kernels.numbers.recurrent).
     """
     zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
     return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,
@@ -79,10 +84,10 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
         lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
     """Gated recurrent units: all states [T, B, H] and the last one [B, H].
 
-    `gates` [T, B, 3H] are the products of the input, with its biases added, in ONNX's order z, r, h; `recurrent` [3H,
-    H] the weights of the state. `bias` [H] is added to the state's product for h. With `linear_before_reset` the gate r
-    multiplies this sum, otherwise the state before the product. `h` is the first state, zeros if absent; `lengths` and
-    `reverse` are as in lstm.
+    `gates` [T, B, 3H] are the products of the input and its weights, with its biases added, for the gates in ONNX's
+    order z, r, h. `recurrent` [3H, H] are the weights of the state. `bias` [H] is added to the state's product for h.
+    With `linear_before_reset` the gate r multiplies this sum, otherwise the state before the product. `h` is the first
+    state, which is zeros if absent; `lengths` and `reverse` are as in lstm.
     """
     size = recurrent.shape[1]
     first = np.zeros((gates.shape[1], size), np.float32) if h is None else h

@@ -86,7 +86,7 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @over_axes
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
-    """The mean over `axes` (oneDNN ReduceMean) in f32, NaN of no elements. Without axes the result is `src`."""
+    """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements. Without axes it is `src`."""
     reduced = sorted(a % src.ndim for a in axes)
     rows = np.moveaxis(src.astype(np.float32, copy=False), reduced, range(-len(reduced), 0))
     shape = rows.shape[:-len(reduced)]
@@ -123,7 +123,10 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
 @over_axes
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The greatest element over `axes` (oneDNN ReduceMax), NaN if there is one, -inf of none; `src` without axes."""
+    """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf if there are no elements.
+
+    Without axes the result is `src`.
+    """
     return src.astype(np.float32, copy=False).max(axis=axes, keepdims=keep_dims, initial=-np.inf)
 
 
@@ -131,7 +134,10 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @over_axes
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The least element over `axes` (oneDNN ReduceMin), NaN if there is one, inf of none; `src` without axes."""
+    """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf if there are no elements.
+
+    Without axes the result is `src`.
+    """
     return src.astype(np.float32, copy=False).min(axis=axes, keepdims=keep_dims, initial=np.inf)
 
 

@@ -29,7 +29,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     have = math.prod(d for d in rest if d is not None)
     unknown = None in rest
     if -1 not in shape:
-        # An unknown dimension may be any factor.
+        # The product of the unknown dimensions may be any integer.
         fits = want == have or unknown and (have != 0 and want % have == 0)
         if not fits:
             raise GraphError(f"cannot reshape {show(src)} to {list(shape)}: {have}{' * ?' * unknown} "
@@ -44,7 +44,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
 
 
 def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zero: bool) -> TensorType:
-    """The given dimensions; -1 and copied dimensions are resolved as far as they are known."""
+    """The dimensions in `shape`; -1 and copied dimensions are resolved as far as they are known."""
     return TensorType(src.dtype, reshaped(src.shape, shape, special_zero))
 
 

@@ -26,7 +26,7 @@ def constant(*, value: np.ndarray) -> np.ndarray:
 
 
 def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
-    """Sources of one dtype, in oneDNN a float, and of equal shapes but along `axis`, where sizes are added."""
+    """The sources have one dtype, in oneDNN a float, and equal shapes except along `axis`, where sizes are added."""
     if not srcs:
         raise GraphError("takes at least one source, got none")
     if len({t.dtype for t in srcs}) > 1:
@@ -59,7 +59,7 @@ def concat(*srcs: Array, axis: int) -> Array:
 
 @register_op(infer=infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
-    """`src` in another memory layout, on which no value depends here (oneDNN Reorder)."""
+    """`src` itself; in oneDNN it gets another memory layout, which changes no element (oneDNN Reorder)."""
     return src
 
 
@@ -80,7 +80,7 @@ def gen_index(src: Array, *, axis: int) -> Array:
 
 
 def infer_end(src: TensorType) -> tuple[TensorType, ...]:
-    """The operation has no outputs. oneDNN's table has float sources only; its library takes any, and so does this."""
+    """The operation has no outputs. oneDNN's table has float sources only; its library, like graphq, takes any."""
     return ()
 
 

@@ -23,7 +23,10 @@ BLOCK = 1 << 18
 def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,
                 true: TensorType, false: TensorType, roots: TensorType, weights: TensorType, base: TensorType, *,
                 depth: int) -> TensorType:
-    """The source is f32 or f64 [rows, features], weights [nodes, targets], base [targets], others [nodes]."""
+    """The source is f32 or f64 [rows, features], weights are [nodes, targets], base is [targets], roots are [trees].
+
+    The other operands are [nodes].
+    """
     expect_dtype("src", src, (f32, f64))
     expect_dtype("weights", weights, (f32, f64))
     expect_dtype("base", base, (weights.dtype,))
