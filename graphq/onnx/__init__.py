@@ -1,7 +1,7 @@
-"""ONNX models: `load_onnx` makes a graph of one, `save_onnx` writes a graph as one.
+"""ONNX models: `load_onnx` makes a graph of an ONNX model, `save_onnx` writes a graph as an ONNX model.
 
-Both need the package onnx (the extra `onnx`) and tables of operators, which take long to import; so they are imported
-at the first call.
+Both need the package onnx (the extra `onnx`) and tables of operators. Importing these takes long, so it is done at the
+first call.
 """
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from graphq.onnx.protos.types import element_of
 
 
 class GraphqRep(BackendRep):
-    """A compiled model. `run` takes the inputs in order, or a mapping by name; they are arrays or TensorProtos."""
+    """A compiled model. `run` takes arrays or TensorProtos: a sequence in the order of inputs, or a dict by name."""
 
     def __init__(self, model: CompiledGraph) -> None:
         self.model = model
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
-        """The outputs in order. Raises InputError for inputs that do not fit."""
+        """The outputs in the model's order. Raises InputError for inputs that do not fit."""
         names = self.model.names
         if not isinstance(inputs, dict):
             arrays = list(inputs) if isinstance(inputs, Sequence) else [inputs]
@@ -41,7 +41,10 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output as in ONNX's data sets: a TensorProto if all inputs were TensorProtos, or one of its dtype was."""
+    """An output in the form of the inputs, as ONNX's test runner expects it.
+
+    It is a TensorProto if `every` input was one, or if one of the `same` dtype was; otherwise it is an array.
+    """
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

@@ -63,7 +63,7 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
 
 
 def _check_output(declared: ValueInfoProto, got: TensorType) -> None:
-    """Raise GraphError if the model declares another type of an output than its nodes give."""
+    """Raise GraphError if the type that the model declares for an output contradicts the type that its nodes give."""
     if declared.type.WhichOneof("value") is None:
         return
     said = tensor_type(declared.type, f"output '{declared.name}'")

@@ -24,7 +24,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Operations of graphq for the node, now that more types or constants are known; None if there are none."""
+    """Replace the node by operations of graphq, now that more is known of its operands; None if there are none."""
     with importing.hold:
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
@@ -32,9 +32,9 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
 
 @register_op(infer=infer_onnx_node, resolve=resolve_onnx_node)
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
-    """One ONNX node; needs the package onnx.
+    """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-    If graphq has operations for the node once its operands are known, it runs them, else ONNX's reference evaluator.
+    If graphq turns out to have operations for the node now that its operands are known, these run instead.
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference can use them. `op_type` is the operator's name, for messages.
     """

@@ -19,13 +19,13 @@ from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 MAX_BYTES = 2**31 - 1
-"""protobuf's own limit of the size of a message."""
+"""The largest file that is read, in bytes: protobuf's limit of the size of a message."""
 
 LARGE = 1 << 12
-"""Tensors of at least this many elements are hidden from ONNX's checker: `array_of` checks their data itself."""
+"""Tensors of at least this many elements are hidden from ONNX's checker, since `array_of` checks their data."""
 
 MAX_NODES = 200_000
-"""The most nodes of a model, with functions expanded and bodies included."""
+"""The most nodes that a model may have, counted with local functions expanded and with nodes of inner graphs."""
 
 
 def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
@@ -77,10 +77,10 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
 
 
 def _ordered(model: ModelProto) -> ModelProto:
-    """The model; if its nodes are not in order, a copy in which they are.
+    """The model; if a node stands before one whose result it uses, a copy with the nodes in a valid order.
 
-    Some converters put casts at the end, which ONNX Runtime accepts, as it sorts nodes. Nodes that form a cycle stay as
-    they are, so that the checker refuses them.
+    Some converters put casts at the end; ONNX Runtime accepts this, since it sorts nodes. If nodes form a cycle, all
+    stay where they are, so that the checker refuses the model.
     """
     nodes = model.graph.node
     order = _order(nodes)
@@ -94,13 +94,13 @@ def _ordered(model: ModelProto) -> ModelProto:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """The numbers of the nodes in order. It is the present order if that is valid, or if there is a cycle."""
+    """The nodes' numbers in a valid order: the present one if it is valid, or if there is none because of a cycle."""
     stand = list(range(len(nodes)))
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
     if all(j < k for k, s in enumerate(sources) for j in s):
         return stand
-    sorter = TopologicalSorter({k: () for k in stand})  # first all nodes, so that those that wait for none stay sorted
+    sorter = TopologicalSorter({k: () for k in stand})  # all nodes first: independent ones keep their order
     for k, s in enumerate(sources):
         sorter.add(k, *s)
     try:
@@ -110,10 +110,9 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 def _check(model: ModelProto, where: str) -> None:
-    """Run ONNX's own checks. If data is large or in other files, they see only the structure.
+    """Run ONNX's checker on a copy of the model in which tensors that are large or in other files are inputs.
 
-    The checker takes a serialised model, which it parses again. So large tensors, which would be in memory three times,
-    become inputs.
+    The checker takes a serialised model and parses it again, so that large tensors would be in memory three times.
     """
     try:
         onnx.checker.check_model(_with_types(_without_data(model)))
@@ -122,14 +121,17 @@ def _check(model: ModelProto, where: str) -> None:
 
 
 OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
-"""Operators that ONNX Runtime has in ONNX's domain, and the operator set (if any) since which ONNX has them."""
+"""Operators that ONNX Runtime also has in ONNX's domain, with the operator set since which ONNX has them.
+
+SimplifiedLayerNormalization has a number that no operator set reaches, since ONNX does not have it.
+"""
 
 
 def _with_microsoft(model: ModelProto) -> ModelProto:
-    """The model, or a copy in which com.microsoft's operators have their domain and its operator set is declared.
+    """The model, or a copy in which ONNX Runtime's operators are in the domain com.microsoft, which it declares.
 
-    Some quantizers do not declare the operator set, and ONNX Runtime does not require it. ONNX Runtime also has some of
-    these operators in ONNX's domain.
+    Some quantizers do not declare the domain, and ONNX Runtime does not require it. ONNX Runtime also has some of its
+    operators in ONNX's domain (OWN); their nodes get the domain com.microsoft.
     """
     opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
     imported = any(i.domain == MICROSOFT for i in model.opset_import)
@@ -154,7 +156,7 @@ def _own(node: NodeProto, opset: int) -> bool:
 
 
 def _without_data(model: ModelProto) -> ModelProto:
-    """A copy in which tensors that are large or in other files are inputs."""
+    """A copy of the model in which tensors that are large or in other files are inputs."""
     checked, graph = ModelProto(), model.graph
     for field, value in model.ListFields():
         if field.name != "graph":
@@ -173,7 +175,7 @@ def _without_data(model: ModelProto) -> ModelProto:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """The model; inputs without a rank and outputs without a type get one, which the checker requires."""
+    """The model, changed for the checker: an input or output without a shape, or an output without a type, gets one."""
     graph = model.graph
     for v in graph.output:
         if v.type.WhichOneof("value") is None:
@@ -195,7 +197,7 @@ def _copy(message: Any, name: str, value: Any) -> None:
 
 
 def _check_count(model: ModelProto, where: str) -> None:
-    """Refuse models that grow beyond MAX_NODES, or endlessly, when their functions are expanded."""
+    """Refuse models that would have more than MAX_NODES nodes, or no end of them, with their functions expanded."""
     functions = {(f.domain, f.name): f for f in model.functions}
     known: dict[tuple[str, str], int] = {}
 

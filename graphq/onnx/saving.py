@@ -15,7 +15,7 @@ from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
 from graphq.onnx.protos.types import value_info
 
 for _family in ("attention", "compute", "move", "partition", "quant", "recurrent"):
-    import_module(f"graphq.onnx.exporters.{_family}")  # each fills EXPORTERS
+    import_module(f"graphq.onnx.exporters.{_family}")  # the import enters the family's exporters in EXPORTERS
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:

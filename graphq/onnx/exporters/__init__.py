@@ -1,1 +1,1 @@
-"""Exporters write operations as ONNX nodes: one file for each family of operations, over the table in writer.py."""
+"""Exporters write operations as ONNX nodes: one file for each family of operations; writer.py has their table."""

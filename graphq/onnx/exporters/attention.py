@@ -1,4 +1,7 @@
-"""The exporter of attention with caches: ONNX has none whose caches end where lengths say, ONNX Runtime has."""
+"""The exporter of cached_attention.
+
+ONNX has no attention whose caches end where an operand of lengths says, so an operator of ONNX Runtime is written.
+"""
 from __future__ import annotations
 
 from graphq.ir import Node

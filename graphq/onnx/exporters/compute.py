@@ -23,7 +23,7 @@ def square(w: Writer, node: Node) -> None:
 
 @exports("arithmetic")
 def arithmetic(w: Writer, node: Node) -> None:
-    """Write the ONNX operator of the function, which is that of the float operation of this name, or Mod."""
+    """Write the ONNX operator of the function: that of the float operation of the same name, or Mod for a remainder."""
     function = node.attrs["function"]
     if function in OPS:
         w.node(node, str(OPS[function].onnx))
@@ -63,7 +63,7 @@ def along_channels(w: Writer, node: Node) -> None:
 
 @exports("softmax", "log_softmax")
 def softmax(w: Writer, node: Node) -> None:
-    """Write Softmax or LogSoftmax, which give no statistics and keep the dtype."""
+    """Write Softmax or LogSoftmax, which have no output of statistics and keep the source's dtype."""
     if node.attrs.get("keep_stats") or node.attrs.get("mode", "none") != "none":
         raise GraphError("Softmax has no statistics and no mode inf_as_zero")
     _same_dtype(node)
@@ -137,7 +137,7 @@ def convolution(w: Writer, node: Node) -> None:
 
 
 def _axes(form: str, lead: str, r: int) -> list[int]:
-    """The axes of weights of that format: first those named in `lead`, then the spatial ones."""
+    """Where the axes of weights of format `form` are: first those named in `lead`, then the spatial ones."""
     spatial = form.index("X")
     axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
     return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
@@ -147,7 +147,7 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 def pool(w: Writer, node: Node) -> None:
     """Write a pool that rounds its output size down, since ONNX rounds up differently from oneDNN.
 
-    A pool that is loaded from the file sums means in order, except for means over all pixels.
+    When graphq loads the file, average pools add the elements of a window in order, except for global average pools.
     """
     a = node.attrs
     if a["rounding_type"] == "ceil":

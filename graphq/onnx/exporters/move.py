@@ -12,7 +12,7 @@ from graphq.onnx.protos.tensors import array_of
 
 @exports("static_reshape")
 def static_reshape(w: Writer, node: Node) -> None:
-    """Write Reshape; dimensions that are known replace -1 and 0."""
+    """Write Reshape; where the result's dimension is known, it replaces a -1 or 0 in the shape."""
     if node.output.type.known:
         w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
     else:

@@ -8,12 +8,12 @@ from graphq.onnx.exporters.writer import OPSET, Writer, exports
 from graphq.onnx.protos.types import value_info
 
 DOMAIN = "graphq.partition"
-"""The domain of the functions, whose names are the partition's anchor and a number."""
+"""The domain of the functions; the name of a function is its partition's anchor and a number."""
 
 
 @exports("partition")
 def partition(w: Writer, node: Node) -> None:
-    """Write a function and a call of it, whose operands include constants: they stay the model's initializers."""
+    """Write a function and a call of it; constants are operands of the call and stay initializers of the model."""
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
     inner = Writer(w.functions)

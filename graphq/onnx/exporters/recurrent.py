@@ -1,4 +1,8 @@
-"""Exporters of recurrent layers: the computed gates are the input of an ONNX layer whose weights are the identity."""
+"""Exporters of recurrent layers.
+
+graphq's layers take the products of the input and its weights as an operand. This operand becomes the input of an ONNX
+layer whose weights of the input are the identity matrix.
+"""
 from __future__ import annotations
 
 from typing import Any

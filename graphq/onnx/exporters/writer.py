@@ -17,7 +17,7 @@ from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version
 
 OPSET, IR_VERSION = 21, 10
-"""The versions of the operators and of the format that are written: the first with 4-bit types and blocks."""
+"""The operator set and the file format version of written models: the first that have 4-bit types and blocks."""
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -41,7 +41,10 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 class Writer:
-    """Collects nodes and initializers in order, a name for each value, and the whole model's `functions`."""
+    """Collects what becomes an ONNX graph: nodes and initializers in order, and a name for each value.
+
+    `functions` are those of the whole model, which the writers of partitions share.
+    """
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
         self.functions = [] if functions is None else functions
@@ -77,11 +80,11 @@ class Writer:
         return name
 
     def integers(self, *values: int) -> str:
-        """Add an initializer with these s64; returns its name."""
+        """Add an initializer with these integers as s64; returns its name."""
         return self.constant(np.asarray(values, np.int64))
 
     def typed(self, dtype: DType, value: float) -> str:
-        """Add an initializer with this scalar of the dtype; returns its name."""
+        """Add an initializer with `value` as a scalar of the dtype; returns its name."""
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
@@ -112,9 +115,9 @@ class Writer:
 
 
 def declared(w: Writer, node: Node) -> None:
-    """Write the ONNX operator of the operation's declaration; attributes that are inputs there become initializers.
+    """Write the ONNX operator that the operation is declared as; attributes that are ONNX inputs become initializers.
 
-    It may broadcast operands that graphq requires to have equal shapes.
+    ONNX's operator may broadcast operands that the operation requires to have equal shapes.
     """
     op = node.op
     assert op.onnx is not None

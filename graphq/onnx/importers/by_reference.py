@@ -1,6 +1,7 @@
-"""Importers of operators that ONNX's reference runs, except for forms in which it differs from the specification.
+"""Importers of operators that ONNX's reference evaluator runs, because graphq has no operations for them.
 
-Such a form is written as another one that the reference computes correctly, or refused by name.
+Where the reference differs from the specification, the node is written in another form that the reference computes
+correctly, or refused with a message that names it.
 tests/onnx/test_every_operator.py compares all forms with another implementation.
 """
 from __future__ import annotations
@@ -15,7 +16,10 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
-    """Compute f16 and bf16 in f32 and round once: the reference has no determinants of f16, and rounds partial sums."""
+    """Import Det and DeformConv: f16 and bf16 are computed in f32 and rounded once.
+
+    The reference has no determinants of f16, and rounds partial sums.
+    """
     x, g = c.input(0), c.graph
     if x.dtype not in (bf16, f16):
         return None
@@ -25,7 +29,7 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """Import RoiAlign, which before version 16 does not shift by half a pixel: the reference always does."""
+    """Import RoiAlign. Before version 16 it does not shift by half a pixel; the reference does unless told not to."""
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
@@ -61,12 +65,12 @@ def unique(c: Call) -> Outputs:
 
 ML = "ai.onnx.ml"
 TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
-"""The transformations of results that are operators of ONNX, by the names of the attribute."""
+"""For each supported value of the attribute `post_transform`, the ONNX operator that computes it ("" for none)."""
 
 
 @imports("LinearRegressor", domain=ML)
 def linear_regressor(c: Call) -> Outputs:
-    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed, with a row for each target."""
+    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed; coefficients have a row per target."""
     x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
     if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
         c.refuse(f"post_transform {transform} of {x.type} is not supported")
@@ -79,7 +83,7 @@ def linear_regressor(c: Call) -> Outputs:
 
 @imports("LinearClassifier", domain=ML)
 def linear_classifier(c: Call) -> Outputs:
-    """Leave LinearClassifier to the reference, if there is a row of coefficients for each label."""
+    """Leave LinearClassifier to the reference if there is a row of coefficients for each label; else refuse it."""
     labels = c.attr("classlabels_ints") or c.attr("classlabels_strings") or ()
     if len(c.attr("intercepts") or labels) != len(labels):
         c.refuse("one row of coefficients for two labels, whose second score ONNX leaves open, is not supported")
@@ -88,7 +92,7 @@ def linear_classifier(c: Call) -> Outputs:
 
 @imports("Normalizer", domain=ML)
 def normalizer(c: Call) -> Outputs:
-    """Import Normalizer: MAX divides by a row's greatest element, the reference by that of greatest magnitude."""
+    """Import Normalizer. MAX divides by a row's greatest element; the reference uses that of greatest magnitude."""
     x, g = c.input(0), c.graph
     if c.attr("norm", "MAX") != "MAX":
         return None
@@ -98,7 +102,7 @@ def normalizer(c: Call) -> Outputs:
 
 @imports("SVMClassifier", "SVMRegressor", domain=ML)
 def support_vectors(c: Call) -> Outputs:
-    """Leave support vector machines of floats, without probabilities, to the reference."""
+    """Leave support vector machines of floats to the reference, unless they give probabilities; refuse all others."""
     if c.input(0).dtype.name.startswith("s") or c.attr("prob_a"):
         c.refuse("support vector machines of integers or with probabilities are not supported")
     return None

@@ -14,15 +14,15 @@ from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
 from graphq.onnx.protos.bodies import name_within
 
 OPSET = 21
-"""The operator set of operators that importers write; `save_onnx` writes the same one."""
+"""The version of ONNX's operator set that `standard` uses unless told otherwise; `save_onnx` writes the same one."""
 
 NEWER = 23
-"""The first operator set of ONNX that has Attention and RotaryEmbedding."""
+"""The first version of ONNX's operator set that has Attention and RotaryEmbedding."""
 
 
 def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
-    """The outputs of the ONNX operator `op_type` on these operands."""
+    """Import the ONNX operator `op_type` of version `opset` on these operands; returns its outputs."""
     prefix = f"{_prefix(c)}{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})

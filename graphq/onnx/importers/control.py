@@ -17,7 +17,7 @@ from graphq.ops.control import common_type
 
 @imports("If")
 def if_(c: Call) -> Outputs:
-    """Import If; if the condition is a constant, only that branch."""
+    """Import If; if the condition is a constant, only the branch that it chooses is imported."""
     branches = [c.attr("then_branch"), c.attr("else_branch")]
     cond = c.data(0)
     if cond is not None:
@@ -82,7 +82,11 @@ def _without(t: TensorType, axis: int) -> TensorType:
 
 
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
-    """Build the body for the states' types or, if its results have others, for the shapes that both have in common."""
+    """Build a loop's body for types of the states that stay the same from iteration to iteration.
+
+    The types are those of the initial states. If the body's results have other shapes, dimensions that differ become
+    unknown, and the body is built again.
+    """
     types = [v.type for v in states]
     body, results = build(types)
     for _ in range(2):
@@ -95,7 +99,7 @@ def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorTyp
 
 
 def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
-    """The names that a graph takes from the graph around it, without constants."""
+    """The names of the values, other than constants, that a graph takes from the graph around it."""
     own = {v.name for v in (*proto.input, *proto.initializer)}
     for node in proto.node:
         for name in used_names(node):
@@ -108,7 +112,7 @@ def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
 
 
 def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
-    """The graph of `proto`, which takes its own inputs, of `types`, and the captured values."""
+    """`proto` as a graph; its inputs are those of `proto`, which have `types`, and then the captured values."""
     if len(types) != len(proto.input):
         c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
     graph = Graph(proto.name or "body")

@@ -17,7 +17,7 @@ AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lo
 
 
 def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
-    """The attributes of a convolution or pool of `count` spatial axes that say how its windows lie."""
+    """The attributes that say where the windows of a convolution or pool lie; it has `count` spatial axes."""
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:
         c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
@@ -101,7 +101,7 @@ def conv_transpose(c: Call) -> Outputs:
 
 
 MOST = 1 << 24
-"""The most weights of the convolution; larger transforms are left to a fast Fourier transform."""
+"""The most weights of a convolution that `stft` builds; larger transforms are left to ONNX's reference."""
 
 
 @imports("STFT")
@@ -127,7 +127,7 @@ def stft(c: Call) -> Outputs:
         c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
     angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
     cosines, sines = np.cos(angle) * window, np.sin(angle) * window
-    real, imaginary = (cosines, -sines), (sines, cosines)  # of a sample's real and of its imaginary part
+    real, imaginary = (cosines, -sines), (sines, cosines)  # factors of a sample's two parts
     weights = np.stack([np.concatenate(part) for part in (real, imaginary)[:x.shape[2]]], axis=1)
     frames = g.convolution(g.static_transpose(x, order=[0, 2, 1]), g.constant(weights.astype(np.float32)),
                            strides=[int(known(c, 1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],

@@ -20,7 +20,7 @@ from graphq.ops.infer import FLOATS
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
-"""For each source dtype the target dtypes for which Cast is oneDNN's TypeCast."""
+"""For each source dtype, the target dtypes for which ONNX's Cast becomes type_cast."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
@@ -32,7 +32,7 @@ def binary(c: Call) -> Outputs:
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
-    """The operation of that name, or `arithmetic` for dtypes that it does not take."""
+    """Add the operation `function`, or `arithmetic` for dtypes that this operation does not take."""
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
         return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]
@@ -108,7 +108,7 @@ def _clip_numbers(c: Call) -> Value:
 
 @imports("Mean")
 def mean(c: Call) -> Outputs:
-    """Import Mean: the operands are summed from the first to the last, and divided by their number."""
+    """Import Mean: the operands are added from the first to the last, and the sum is divided by their number."""
     if not c.floats():
         return None
     total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
@@ -117,7 +117,7 @@ def mean(c: Call) -> Outputs:
 
 @imports("Selu")
 def selu(c: Call) -> Outputs:
-    """Import Selu, `gamma * elu(x)`; like the next ones only of f32, as narrower floats would be rounded between."""
+    """Import Selu, `gamma * elu(x)`, like the next ones of f32 only: narrower floats would be rounded in between."""
     if c.input(0).dtype != f32:
         return None
     x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
@@ -187,7 +187,7 @@ def where(c: Call) -> Outputs:
 
 @imports("Identity", "Dropout")
 def identity(c: Call) -> Outputs:
-    """Import Identity, and Dropout that does not train, without its mask."""
+    """Import Identity, and Dropout outside of training if its output of the mask is not used."""
     training = c.data(2)
     if c.outputs > 1 or c.has(2) and (training is None or training.any()):
         return None
@@ -196,7 +196,7 @@ def identity(c: Call) -> Outputs:
 
 @imports("Cast")
 def cast(c: Call) -> Outputs:
-    """Import Cast to `to`; dtypes of at most 8 bits, which have `saturate` and `round_mode`, are left to ONNX."""
+    """Import Cast to `to`; f8 and dtypes of fewer bits, for which ONNX has more attributes, are left to ONNX."""
     return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
 
 

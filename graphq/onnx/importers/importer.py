@@ -34,19 +34,19 @@ Importer: TypeAlias = "Callable[[Call], Outputs]"
 
 MICROSOFT = "com.microsoft"
 DOMAINS = {"ai.onnx": ""}
-"""Domain names that are aliases, with the names that they stand for."""
+"""For each alias of a domain of operators, the name that is used here."""
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                     "RandomUniformLike"})
-"""Operators whose results ONNX does not determine."""
+"""Operators of random numbers, whose results ONNX does not determine; they are refused."""
 
 RENAMED = {"keep_dims": "keepdims"}
-"""Attributes of operations that have another name in ONNX."""
+"""The ONNX names of attributes whose names in graphq are different."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""The errors of an importer if operands have ranks, or attributes lengths, that the operator does not allow."""
+"""The errors that an importer may raise if operands or attributes have ranks or lengths that no valid node has."""
 
 
 class Refused(GraphError):
@@ -72,7 +72,7 @@ def operation_of(op_type: str) -> Op | None:
 
 
 def importer_of(domain: str, op_type: str) -> Importer | None:
-    """The importer of an operator: its own, or the common one of operators that an operation is declared as."""
+    """The importer of an operator: its own, or `by_declaration` if an operation is declared as this operator."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
 
@@ -112,7 +112,7 @@ class Call:
 
     @property
     def outputs(self) -> int:
-        """The number of the node's outputs, up to the last one that has a name."""
+        """The number of the node's outputs; unnamed ones at the end do not count."""
         return max((k + 1 for k, name in enumerate(self.node.output) if name), default=0)
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -141,9 +141,9 @@ class Call:
         return None if value is None else value.data
 
     def ints(self, name: str, k: int) -> tuple[int, ...] | None:
-        """Integers that are attribute `name` in older versions and input `k`, here a constant, in newer ones.
+        """The integers of attribute `name`, as older versions of an operator have them, or of input `k`, as newer ones.
 
-        None if the node has neither. Raises GraphError for an input whose value is not known.
+        None if the node has neither. Raises GraphError if the value of the input is not known yet.
         """
         if name in self.attrs:
             return tuple(self.attrs[name])
@@ -152,25 +152,25 @@ class Call:
         return tuple(self.numbers(k, f", the {name},"))
 
     def numbers(self, k: int, what: str = "") -> list[int]:
-        """The integers of input `k`, which may be Sizes; raises GraphError when they are not known yet."""
+        """The integers of input `k`, or Sizes, which only a run knows; raises GraphError if there are neither yet."""
         data = known(self.input(k))
         if data is None:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(element, data, i) for i in range(number(np.size, data))]  # the length becomes a guard
+        return [number(element, data, i) for i in range(number(np.size, data))]  # a guard will check the length
 
     def floats(self) -> bool:
-        """Whether all inputs are of one float dtype that graphq computes in."""
+        """Whether each input is f32, bf16 or f16."""
         return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
 
     def refuse(self, message: str) -> NoReturn:
-        """Raise Refused."""
+        """Raise Refused with this message."""
         raise Refused(message)
 
 
 def label(node: NodeProto) -> str:
-    """The node in messages: `Conv 'name'`; a node without a name gets that of its first output."""
+    """How messages name the node: `Conv 'name'`; if it has no name, by the name of its first output."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 
@@ -182,7 +182,7 @@ def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
 
 
 def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
-    """Add one node and bind its outputs; raises GraphError that names it."""
+    """Add one node to the graph, and its outputs to the scope; error messages begin with the node's name."""
     first = len(graph.nodes)
     try:
         outs, why = _translated(graph, node, scope)
@@ -202,7 +202,10 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
-    """The outputs as an onnx_node, computed if constants allow it; `why` graphq has no operation goes into its meta."""
+    """Add an onnx_node for the node, or constants if its operands are constants; returns the outputs by name.
+
+    `why` says why graphq has no operation for the node; reports find it in the `meta` of the onnx_node.
+    """
     operands, attrs = single(node, scope.opsets, scope.values)
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
@@ -211,7 +214,10 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Operations for the node of an onnx_node, or an onnx_node of fewer operands; None if nothing new is known."""
+    """The outputs of operations that replace an onnx_node, or of an onnx_node with fewer operands.
+
+    None if graphq still has no operations for it and no operand has become a constant.
+    """
     proto = parsed(model)
     node = proto.graph.node[0]
     scope = _scope_of(proto, graph, operands)
@@ -224,10 +230,9 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
-    """The results of graphq's operations for an onnx_node whose operands are now known.
+    """The results of an onnx_node in a run, computed by graphq's operations; None if graphq has none for it.
 
-    None if it has no operations for it. So a node whose operands are known only at run time has the same results as
-    with constants.
+    The node therefore has the same results in a run as it has when its operands are constants.
     """
     proto = parsed(model)
     node = proto.graph.node[0]
@@ -255,7 +260,7 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
 
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
-    """The outputs from the operator's importer, or None and the reason why it has none."""
+    """The outputs by name from the operator's importer and an empty text, or None and the reason why there are none."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
@@ -283,7 +288,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
     except MALFORMED as e:
         if domain == MICROSOFT:
             raise Refused(f"malformed: {type(e).__name__}: {e}") from None
-        return None, f"malformed: {type(e).__name__}: {e}"  # which ONNX's shape inference states in its words
+        return None, f"malformed: {type(e).__name__}: {e}"  # ONNX's shape inference then says what is wrong
     if outs is None:
         if domain == MICROSOFT:
             raise Refused("graphq has no operation for these operands")
@@ -295,7 +300,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
 def by_declaration(c: Call) -> Outputs:
     """Import an operator that an operation is declared as; attributes that the node leaves out have ONNX's defaults.
 
-    An attribute that is an input of the operator, by its name there, is a constant.
+    If an attribute of the operation is an input of the operator, the input must be a constant.
     """
     op, schema = operation_of(c.node.op_type), onnx.defs.get_schema(c.node.op_type, c.version)
     assert op is not None
@@ -313,14 +318,14 @@ def by_declaration(c: Call) -> Outputs:
 
 
 def attribute_default(proto: AttributeProto) -> Any:
-    """The default in a schema; an f32 is written as the shortest decimal that rounds to it."""
+    """The default of an attribute in an ONNX schema; for an f32 the shortest decimal that rounds to it."""
     value = helper.get_attribute_value(proto)
     return value.decode() if isinstance(value, bytes) else float(str(np.float32(value))) if isinstance(value, float) \
         else value
 
 
 def aligned(c: Call) -> tuple[Value, Value]:
-    """Two operands that broadcast as in NumPy; before version 7 the second one is aligned to `axis` of the first."""
+    """The two operands, made to broadcast as in NumPy: before version 7 ONNX aligned the second one to `axis`."""
     a, b, axis = c.input(0), c.input(1), c.attr("axis")
     if c.version >= 7 or axis is None:
         return a, b
@@ -339,7 +344,10 @@ def by_body(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """The first outputs of a function's body. Inputs that are left out, or None, are left out in its nodes, too."""
+    """Add the nodes of a function's body; returns its first `outputs` outputs.
+
+    Inputs that are absent or None are absent in the nodes, too.
+    """
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
@@ -351,7 +359,10 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Fold the nodes from number `first` on whose operands are constants; returns `outs` with replaced values."""
+    """Replace the results of nodes whose operands are constants by constants, from node number `first` on.
+
+    Returns `outs` with the replaced values.
+    """
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])

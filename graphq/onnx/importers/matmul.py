@@ -17,14 +17,17 @@ from graphq.ops.infer import FLOATS
 
 @imports("Gemm")
 def gemm(c: Call) -> Outputs:
-    """Import Gemm: `alpha * A' @ B' + beta * C`. ONNX's reference, which runs other dtypes, has no older versions."""
+    """Import Gemm: `alpha * A' @ B' + beta * C`.
+
+    Dtypes other than floats run by ONNX's reference, which lacks the older versions; these become the newer form.
+    """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
     return product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
 
 
 def product(c: Call, a: Value, b: Value, bias: Value | None = None, *, beta: float = 1.0) -> Value:
-    """`alpha * A' @ B' + beta * bias`, with transA, transB and alpha of the node; factors of 1 add no operation."""
+    """`alpha * A' @ B' + beta * bias`, by the node's transA, transB and alpha; factors of 1 add no operation."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     y = g.matmul(a, b, transpose_a=bool(c.attr("transA", 0)), transpose_b=bool(c.attr("transB", 0)))
     if alpha != 1:
@@ -48,7 +51,7 @@ class Term(NamedTuple):
 
 @imports("Einsum")
 def einsum(c: Call) -> Outputs:
-    """Import Einsum of floats, two operands at a time from the first on, by matmul if they share summed axes."""
+    """Import Einsum of floats: operands are combined from left to right, by matmul if they share summed axes."""
     if not c.floats():
         return None
     terms, out = _terms(c)
@@ -61,7 +64,10 @@ def einsum(c: Call) -> Outputs:
 
 
 def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
-    """The operands, and the axes of the result; axes of an ellipsis are named by their position from its end."""
+    """The operands with the names of their axes, and the names of the result's axes.
+
+    The axes of an ellipsis are named by their position, counted from the ellipsis's end.
+    """
     left, arrow, right = c.attr("equation").replace(" ", "").partition("->")
     values = [c.input(k) for k in range(len(c.inputs))]
     texts = left.split(",")

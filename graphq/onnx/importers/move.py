@@ -103,7 +103,7 @@ def pad(c: Call) -> Outputs:
 def tile(c: Call) -> Outputs:
     """Import Tile as a reshape that adds dimensions of 1, an expand over them, and a reshape."""
     dims, repeats = dims_of(c.input(0)), c.numbers(1)
-    if c.version < 6:  # how often, along the axis of input 2
+    if c.version < 6:  # input 1 is one number of repetitions, and input 2 is the axis
         axis = c.numbers(2)[0] % len(dims)
         repeats = [repeats[0] if k == axis else 1 for k in range(len(dims))]
     if len(repeats) != len(dims) or min(repeats, default=0) < 0:

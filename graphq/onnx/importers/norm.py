@@ -22,8 +22,8 @@ from graphq.ops.infer import FLOATS, normal_axis
 def softmax(c: Call) -> Outputs:
     """Import Softmax and LogSoftmax: along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    For f16 the steps of ONNX's function are used, each rounded. bf16 is left out: ONNX's reference rounds the sum after
-    each element.
+    f16 is computed in the steps of ONNX's function, each of which rounds to f16. bf16 is left to ONNX's reference,
+    which rounds the sum after each element.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
@@ -37,7 +37,7 @@ def softmax(c: Call) -> Outputs:
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to input 0 as a matrix with the dimensions from `axis` on as columns, as before version 13."""
+    """Apply `build` to input 0 as a matrix whose columns are the dimensions from `axis` on, as before version 13."""
     x, dims = c.input(0), dims_of(c.input(0))
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
@@ -63,8 +63,8 @@ def lp_normalization(c: Call) -> Outputs:
 def batch_normalization(c: Call) -> Outputs:
     """Import BatchNormalization for inference.
 
-    With `spatial` 0, in old versions, each element of an image has parameters. ONNX's reference takes the right axis of
-    channels only in the newest version.
+    If `spatial` is 0, which old versions allow, each element of an image has its own parameters. f64 runs by ONNX's
+    reference, in the newest version of the operator, since the reference takes a wrong channel axis in older ones.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):
@@ -107,7 +107,7 @@ def layer_normalization(c: Call) -> Outputs:
     """Import LayerNormalization over the dimensions from `axis` on, with statistics in f32."""
     if c.attr("stash_type", 1) != 1:
         return None
-    if c.outputs > 1:  # the statistics are f32
+    if c.outputs > 1:  # statistics are f32 even for narrower floats
         x, g = c.input(0), c.graph
         if x.dtype not in (bf16, f16):
             return None
@@ -130,7 +130,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may broadcast to the dimensions of x from `axis` on, some of which may be open."""
+    """Whether a scale or bias may have to broadcast to the dimensions of x from `axis` on, some of them unknown."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]
@@ -148,7 +148,7 @@ def _same_shape(y: Value, x: Value) -> Value:
 
 
 def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
-    """Apply `build` to the operands; f16 and bf16 in f32, and rounded once as in ONNX Runtime."""
+    """Apply `build` to the operands; f16 and bf16 are computed in f32 and rounded once, as in ONNX Runtime."""
     g, x = c.graph, c.input(0)
     if x.dtype not in (bf16, f16):
         return build(*c.inputs)
@@ -157,7 +157,7 @@ def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
 
 @imports("GroupNormalization", "InstanceNormalization")
 def group_normalization(c: Call) -> Outputs:
-    """Import GroupNormalization with one scale for each channel, and InstanceNormalization, a channel in each group."""
+    """Import GroupNormalization with a scale for each channel, and InstanceNormalization, whose groups are channels."""
     instance = c.node.op_type == "InstanceNormalization"
     if not instance and (c.version < 21 or c.attr("stash_type", 1) != 1):
         return None
@@ -189,7 +189,7 @@ def rms_normalization(c: Call) -> Outputs:
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(c: Call) -> Outputs:
-    """Import RMSNormalization by its older name, of f32 also with the inverse root mean square."""
+    """Import RMSNormalization under its older name; a second output is the inverse root mean square, in f32."""
     if c.attr("stash_type", 1) != 1:
         c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
     y = rms_normalization(c)

@@ -28,9 +28,10 @@ BYTES = (s8, u8)
 def pool(c: Call) -> dict[str, Any]:
     """The attributes of a pool.
 
-    With `ceil_mode`, ONNX leaves out a last window that would start beyond the source, which oneDNN's rounding does
-    not: then pads_end is changed so that rounding down gives ONNX's windows. With auto_pad it changes nothing, as
-    ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError while the spatial dimensions are not known.
+    With `ceil_mode`, ONNX leaves out a last window that would start beyond the source; oneDNN's rounding up does not.
+    If the two differ, pads_end is changed so that rounding down gives ONNX's windows. With auto_pad the ceil_mode makes
+    no difference, as ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError if the ceil_mode matters and a
+    spatial dimension is not known yet.
     """
     x = c.input(0)
     attrs = {**windows(c, spatial(x)), "kernel": c.attr("kernel_shape"), "rounding_type": "floor"}
@@ -42,7 +43,10 @@ def pool(c: Call) -> dict[str, Any]:
 
 
 def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
-    """The pads_end with which rounding down gives ONNX's windows, and whether oneDNN's rounding up gives them, too."""
+    """The pads_end with which rounding down gives the windows of ONNX's ceil_mode.
+
+    The second result is whether the node's own pads_end with oneDNN's rounding up gives the same windows.
+    """
     ends, as_onednn = [], True
     for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
                                 attrs["pads_begin"], attrs["pads_end"], strict=True):
@@ -79,7 +83,7 @@ def with_pads(c: Call) -> Outputs:
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
-    """Apply `pick` to input 0; 8-bit integers as f32, which holds them all, and means rounded to nearest even."""
+    """Apply `pick` to input 0; 8-bit integers are converted to f32, and the result back, rounded to nearest even."""
     x = c.input(0)
     if x.dtype not in BYTES:
         return pick(x)
@@ -87,7 +91,10 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
 
 
 def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to x with channels first; they come after `count` spatial axes, or first if it is None."""
+    """Apply `build` to x with its channels moved first and back; in x they come after `count` spatial axes.
+
+    If `count` is None, the channels of x come first already.
+    """
     if count is None:
         return build(x)
     y = build(x.graph.static_transpose(x, order=[0, count + 1, *range(1, count + 1)]))
@@ -95,7 +102,7 @@ def channels_first(x: Value, count: int | None, build: Callable[[Value], Value])
 
 
 MOST_PLACES = 1 << 10
-"""The most elements of a window for which indices of maxima are computed: each takes some nodes of the graph."""
+"""The most elements of a window for which indices of maxima are computed: each element takes a few nodes."""
 
 
 @imports("MaxPool")
@@ -108,10 +115,11 @@ def max_pool(c: Call) -> Outputs:
 
 
 def _with_places(c: Call) -> list[Value]:
-    """Maxima and their indices among all elements, tap by tap; of equal maxima the first.
+    """The maxima, and their indices among all elements of the input; of equal maxima the first.
 
-    With `storage_order` 1 indices are counted as if the first axis of an image varied fastest. ONNX's reference leaves
-    images and channels out of the indices if strides are 1.
+    The elements of the windows are compared one after the other. With `storage_order` 1 indices are counted as if the
+    first spatial axis varied fastest. Indices run over all images and channels; ONNX's reference starts anew in each
+    channel if strides are 1.
     """
     x, g, attrs = c.input(0), c.graph, pool(c)
     if x.dtype not in (*FLOATS, *BYTES):
@@ -142,13 +150,13 @@ def _with_places(c: Call) -> list[Value]:
 
 
 def _places_of_image(dims: Sequence[int], first_fastest: bool) -> np.ndarray:
-    """The indices of a channel's elements, [1, 1, *dims], s64."""
+    """The indices of elements within one channel of one image, s64 [1, 1, *dims]."""
     places = np.arange(prod(dims), dtype=np.int64)
     return (places.reshape(dims[::-1]).T if first_fastest else places.reshape(dims))[None, None]
 
 
 def _first_places(dims: Sequence[int]) -> np.ndarray:
-    """The indices of the first elements of all channels, [n, c, 1, ...], s64."""
+    """For each channel of each image, the index of its first element, s64 [n, c, 1, ...]."""
     count = dims[0] * dims[1]
     return (np.arange(count, dtype=np.int64) * prod(dims[2:])).reshape(*dims[:2], *[1] * (len(dims) - 2))
 
@@ -174,12 +182,12 @@ def lp_pool(c: Call) -> Outputs:
 def avg_pool(c: Call) -> Outputs:
     """Import AveragePool; `count_include_pad` 0 leaves the padding out of the mean.
 
-    In newer versions, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds the elements in order.
+    Since version 19, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds the elements in order.
     """
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # ONNX leaves the padding added by ceil_mode out of the mean
+    if set(attrs.pop("dilations")) - {1}:  # for the reference; ceil_mode stays, as its padding would count as pads
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
@@ -193,7 +201,7 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """Import a global pool: one window is the whole image. The mean of an image of unknown size becomes a reduction."""
+    """Import a global pool as a pool of one window, the whole image, or ReduceMax for maxima of other dtypes."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
@@ -208,7 +216,7 @@ def global_pool(c: Call) -> Outputs:
 
 
 def pixels(c: Call) -> Value:
-    """The numbers of the axes of an image's pixels, as a constant."""
+    """The spatial axes of input 0 as a constant of axis numbers."""
     return c.graph.add_constant(np.arange(2, 2 + spatial(c.input(0))))
 
 
@@ -236,7 +244,7 @@ def upsample(c: Call) -> Outputs:
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
-    """Import Resize before version 11 as its newer form: element o lies at o / scale, and nearest rounds down."""
+    """Import Resize before version 11 in its newer form: element o lies at o / scale, and mode nearest rounds down."""
     return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")
 
@@ -258,7 +266,7 @@ def resize(c: Call) -> Outputs:
     mode = c.attr("mode", "nearest")
     if mode == "nearest":
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
-        # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest by half pixels.
+        # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest element for half_pixel.
         rule = transformation, c.attr("nearest_mode", "round_prefer_floor")
         return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")) \
             if whole and rule in WHOLE else None
@@ -270,7 +278,7 @@ def resize(c: Call) -> Outputs:
 
 
 WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
-"""Transformations and roundings with which element o of the result is element floor(o / r), for a whole factor r."""
+"""Pairs of coordinate transformation and rounding for which element o is element floor(o / r) by a whole factor r."""
 
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:

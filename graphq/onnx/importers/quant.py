@@ -54,7 +54,7 @@ class Parameters(NamedTuple):
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Import QuantizeLinear 10 to 25: the quotient has the scale's precision, before version 23 that of x."""
+    """Import QuantizeLinear 10 to 25: the quotient is rounded to the scale's dtype, before version 23 to that of x."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -113,8 +113,8 @@ def conv_integer(c: Call) -> Outputs:
 def qlinear_matmul(c: Call) -> Outputs:
     """Import QLinearMatMul, versions 10 and 21.
 
-    a has parameters for the tensor or its rows, b for the tensor or its columns, y for the tensor; all batches share
-    them.
+    Scales and zero points are one for the tensor; a may instead have one for each row, b one for each column. All
+    batches share them.
     """
     a, b = c.input(0), c.input(3)
     if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):
@@ -129,7 +129,7 @@ def qlinear_matmul(c: Call) -> Outputs:
 @imports("QLinearConv")
 @imports("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(c: Call) -> Outputs:
-    """Import QLinearConv, whose bias has steps of x_scale * w_scale; com.microsoft's may have channels last."""
+    """Import QLinearConv, whose bias has the scale x_scale * w_scale; com.microsoft's may have channels last."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0)
@@ -148,7 +148,7 @@ def qlinear_conv(c: Call) -> Outputs:
 def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
     """The f32 factor `p.scale * q.scale / y_scale` by which ONNX Runtime and ONNX's reference multiply integer sums.
 
-    None unless all scales and zero points are constants of f32, and p and y have one each for the tensor.
+    None unless all scales and zero points are constants, the scales are f32, and p and y have one scale for the tensor.
     """
     y = c.data(6)
     known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
@@ -162,7 +162,7 @@ def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
 
 
 def _units(c: Call, x: Value, p: Parameters) -> Value:
-    """`x` less its zero point, as f32."""
+    """`x` minus its zero point, as f32, without its scale."""
     ones = c.graph.constant(np.ones(p.scale.type.dims, np.float32))
     return dequantized(c, x, Parameters(ones, p.zero_point, p.axis))
 
@@ -195,7 +195,7 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
 
 
 def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
-    """`x` dequantized to `dtype`, or if it is None to the dtype of the scale."""
+    """`x` dequantized to `dtype`, or to the dtype of the scale if `dtype` is None."""
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
     if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
         return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
@@ -209,7 +209,7 @@ def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -
 
 
 def _group(x: Value, p: Parameters) -> list[int] | None:
-    """The group_shape of a dynamic_dequantize; None if blocks do not divide the axis."""
+    """The group_shape of a dynamic_dequantize, empty without blocks; None if blocks do not divide the axis."""
     if not p.block_size:
         return []
     dims = x.type.dims
@@ -218,7 +218,7 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
 
 
 def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
-    """Checked parameters, with the axis counted from the front; raises Refused if they do not fit the source."""
+    """The parameters of `x`, with the axis counted from the front; raises Refused if they do not fit `x`."""
     rank = None if x.shape is None else len(x.shape)
     if rank == 1 and scale.shape not in ((), (1,)):
         axis = 0
@@ -237,10 +237,10 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
 
 
 def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
-    """Refuse scales that are NaN, or not positive.
+    """Refuse constant scales that are NaN or, if `positive`, that are not positive.
 
     Infinite scales are allowed: quantizers write them if masks of -inf were calibrated. Scales of blocks of weights may
-    be negative, which symmetric quantizers use for a range of -8 to 7, or 0.
+    be 0, or negative: symmetric quantizers use negative ones to make full use of a range of -8 to 7.
     """
     data = p.scale.data
     if data is None:

@@ -18,11 +18,14 @@ USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid",
          "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 Direction = Callable[[Value, int, bool], Sequence[Value]]
-"""The layer in one direction: from (input, number of the direction, reverse) to all states and the last ones."""
+"""A layer in one direction: a function of (input, number of the direction, reverse) that returns a sequence.
+
+The sequence has all states, the last state and, for LSTM, the last cell.
+"""
 
 
 def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
-    """Apply `build`, f16 and bf16 in f32; f64 is refused: the reference ignores its lengths and directions."""
+    """Apply `build`; f16 and bf16 are computed in f32. f64 is refused: the reference ignores lengths and directions."""
     g, dtype = c.graph, c.input(0).dtype
     if dtype == t.f32:
         return build(c)
@@ -55,7 +58,7 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
 
 
 def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
-    """The initial state and the initial cell of direction `d`, None if absent."""
+    """The initial state and the initial cell of direction `d`; each is None if absent."""
     return _state(c, 5, d), _state(c, 6, d)
 
 
@@ -84,10 +87,10 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 @imports("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(c: Call) -> Outputs:
-    """Import DynamicQuantizeLSTM, whose W and R are transposed integers.
+    """Import DynamicQuantizeLSTM, whose weights W and R are integers and transposed.
 
-    They have scales and zero points for each direction, or for its columns. The input is quantized once, the state in
-    each step.
+    Each direction has one scale and zero point for its W and R, or one for each column. The input is quantized once,
+    and the state in each step.
     """
     g = c.graph
     scale, zp = g.dynamic_range(c.input(0))
@@ -113,7 +116,7 @@ def _constant(c: Call, k: int) -> np.ndarray:
 
 
 def _directions(c: Call, direction: Direction) -> list[Value]:
-    """The results Y, Y_h (and Y_c), with the directions side by side."""
+    """The outputs Y, Y_h and, for LSTM, Y_c, in which the results of all directions are joined."""
     way = c.attr("direction", "forward")
     count = 2 if way == "bidirectional" else 1
     check(c, count)
@@ -157,7 +160,7 @@ def _size(x: Value) -> int:
 
 
 def _of(c: Call, k: int, d: int) -> Value:
-    """The part of input `k` for direction `d`, without the axis of directions."""
+    """The part of input `k` that belongs to direction `d`, without the axis of directions."""
     x, g = c.input(k), c.graph
     if x.data is not None:
         return g.add_constant(x.data[d])
@@ -165,7 +168,7 @@ def _of(c: Call, k: int, d: int) -> Value:
 
 
 def _state(c: Call, k: int, d: int) -> Value | None:
-    """The initial state or cell of direction `d`, if given; the number of its rows may be unknown."""
+    """The initial state or cell of direction `d` from input `k`, or None; its number of rows may be unknown."""
     if not c.has(k):
         return None
     x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))
@@ -174,5 +177,5 @@ def _state(c: Call, k: int, d: int) -> Value | None:
 
 
 def _part(g: Graph, x: Value, start: int, stop: int) -> Value:
-    """Elements start to stop of a vector."""
+    """The elements of a vector from `start` to before `stop`."""
     return g.slice(x, axes=[0], starts=[start], ends=[stop], steps=[1])

@@ -13,7 +13,7 @@ REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "re
 
 @imports(*REDUCTIONS)
 def reduction(c: Call) -> Outputs:
-    """A reduction that maps to one operation."""
+    """Import a reduction that is one operation of graphq."""
     return _reduced(c, c.input(0), c.node.op_type)
 
 
@@ -41,7 +41,7 @@ def log_of_sum_of_powers(c: Call) -> Outputs:
 
 
 def _reduced(c: Call, x: Value, name: str) -> Value | None:
-    """The reduction `name` of x along `axes`, an attribute, or a constant in newer versions.
+    """The reduction `name` of x along `axes`, which is an attribute or, in newer versions, a constant input.
 
     Without axes it reduces all of them or, with noop_with_empty_axes, none.
     """

@@ -1,4 +1,4 @@
-"""Importers of operators on shapes; if shapes are known, results are constants and operations static."""
+"""Importers of operators on shapes. If shapes are known, the results are constants or operations on fixed shapes."""
 from __future__ import annotations
 
 import math
@@ -77,14 +77,14 @@ def reshape(c: Call) -> Outputs:
     wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
-        # The static form can express this, too, but later importers need dimensions.
+        # static_reshape can express an unknown dimension, but importers of later nodes need known ones.
         raise GraphError(f"the shape of {x.type} is not known yet")
     return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
 
 
 @imports("Flatten")
 def flatten(c: Call) -> Outputs:
-    """Import Flatten: reshape to two dimensions, one of all dimensions before `axis` and one of the others."""
+    """Import Flatten: a reshape to two dimensions, one for all dimensions before `axis` and one for the others."""
     dims = dims_of(c.input(0))
     axis = c.attr("axis", 1)
     if not -len(dims) <= axis <= len(dims):
@@ -124,7 +124,7 @@ def known(c: Call, k: int) -> np.ndarray:
 
 
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    """A constant's dimensions; raises Refused for negative ones, CompileError if they take too much memory."""
+    """The dimensions of a constant to be made; raises Refused for negative ones, CompileError for too much memory."""
     if any(d < 0 for d in dims):
         raise Refused(f"a constant of shape {list(dims)} is refused")
     reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")

@@ -15,12 +15,12 @@ from graphq.onnx.importers.shape import limited
 
 MODES = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4, "BRANCH_NEQ": 5, "LEAF": 0}
 DEEPEST = 4096
-"""The most steps from a root to a leaf; a graph with a cycle has more."""
+"""The most steps from a root to a leaf; deeper trees are refused, and so are nodes that form a cycle."""
 
 
 @dataclass
 class Forest:
-    """The nodes of all trees, where leaves point to themselves; the fields are operands of the operation `trees`."""
+    """The nodes of all trees, as arrays that become the operands of the operation `trees`; a leaf points to itself."""
 
     feature: np.ndarray
     split: np.ndarray
@@ -61,7 +61,7 @@ def _source(c: Call) -> Value:
 
 @imports("TreeEnsemble", domain="ai.onnx.ml")
 def tree_ensemble(c: Call) -> Outputs:
-    """Import TreeEnsemble, whose leaves are summed, without set membership tests and transforms."""
+    """Import TreeEnsemble if leaves are summed and there are no set membership tests and no transforms."""
     a = c.attrs
     modes = np.asarray(a["nodes_modes"], np.uint8)
     _expect_plain(c, c.attr("post_transform", 0), c.attr("aggregate_function", 1) > 1)
@@ -73,7 +73,7 @@ def tree_ensemble(c: Call) -> Outputs:
                    for w in ("true", "false"))
     weights = np.zeros(limited((inner + leaves, a["n_targets"]), a["leaf_weights"].dtype), a["leaf_weights"].dtype)
     weights[own, a["leaf_targetids"]] = a["leaf_weights"]
-    same = true == false  # both ways are one leaf, as a tree of one leaf is written
+    same = true == false  # a tree of one leaf is written as a node with that leaf on both sides
     true, false = np.concatenate([true, own]), np.concatenate([false, own])
     roots = np.asarray(a["tree_roots"])
     roots = np.where(np.append(same, np.zeros(leaves, bool))[roots], true[roots], roots)
@@ -94,7 +94,7 @@ def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
 
 @imports("TreeEnsembleRegressor", domain="ai.onnx.ml")
 def tree_ensemble_regressor(c: Call) -> Outputs:
-    """Import TreeEnsembleRegressor, whose leaves are summed without a transform of the result."""
+    """Import TreeEnsembleRegressor if leaves are summed and the result is not transformed."""
     aggregate = c.attr("aggregate_function", "SUM")
     _expect_plain(c, c.attr("post_transform", "NONE"), aggregate in ("MIN", "MAX"))
     if aggregate != "SUM":
@@ -112,7 +112,7 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
     if len(classes) < 2 or len(ids) == 1 and (len(classes) > 2 or ids != {0}):
         raise GraphError("graphq has trees of two or more classes")
     g, scores = c.graph, _old(c, "class", len(classes)).value(c, _source(c))
-    if len(ids) == 1:  # the trees give the score of the second class, under the number of the first, which follows
+    if len(ids) == 1:  # column 0 has the score of the second class; the score of the first follows from it
         second = g.slice(scores, axes=[1], starts=[0], ends=[1], steps=[1])
         first = g.subtract(one(second, 1), second) if transform == "NONE" else g.multiply(second, one(second, -1))
         scores = g.concat(first, second, axis=1)
@@ -123,7 +123,7 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
 
 
 def _old(c: Call, what: str, targets: int) -> Forest:
-    """The forest of versions 1 to 3, in which a node is identified by its tree and its number there."""
+    """The forest of a node of versions 1 to 3, where trees have numbers and number their nodes separately."""
     keys = list(zip(c.attr("nodes_treeids"), c.attr("nodes_nodeids"), strict=True))
     number = {key: k for k, key in enumerate(keys)}
     own = np.arange(len(keys))
@@ -148,7 +148,7 @@ def _old(c: Call, what: str, targets: int) -> Forest:
 
 
 def _numbers(c: Call, name: str, dtype: DType) -> np.ndarray:
-    """The attribute `name` of floats, or the attribute whose name ends with `_as_tensor`."""
+    """The numbers of the attribute `name`, or of `name` with the ending `_as_tensor`, which may have another dtype."""
     values: Any = c.attr(f"{name}_as_tensor", c.attr(name, ()))
     return np.asarray(values, getattr(values, "dtype", dtype.numpy))
 

@@ -1,1 +1,1 @@
-"""ONNX's own data and tools: types, tensors, functions, node order, shape inference and the reference evaluator."""
+"""Access to ONNX's data and tools: types, tensors, functions, shape inference and the reference evaluator."""

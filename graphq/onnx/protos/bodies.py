@@ -13,14 +13,14 @@ from graphq.onnx.protos.types import value_info
 
 
 def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix: str) -> FunctionProto | None:
-    """The body of `node`'s operator in an operator set; None if ONNX has none for these operands.
+    """The function by which ONNX defines `node`'s operator; None if ONNX has none for these operands.
 
-    Its names begin with `prefix`, and the attributes that its nodes refer to are filled in.
+    Its names begin with `prefix`, and attributes of `node` to which the function refers are replaced by their values.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    if fixed:  # in one operator set or several: any will do, for the body says which one it is written in
+    if fixed:  # a body for each of some operator sets: any will do, as it names the operator set that it uses
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
@@ -41,7 +41,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
 
 
 def name_within(node: NodeProto, prefix: str) -> None:
-    """Add the prefix to all names, in graphs among the node's attributes, too."""
+    """Put the prefix before the names of the node and its values, also in graphs among the node's attributes."""
     for names in (node.input, node.output):
         names[:] = [prefix + name if name else "" for name in names]
     node.name = prefix + node.op_type
@@ -54,7 +54,7 @@ def name_within(node: NodeProto, prefix: str) -> None:
 
 
 def leave_out(node: NodeProto, absent: Collection[str]) -> None:
-    """Leave out the inputs of these names, in graphs among the node's attributes, too."""
+    """Remove the inputs whose names are in `absent`, also in graphs among the node's attributes."""
     node.input[:] = ["" if name in absent else name for name in node.input]
     for a in node.attribute:
         for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
@@ -63,7 +63,7 @@ def leave_out(node: NodeProto, absent: Collection[str]) -> None:
 
 
 def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
-    """Replace references to attributes of the call by their values; drop those that the call leaves out."""
+    """Replace references to attributes by the values in `given`; drop references to attributes without a value."""
     own = list(node.attribute)
     del node.attribute[:]
     for a in own:

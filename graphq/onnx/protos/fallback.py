@@ -1,4 +1,4 @@
-"""ONNX's own answers for one node: types by its shape inference, numbers by its reference evaluator.
+"""What ONNX itself says of one node: types by its shape inference, results by its reference evaluator.
 
 Both run on a model that consists of this node alone.
 """
@@ -25,7 +25,7 @@ EMBEDDED = 4096
 
 def single(node: NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
-    """The operands and attributes of an onnx_node for `node`; `values` has all that it and its graphs use."""
+    """The operands and attributes of an onnx_node for `node`; `values` has each value that it or its graphs use."""
     graph = GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
@@ -48,7 +48,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
 
 
 def used_names(node: NodeProto) -> Iterator[str]:
-    """The names of the node's operands, and of the values that graphs among its attributes capture."""
+    """The names of the node's operands, and of outer values that are used by graphs among its attributes."""
     yield from filter(None, node.input)
     for graph in bodies(node):
         own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}

@@ -14,7 +14,7 @@ from graphq.ir.tensor_type import check_size
 from graphq.onnx.protos.types import dtype_of
 
 PACKED = {2: 4, 4: 2}
-"""The number of elements in a byte, by the bits of an element."""
+"""For elements of 2 and of 4 bits, the number of elements in a byte."""
 
 
 def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:

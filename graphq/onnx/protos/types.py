@@ -39,7 +39,10 @@ def element_of(dtype: DType) -> int:
 
 
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
-    """A tensor's type; symbolic dimensions, and -1 as in PaddlePaddle's files, are unknown. Raises GraphError."""
+    """A tensor's type; symbolic dimensions and -1, which PaddlePaddle writes, become unknown ones.
+
+    Raises GraphError for what is no tensor, and for element types that graphq does not have.
+    """
     kind = proto.WhichOneof("value")
     if kind != "tensor_type":
         raise GraphError(f"{where}: must be a tensor, got {kind or 'no type'}")
@@ -52,7 +55,7 @@ def tensor_type(proto: TypeProto, where: str) -> TensorType:
 
 
 def value_info(name: str, type: TensorType) -> ValueInfoProto:
-    """The description of a tensor of this name and type; unknown dimensions have no name."""
+    """ONNX's description of a value of this name and type; unknown dimensions get no symbolic name."""
     out = ValueInfoProto(name=name)
     tensor = out.type.tensor_type
     tensor.elem_type = element_of(type.dtype)
@@ -71,7 +74,7 @@ def agree(a: TensorType, b: TensorType) -> bool:
 
 
 def as_array(x: object, type: TensorType, where: str) -> np.ndarray:
-    """`x` as an array of the type's dtype; raises GraphError for a sequence or a string."""
+    """`x` as an array of the type's dtype; raises GraphError if it is None, a list, a dict or a string."""
     if isinstance(x, list | dict | str) or x is None:
         raise GraphError(f"{where}: the result is no tensor but {x.__class__.__name__}")
     array = np.asarray(x)

@@ -12,7 +12,7 @@ from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 def multi_head_attention(c: Call) -> Outputs:
     """Import MultiHeadAttention.
 
-    Its operands are query, key, value [batch, length, width], one bias for all three, masks, past keys and values.
+    Its operands are query, key and value [batch, length, width], one bias for all three, masks, past keys and values.
     """
     q, k, v = (_wide(c.input(i)) for i in range(3))
     if c.has(8) or c.has(9) or c.outputs > 3:
@@ -35,9 +35,9 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add to each of query, key and value its slice of the bias.
+    """Add to each of query, key and value its own slice of the bias.
 
-    If a width is unknown, each takes a third of the bias.
+    If a width is unknown, each slice is a third of the bias.
     """
     out, start = [], 0
     for x in values:
@@ -51,7 +51,7 @@ def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
 
 @imports("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(c: Call) -> Outputs:
-    """Import RotaryEmbedding, whose second operand has the positions of all tokens; a scale is not supported."""
+    """Import RotaryEmbedding, whose second operand is the positions of all tokens; a scale is not supported."""
     positions = c.input(1)
     if positions.shape is None or len(positions.shape) != 2 or c.attr("is_packed_batching", 0) or \
             c.attr("scale", 1.0) != 1:

@@ -57,7 +57,7 @@ def fused_gemm(c: Call) -> Outputs:
 def fused_matmul(c: Call) -> Outputs:
     """Import FusedMatMul: `alpha * A' @ B'`, then an activation.
 
-    With transBatchA, the batch dimensions of A come after the first dimension, that of the rows.
+    With transBatchA, A has its rows along the first dimension, before the batch dimensions.
     """
     a, b = (_batches_first(c, c.input(k), f"transBatch{'AB'[k]}") for k in range(2))
     return activated(c, product(c, a, b), c.attr("activation", ""), _own(c))
@@ -74,13 +74,13 @@ def _batches_first(c: Call, x: Value, name: str) -> Value:
 
 
 def _own(c: Call) -> dict[str, Any]:
-    """The attributes of the activation, such as activation_alpha, by their names without the prefix."""
+    """The attributes of the activation by their names without the prefix: activation_alpha becomes alpha."""
     names = ("alpha", "beta", "gamma", "axis")
     return {n: c.attr(f"activation_{n}") for n in names if f"activation_{n}" in c.attrs}
 
 
 def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
-    """Apply the ONNX operator `name`, one of ACTIVATIONS or none, to `y`, with those of the attributes that it has."""
+    """Apply the ONNX operator `name` of ACTIVATIONS, if there is one, to `y`, with the attributes that it takes."""
     if not name:
         return y
     if name not in ACTIVATIONS:

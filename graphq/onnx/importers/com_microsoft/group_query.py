@@ -17,9 +17,9 @@ from graphq.ops.attention import capacity_of
 def group_query_attention(c: Call) -> Outputs:
     """Import GroupQueryAttention, as cached_attention. Floats of 16 bits are computed in f32 and rounded once.
 
-    Query, key, value (or one tensor of all three), caches, lengths - 1, their maximum, cosines, sines, positions.
-
-    Further operands are a bias, sinks, scales of caches of 8 or 4 bits, and weights of the norms of query and key.
+    Its operands are query, key and value (or one tensor of all three), the past caches, the numbers of valid tokens
+    less 1, the greatest number of valid tokens, cosines, sines and positions. Further operands are a bias, sinks, the
+    scales of caches of 8 or 4 bits, and the weights by which query and key are normalised.
     """
     _check(c)
     g, heads, groups, dtype = c.graph, c.attr("num_heads"), c.attr("kv_num_heads"), c.input(0).dtype
@@ -49,7 +49,7 @@ def group_query_attention(c: Call) -> Outputs:
 
 
 def _scales(c: Call, k: int, groups: int, size: int) -> Value:
-    """The scales of input `k`, of all numbers or of each head's, for each group and number of a head."""
+    """The scales in input `k` as [groups, size]; the input has one scale, or one for each number of each group."""
     x = _wide(c, c.input(k))
     if not x.type.known or x.type.size not in (1, groups * size):
         c.refuse(f"input {k} must be one scale, or {groups} times {size}, got {x.type}")
@@ -115,7 +115,7 @@ def _size(c: Call, heads: int, groups: int) -> int:
 
 
 def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int]) -> list[Value]:
-    """Query, key and value; the slices of one tensor up to `ends` if they are in one."""
+    """Query, key and value; if there is no key, they are slices of `q`, and `ends` says where each slice ends."""
     if k is not None and v is not None:
         return [q, k, v]
     return [c.graph.slice(q, axes=[2], starts=[start], ends=[end], steps=[1])
@@ -123,7 +123,7 @@ def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int])
 
 
 def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
-    """The RMS normalisation of each head with the weights of input `k`."""
+    """`x` with each head normalised by its root mean square, with the weights of input `k`."""
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
     y = c.graph.rms_norm(apart, _wide(c, c.input(k)), epsilon=c.attr("qk_norm_epsilon", 1e-6))
     return c.graph.static_reshape(y, shape=[0, 0, heads * size], special_zero=True)

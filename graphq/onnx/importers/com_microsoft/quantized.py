@@ -18,7 +18,7 @@ from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.importers.quant import Parameters, dequantized, parameters, result, scale_product
 
 F32: TypeAlias = Any
-"""The type of NumPy's f32 scalars, whose products are rounded to f32."""
+"""A NumPy scalar of f32, as the scales and zero points of `_sum` and `_product`; its arithmetic rounds to f32."""
 
 
 def at(c: Call, k: int, axis: int = 1) -> Value:
@@ -39,7 +39,10 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """Scale and zero point of A, B and C if they are finite constants, one number each; zero points may be absent."""
+    """Scale and zero point of A, of B and of C, if each is one finite constant; an absent zero point counts as 0.
+
+    None if they are not, or if a scale is not positive.
+    """
     found = []
     for k in (1, 2, 4, 5, 6, 7):
         data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
@@ -52,7 +55,8 @@ def _numbers(c: Call) -> list[Any] | None:
 def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
     """`a * (sa / sc) + (b * (sb / sc) + (zc - za * (sa / sc) - zb * (sb / sc)))`, as ONNX Runtime's kernel computes it.
 
-    If one scale is a small multiple of another, many sums are ties, and these roundings decide them.
+    If one scale is a small multiple of another, many sums lie halfway between two integers, and the roundings of this
+    formula decide which of the two the result is.
     """
     g, a, b = c.graph, sa / sc, sb / sc
     x, y = (g.dequantize(c.input(k), scales=[1.0]) for k in (0, 3))
@@ -70,7 +74,7 @@ def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> V
 
 @imports("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(c: Call) -> Outputs:
-    """Import QLinearConcat, whose first operands are scale and zero point of the result."""
+    """Import QLinearConcat, whose first two operands are the scale and the zero point of the result."""
     tensors = [at(c, k) for k in range(2, len(c.inputs), 3)]
     y = c.graph.concat(*tensors, axis=c.attr("axis", 0))
     return result(c, y, 0, c.input(2).dtype)
@@ -78,7 +82,7 @@ def qlinear_concat(c: Call) -> Outputs:
 
 @imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_unary(c: Call) -> Outputs:
-    """Import a quantized function of one operand: it is computed in f32 on the dequantized tensor, and quantized."""
+    """Import a quantized function of one operand: dequantize the operand, compute in f32, and quantize the result."""
     x = at(c, 0)
     y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
         c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
@@ -100,7 +104,8 @@ def qlinear_softmax(c: Call) -> Outputs:
 def qlinear_average_pool(c: Call) -> Outputs:
     """Import QLinearAveragePool, with channels first or last.
 
-    ONNX Runtime's kernel adds the zero point before it rounds. If the zero point is odd, ties then round the other way.
+    ONNX Runtime's kernel adds the zero point before it rounds. With an odd zero point, quotients halfway between two
+    integers then round the other way.
     """
     attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
@@ -116,7 +121,7 @@ def qlinear_average_pool(c: Call) -> Outputs:
 def qlinear_global_average_pool(c: Call) -> Outputs:
     """Import QLinearGlobalAveragePool: the f32 mean over the spatial axes, quantized.
 
-    `channels_last` gives the layout.
+    If the attribute `channels_last` is set, the channels come last.
     """
     x = at(c, 0)
     if x.shape is None:
@@ -144,9 +149,9 @@ def qlinear_where(c: Call) -> Outputs:
 
 @imports("QGemm", domain=MICROSOFT)
 def qgemm(c: Call) -> Outputs:
-    """Import QGemm: `alpha * A' @ B' + C`, where C is s32 in steps of alpha * a_scale * b_scale.
+    """Import QGemm: `alpha * A' @ B' + C`, where C is s32 with the scale alpha * a_scale * b_scale.
 
-    The result is f32 if it has no scale.
+    The result is f32 if there is no operand for its scale.
     """
     g, alpha = c.graph, c.attr("alpha", 1.0)
     columns = 0 if c.attr("transB", 0) else 1
@@ -164,7 +169,7 @@ def qgemm(c: Call) -> Outputs:
 
 @imports("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(c: Call) -> Outputs:
-    """Import MatMulIntegerToFloat: A, B, their scales, their zero points, a bias."""
+    """Import MatMulIntegerToFloat, whose operands are A, B, their scales, their zero points, and a bias."""
     a, b = c.input(0), c.input(1)
     y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(2), c.optional(4), -2)),
                        dequantized(c, b, parameters(c, b, c.input(3), c.optional(5), -1)))
@@ -182,16 +187,15 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
 
 
 PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
-"""The unsigned integer types that weights are packed from into bytes, by their bits."""
+"""For each number of bits, the unsigned integer type of weights that are packed into bytes."""
 
 
 @imports("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(c: Call) -> Outputs:
-    """Import MatMulNBits: B is [n, blocks, bytes], the lower bits first.
+    """Import MatMulNBits: B is [n, blocks, bytes], and the lower bits of a byte hold the first number.
 
-    Each block along k has a scale and a zero point.
-
-    accuracy_level 4 allows integer activations. They are used if weights less their zero points fit in 8 bits.
+    Each block along k has a scale and a zero point. accuracy_level 4 allows integer activations. They are used for f32
+    inputs and weights of 4 or 8 bits if blocks divide k, and if weights less their zero points fit in 8 bits.
     """
     k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
     packed, scales = c.data(1), c.data(2)
@@ -217,7 +221,10 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """Quantize `x` to s8 and dequantize it: each block of its last axis, of size `k`, has the scale max |x| / 127."""
+    """Quantize `x` to s8 and dequantize it again, with the scale max |x| / 127 for each block of its last axis.
+
+    The last axis has `k` elements, and a block has `block` of them.
+    """
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
@@ -228,7 +235,7 @@ def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
 
 
 def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The numbers that are packed in bytes along the last axis, the lower bits first."""
+    """The numbers that are packed in bytes along the last axis; the lower bits hold the first number of a byte."""
     parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 
@@ -237,7 +244,7 @@ def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
 def gather_block_quantized(c: Call) -> Outputs:
     """Import GatherBlockQuantized: constants of 4 or 8 bits, dequantized and gathered along `gather_axis`.
 
-    If the constants are u8 and have 4 bits, each byte holds two.
+    If the constants are u8 and `bits` is 4, each byte holds two numbers.
     """
     g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
     if data.dtype == t.u8 and bits in PACKED:

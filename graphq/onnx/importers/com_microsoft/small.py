@@ -1,4 +1,4 @@
-"""Importers of com.microsoft's small operators: ONNX operators with other operands, or two or three operations."""
+"""Importers of com.microsoft's small operators: ONNX operators with other operands, or a few operations in a row."""
 from __future__ import annotations
 
 import numpy as np
@@ -14,7 +14,7 @@ from graphq.onnx.protos.types import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import as ONNX's operator of this name; the modes of GridSample have older names."""
+    """Import as the operator of this name in ONNX's own domain; the modes of GridSample have older names."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)

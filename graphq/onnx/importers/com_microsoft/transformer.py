@@ -28,9 +28,9 @@ def quick_gelu(c: Call) -> Outputs:
 
 @imports("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_layer_normalization(c: Call) -> Outputs:
-    """Import SkipLayerNormalization: the norm of input + skip + bias, and as a fourth output this sum.
+    """Import SkipLayerNormalization: input + skip + bias, layer-normalised; the fourth output is the sum itself.
 
-    The Simplified variant uses the root mean square norm.
+    The Simplified variant normalises by the root mean square.
     """
     g, simple = c.graph, c.node.op_type.startswith("SkipSimplified")
     if any(c.node.output[k] for k in (1, 2) if k < len(c.node.output)):
@@ -59,9 +59,9 @@ def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: fl
 
 @imports("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(c: Call) -> Outputs:
-    """Import EmbedLayerNormalization: the norm of the sum of word, position and segment embeddings.
+    """Import EmbedLayerNormalization: the sum of word, position and segment embeddings, layer-normalised.
 
-    Further outputs are the lengths that the mask gives, and the sum itself.
+    Further outputs are the lengths of the sequences, which are the sums of the mask, and the sum of embeddings.
     """
     g, ids, segments = c.graph, c.input(0), c.optional(1)
     positions = c.optional(8)
@@ -115,9 +115,9 @@ def qattention(c: Call) -> Outputs:
 
 
 def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
-    """softmax(q @ k' * scale + mask + bias) @ v by heads, for projected q, k, v [batch, length, 3 * width].
+    """softmax(q @ k' * scale + mask + bias) @ v for each head; returns the keys and values, too.
 
-    Returns keys and values, too.
+    `projected` [batch, length, width] has q, k and v side by side.
     """
     g, count = c.graph, c.attr("num_heads")
     width = projected.shape[-1] if projected.shape else None
@@ -173,9 +173,9 @@ PLACES = """(scores) => (places, keys) {
     behind = Add(steps, past)
     places = Unsqueeze(behind, start)
 }"""
-"""An ONNX function.
+"""An ONNX function: the positions of the queries among the keys, [1, queries], and the number of keys.
 
-The positions of queries among keys, [1, queries], of which queries are the last, and the number of keys.
+The queries are at the positions of the last keys.
 """
 
 SEEN = """(places, count) => (mask) {
@@ -189,7 +189,7 @@ SEEN = """(places, count) => (mask) {
     seen = LessOrEqual(columns, here)
     mask = Unsqueeze(seen, heads)
 }"""
-"""An ONNX function: whether queries at `places` [batch, queries] see `count` keys, up to their own position."""
+"""An ONNX function: for each query at `places` [batch, queries], which of `count` keys it sees: those up to its own."""
 
 WITHIN = """(mask, scores) => (seen) {
     zero = Constant<value_int = 0>()
@@ -212,14 +212,18 @@ WITHIN = """(mask, scores) => (seen) {
     until = Less(keys, last)
     seen = And(since, until)
 }"""
-"""An ONNX function.
+"""An ONNX function: which keys a batch element sees.
 
-Whether a key lies before the end, and not before a start, that the mask has for its batch element.
+The mask has one end for each batch element, and may have one start for each after the ends. A batch element sees the
+keys from its start (by default 0) to before its end.
 """
 
 
 def _hidden(c: Call, mask: Value, scores: Value) -> Value:
-    """The number that is added to each score, from a raw mask, or from ends [batch], behind which starts may follow."""
+    """The number that is added to each score: 0 if the query sees the key, else a negative number.
+
+    The mask is a raw mask (see `masked`), or a vector of one end for each batch element, then perhaps one start each.
+    """
     away = c.attr("mask_filter_value", -10000.0)
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
         seen, = written(c, WITHIN, mask=mask, scores=scores)
