@@ -1,8 +1,8 @@
-"""Causes: why operations that could be in an integer partition are outside.
+"""Causes: why an operation that could be in an integer partition is in none.
 
-A product outside has its own kind of cause (`products`). Any other operation is outside because a fusion ended between
-the operation that computes a value in f32 and one that uses it. The fusion's own rules tell why it ended there, the
-users of the value first.
+A matmul or convolution outside of integer partitions has its own kinds of cause (`products`). Any other operation is
+outside because a fusion ended between the operation that computes a value in f32 and the operation that reads it. The
+rules of that fusion tell why it ended there; what the reading operation does is checked first.
 """
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
 CHAIN = Fuse("eltwise", floats=True).name
-"""The fusion of lane-wise operations that follow no anchor."""
+"""The name of the fusion of elementwise operations that follow no anchor, such as a product or a pool."""
 
 
 def causes(analysis: Analysis) -> list[Cause]:
-    """The causes, one for all operations outside for the same reason: products first, the graph's borders last."""
+    """One cause for all operations that are outside for the same reason: products first, the graph's borders last."""
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
         for r in analysis.of(node):
@@ -61,14 +61,14 @@ def _cause(reasons: list[Reason], analysis: Analysis, numbers: dict[Node, int]) 
 
 
 class Analysis(Fusions):
-    """Reasons for the nodes after the passes, found in the graph before the fusions."""
+    """Finds the reasons for nodes of the graph after the passes, in the graph as it was before the fusions."""
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal]) -> None:
         super().__init__(source, history, passes)
         self.refusals, self._products = refusals, dict[Node, Reason]()
 
     def of(self, home: Node) -> list[Reason]:
-        """Why a node after the passes is outside of integer partitions; no reasons if it is inside or cannot be."""
+        """Why a node after the passes is outside of integer partitions; an empty list if it is inside or cannot be."""
         members = self.members.get(home, [])
         if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
             return []
@@ -94,7 +94,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the fusion around the operation that computes an operand in f32 does not reach `last`, a quantize."""
+        """Why the chain `members`, which ends in the quantize `last`, is in another partition than its f32 operand."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -112,7 +112,7 @@ class Analysis(Fusions):
             and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
-        """How far from integers a value is computed: in their partition, in a chain from them, or apart from them."""
+        """How far from integers a value is computed: 0 in an integer partition, 4 for an input of the graph."""
         node = value.node
         if node is None:
             return 4
@@ -123,7 +123,7 @@ class Analysis(Fusions):
         return 2 if way_up(value, self.given) else 3
 
     def _ended(self, value: Value, user: Node, members: list[Node], last: Node) -> Reason:
-        """Why `user`, which the quantize `last` could follow, and the maker of `value` are not in one partition."""
+        """Why `user`, in the chain before `last`, is not in one partition with the node that computes `value`."""
         maker = value.node
         if maker is None:
             stage = self.given.stage(value)
@@ -141,7 +141,7 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """The reason if besides `user` the caller, the scale of `last` or another operation reads `value` in floats."""
+        """The reason if besides `user` the caller, the scale of `last` or another operation reads `value` in f32."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
@@ -207,7 +207,7 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """The reason for an operation in no partition that reads `source`; `more` others and `last` follow."""
+        """The reason for `node`, which is in no partition and reads `source`; `more` others, then `last`, follow it."""
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
         if source.node is None or source.node.op.name not in DEQUANTIZES:
@@ -230,7 +230,7 @@ class Analysis(Fusions):
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why the result of a chain of dequantized operands stays in f32; nothing for a dequantize that users share."""
+        """Why a chain that begins with dequantize ends in f32; empty for a dequantize that all its users take in."""
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
@@ -279,6 +279,6 @@ class Analysis(Fusions):
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:
-    """Whether a move before `members` could as well follow `last`, the quantize after them."""
+    """Whether a move before `members` could be put after `last`, their quantize, which has a single scale."""
     alone = (len([*n.operands]) == 1 and n.op.name not in ANCHORS for n in members)
     return len(members) > 1 and all(alone) and last.attrs["qtype"] == "per_tensor"

@@ -19,7 +19,7 @@ Box = Callable[[int], tuple[str, str]]
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The timeline of a run: its pieces by threads, and how busy each was; `box` gets the numbers of steps."""
+    """The timeline of a run: its pieces by threads, and how busy each thread was; `box` takes the number of a step."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
     scale, busy = width / (profile.elapsed or 1.0), profile.busy
     tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}
@@ -38,7 +38,7 @@ def timeline(profile: Profile, box: Box) -> str:
 
 
 def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box) -> str:
-    """The chart of the arena: the place and the lifetime of each buffer; `box` gets the numbers of buffers."""
+    """The chart of the arena: the place and the lifetime of each buffer; `box` takes the number of a buffer."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
     shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
@@ -65,7 +65,7 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
-    """An HTML table: the first `numbers` cells of a row are numbers; its id, if any, is the box it links to."""
+    """An HTML table whose first `numbers` columns are numbers; each row has the id of the box it links to, or ""."""
     def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
         made = "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))

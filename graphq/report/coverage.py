@@ -86,7 +86,7 @@ def merged(parts: Iterable[Coverage]) -> Coverage:
 
 
 def _of(node: Node, inside: bool) -> Coverage:
-    """The coverage of one operation; `inside`: it is in an integer partition."""
+    """The coverage of one operation; `inside` says whether it is in an integer partition."""
     name = node.op.name
     if name == "onnx_node" and node.attrs["op_type"] in FOREIGN:
         return Coverage({}, {}, (node.attrs["op_type"],))

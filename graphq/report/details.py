@@ -1,10 +1,9 @@
-"""Records.
+"""Details: the text about each box of a page, as records.
 
-The text about each box of a page, which the page's script shows under the pointer or, for a chosen box, at the side.
-
-A record has a title `t`, rows `r` (a label, text, and perhaps a CSS class), the first of which says what the box stands
-for, and links `go` to other boxes: the set of records, the box's id, and text. With a profile, `s` is the box's share
-of the time. Titles and first rows can be searched for.
+The page's script shows a record under the pointer or, for a chosen box, at the side. A record has a title `t`, and rows
+`r`, each a label, a text and perhaps a CSS class; the first row says what the box stands for. Links `go` lead to other
+boxes, each with the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of the
+time. Titles and first rows can be searched for.
 """
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
                      places: Mapping[str, str]) -> dict[str, Record]:
     """The records of the boxes after the passes, by their ids; the set of records is called `after`.
 
-    `times` are the times of steps by their numbers. `places` are the boxes of the graph as written, in the set
-    `before`, by the labels of their values.
+    `times` are the times of steps by their numbers. `places` maps the labels of values to the boxes of the graph as
+    written, which are in the set `before`.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])
@@ -68,7 +67,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
 
 
 def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[str, str], dict[str, str]]:
-    """The records of the graph as written; the CSS classes of its boxes; the boxes by the labels of their values."""
+    """For the graph as written: its records, the CSS classes of its boxes, and its boxes by their values' labels."""
     records: dict[str, Record] = {}
     kinds: dict[str, str] = {}
     places: dict[str, str] = {}

@@ -18,10 +18,10 @@ MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
 LONGEST = 36
-"""The most characters of a line; longer lines lose the parts that they share with others (`shortened`)."""
+"""The most characters of a line; `shortened` takes parts that long texts have in common from longer ones."""
 
 PIECES = re.compile(r"(?<=[/._:])")
-"""The places where names may be cut: after a separator of their parts."""
+"""Matches the places where a name may be cut: after a separator of its parts."""
 
 Lines = Callable[[Box], Sequence[str]]
 
@@ -89,7 +89,7 @@ def _size(lines: Sequence[str]) -> tuple[float, float]:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    """Lines of text, the first of them as a title."""
+    """SVG elements for lines of text, the first of them in the style of a title."""
     styles = [' class="t"', *[""] * len(lines)]
     return "".join(f'<text x="{MARGIN}" y="{HEIGHT * k + 13}"{style}>{escape(line)}</text>'
                    for k, (line, style) in enumerate(zip(lines, styles, strict=False)))

@@ -23,13 +23,14 @@ from graphq.plan.step import Step
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements of a native step; `tile` is None if it has none.
+    """Measurements of a native step; `tile` is None if its kernel has no tile.
 
-    `counts`: the decisive instructions in the assembly of its modules, or why there is no assembly. `seconds`: the
-    median of single runs, with caches filled by earlier runs. `rate` and `peak` are multiply-accumulates a second on
-    `threads` cores by the `decisive` instruction; for a step without any, `decisive` is None, and they are bytes a
-    second of its buffers, and of a copy of as many bytes. `peak` is None if no multiplying instruction is found.
-    `exact` is the share of products that vpmaddubsw computes, if weights are sorted for it.
+    `counts`: how often each decisive instruction is in the assembly of its modules, or why there is no assembly.
+    `seconds`: the median of single runs, with caches filled by earlier runs. `rate` and `peak` are multiply-accumulates
+    a second on `threads` cores by the `decisive` instruction. For a step without such an instruction `decisive` is
+    None, `rate` is the bytes a second of its buffers, and `peak` that of a copy of as many bytes. `peak` is None if no
+    multiplying instruction is found. `exact` is the share of products that vpmaddubsw computes, if weights are sorted
+    for it.
     """
 
     kernel: str
@@ -75,9 +76,9 @@ def prepare(plan: Plan) -> None:
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
     """The bound of a step's speed, as measured on this machine: an instruction, and its peak rate.
 
-    For a step with multiply-accumulates it is the one of its instructions that does most of them, and the number that
-    it can do a second on the step's threads; None and None if `peaks` has none of its instructions. For any other step
-    it is None, and the bytes a second that a copy of as many bytes moves.
+    For a step with multiply-accumulates the instruction is the one of the step's that does most of them, and the rate
+    is how many it can do a second on the step's threads; both are None if `peaks` has none of the step's instructions.
+    For any other step the instruction is None, and the rate is the bytes a second that a copy of as many bytes moves.
     """
     threads = threads_of(step)
     if not step.macs:

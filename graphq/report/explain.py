@@ -34,7 +34,7 @@ def as_data(report: Report | ValueRecord) -> dict[str, Any]:
 
 
 def as_text(report: Report, *, full: bool = False) -> str:
-    """The report as text; `full`: all lines of all sections, and the near misses of all rewrites."""
+    """The report as text; with `full` it has all lines of all sections, and the near misses of all rewrites."""
     every = [report, *_parts(report)]
     first = [UNQUANTIZED] if any(p.causes for p in every) and not any(
         o.op in SCALING for p in every for o in p.source) else []
@@ -70,10 +70,10 @@ def _text(report: Report, full: bool) -> str:
 
 
 def about(report: Report, name: str) -> ValueRecord:
-    """The record of one value, by its name, by the name of an output, or by that of the ONNX node that computes it.
+    """The record of one value, given by its own name, the name of an output, or that of the ONNX node that computes it.
 
-    It tells in which partition it is and which kernels compute it, or why it is in none. Raises GraphError, with near
-    names, for an unknown name.
+    It tells in which partition the value is computed and which kernels do so, or why it is in no partition. For an
+    unknown name it raises GraphError, which suggests similar names.
     """
     parts = [report, *_parts(report)]
     for part in parts:
@@ -110,7 +110,7 @@ def _value(report: Report, label: str) -> ValueRecord:
 
 
 def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
-    """The node whose result a view shows, through a chain of views, too; None for an input or a constant."""
+    """The node whose result a view shows, also through views of views; None for an input or a constant."""
     makers = {t.label: n for n in report.nodes for t in n.operation.outputs}
     node: GraphNode | None = view
     while node is not None and node.role == "view":
@@ -180,7 +180,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines for causes that are alike: the first in full, with what else it keeps outside; names of the others."""
+    """The lines for causes that are alike: the first one in full, with what else it keeps outside, then names."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "
@@ -196,7 +196,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
-    """Near misses, the deepest first, also of operations that a later pass fused: the reason helps in any case."""
+    """Lines on near misses, those that matched most first; they include operations that a later pass fused."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for m in sorted(misses, key=lambda m: -m.depth):
         seen.setdefault(m.node, {}).setdefault(m.reason, {})[m.rewrite] = None
@@ -236,7 +236,7 @@ def _cut(lines: list[str], full: bool, what: str) -> list[str]:
 
 
 def _stages(report: Report, full: bool) -> list[str]:
-    """The reports of the head and of the tail, and on the operations between them and their bodies."""
+    """The text for a graph in stages: its head, its tail, the operations between these, and the bodies that ran."""
     lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
     for name, part in report.parts.items():
         if name == "cut":

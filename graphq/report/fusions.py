@@ -1,6 +1,4 @@
-"""Fusions.
-
-Which node each operation of the graph before the fusions became part of, and what the fusions' rules refuse.
+"""Fusions: which node each operation of the graph became part of, and what the rules of the fusions refuse.
 
 `causes` uses it to find out why a fusion ended.
 """
@@ -28,8 +26,8 @@ class Fusions:
     """The fusions of a graph: `home` maps each node `before` them to the node of `after` that contains it.
 
     A home is usually a partition. Constants that were computed, and operations that were merged with equal ones, have
-    none. `members` has the nodes by their home, `source` is the graph as it was given, `passes` are the passes that
-    ran.
+    none. `members` lists the nodes of each home, `source` is the graph as it was given, and `passes` are the passes
+    that ran.
     """
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
@@ -59,7 +57,10 @@ class Fusions:
         return [] if home is None else self.members[home]
 
     def up(self, value: Value) -> list[Value]:
-        """The values from `value` up to a result of an integer partition, through operations that are in none."""
+        """The values from `value` up to the nearest f32 result of a partition that computes on quantized numbers.
+
+        Empty if there is none, or if a quantize lies between.
+        """
         return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantized")
                        and not is_quantized(v.dtype), lambda node: node.op.name not in QUANTIZES)
 
@@ -69,7 +70,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion that could most nearly take in both nodes: the product's or, without one, the other anchor's."""
+        """The fusion most likely to take in both nodes: that of a product above or, without one, of another anchor."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -81,7 +82,7 @@ class Fusions:
         return Fuse(family.name, floats=family.quantized is None).name
 
     def anchored(self, *nodes: Node) -> Unsupported | None:
-        """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor.
+        """Why kernels cannot compute the last of the nodes, an anchor; None if they can, or if it is no anchor.
 
         It is None for products, too, whose operands have to be dequantized: `product_reason` gives their reason.
         """
@@ -104,14 +105,15 @@ class Fusions:
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute `maker`'s partition and `members` as one; raises GraphqError as `carve` does."""
+        """Why kernels cannot compute `maker`'s partition and `members` as one. Raises GraphqError as `carve` does."""
         home = self.home[maker]
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
 
     def _refused(self, family: Family, nodes: Iterable[Node], results: int | None = None) -> Unsupported | None:
         """Why kernels of the family cannot compute the nodes as one partition; None if they can.
 
-        With `results` it is None, too, if the nodes have another number of results. Raises GraphqError as `carve` does.
+        If `results` is given, it is also None for nodes with another number of results. Raises GraphqError as `carve`
+        does.
         """
         nodes = sorted(set(nodes), key=GRAPH_ORDER)
         body, operands, values = carve(self.before, nodes)
@@ -131,7 +133,7 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """The end of the chain of single users that begins with `node`; None if a quantize follows."""
+        """The last value of a chain of single users that starts at `node`; None if a quantize reads one of them."""
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]
@@ -144,7 +146,7 @@ class Fusions:
 
 
 def _homes(after: Graph) -> dict[Node, Node]:
-    """The node of `after` that contains each node of `before`; if a pass made several of one, the last.
+    """The node of `after` that contains each node before the fusions; the last, if a pass made several nodes of one.
 
     A reorder or a constant that a pass added beside an operation of another kind does not count as containing it.
     """

@@ -1,9 +1,9 @@
 """Given: maps values, nodes and axes of a graph after passes back to the graph as the user gave it, for reports.
 
-The passes before the fusions move operations (a dequantize behind a transpose, a convolution to channels last), compute
-constants, and add transposes. Each value that they add corresponds to one of the given graph with its axes in some
-order, which `Labels.origins` and the moves around the value tell. If it has no counterpart, reports mention the result
-of the operation from which passes made its operation (`Node.origin`).
+The passes before the fusions put a dequantize behind a transpose, turn a convolution to channels last, compute
+constants and add transposes. Each value that they add corresponds to one of the given graph with its axes in some
+order. `Labels.origins` and the transposes and reshapes around the value tell that order. For a value without a
+counterpart, reports mention the result of the operation from which passes made its operation (`Node.origin`).
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEAR = 16
 class Place(NamedTuple):
     """The counterpart of a value in the given graph.
 
-    `axes` has for each axis of the value the corresponding axis there, None if there is none.
+    `axes` has for each axis of the value the corresponding axis of the counterpart, or None if there is none.
     """
 
     value: Value
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def equal(node: Node) -> list[Node]:
-    """A dequantize and its copies: passes give each user its own."""
+    """A dequantize and its copies, which exist because passes give each user a dequantize of its own."""
     if node.op.name not in DEQUANTIZES:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
@@ -50,7 +50,7 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, those that `beside` gives for it, and so on: each once, the nearest first, `most` in all."""
+    """A value, then what `beside` returns for it, and so on: each value once, the nearest first, at most `most`."""
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
@@ -88,13 +88,13 @@ class Given:
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
-        """The counterpart of a value in the given graph or, if `readers` read it before or behind moves, of that."""
+        """The counterpart of a value or, if `readers` read its elements before or behind a reorder, what they read."""
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
 
     def value(self, value: Value) -> Value:
-        """The counterpart in the given graph, else the result of its node's counterpart, else the value itself."""
+        """The counterpart of a value; without one the result of its node's counterpart, or else the value itself."""
         place = self.place(value)
         if place is not None:
             return place.value
@@ -141,7 +141,7 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal of a body, whose values `values` maps to those of `before`, in terms of the given graph."""
+        """A refusal of a body with names of the given graph; `values` maps the body's values to values of the graph."""
         def words(mention: Mention) -> str:
             inner = mention.value if isinstance(mention, Axes) else mention
             readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]
@@ -157,7 +157,7 @@ class Given:
 
 
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
-    """The places of the same elements before and behind reorders, the nearest first."""
+    """The place, and those of the same elements before and behind reorders, the nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # the loop appends to `work`
         yield at
@@ -168,7 +168,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
-    """Values with the same elements as `value`, and for each axis of `value` the number of the corresponding axis."""
+    """Values one reorder away that have the same elements, each with its own axis for each axis of `value`."""
     if value in origins:
         old, order = origins[value]
         yield old, range(len(value.shape or ())) if order is None else order
@@ -182,7 +182,7 @@ def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Val
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
-    """For each axis of `here` the corresponding axis of `there`, if a reorder leads from one value to the other."""
+    """For each axis of `here` the corresponding axis of `there`; `move` makes one of these values from the other."""
     if move.op.name == "static_transpose":
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]

@@ -15,7 +15,7 @@ SCALED = ("dynamic_quantize", "dynamic_dequantize")
 
 
 def is_quantized(dtype: DType) -> bool:
-    """Whether numbers of this type represent others by a scale."""
+    """Whether numbers of this type stand for real numbers by a scale."""
     return dtype in (*QUANTIZED, s4, u4)
 
 
@@ -30,7 +30,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def factors(partition: Node) -> str:
-    """The dtype of the floats that the anchor of a partition multiplies; "" if it multiplies integers or nothing."""
+    """The dtype of the floats that the product in a partition multiplies; "" if it multiplies integers or nothing."""
     anchor = next((n for n in partition.attrs["body"].nodes if n.op.name in MACS), None)
     return "" if anchor is None or multiplies_integers(partition) else next(anchor.operands).dtype.name
 

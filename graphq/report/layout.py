@@ -18,7 +18,7 @@ graph [nodesep=0.18, ranksep=0.3, nslimit=1, nslimit1=1, mclimit=0.2]
 node [shape=box, fixedsize=true, label=""]
 edge [arrowhead=none]
 """
-"""The limits keep the time of large graphs near proportional to their size."""
+"""The start of the input to `dot`; its limits keep the time for large graphs near proportional to their size."""
 
 
 @dataclass(frozen=True)

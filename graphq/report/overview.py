@@ -16,14 +16,14 @@ from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
 
 SHOWN = 60
-"""The most causes listed for a part, similar ones counted once; the text of `explain(full=True)` has all."""
+"""The most causes listed for a part; similar ones count as one, and the text of `explain(full=True)` has all."""
 
 HELP = """<p class="note">Hover over a box for what is known of it; click to keep that here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
 
 
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
-    """The HTML; parts of a model in stages follow one another."""
+    """The HTML of the overview; the parts of a model in stages follow one another."""
     time = ""
     if profile is not None:
         shown = f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last"

@@ -23,20 +23,20 @@ from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
 PRODUCTS = MACS.keys() - NATIVE.keys()
-"""Operations that integer partitions could have."""
+"""The products, operations with multiply-accumulates that integer partitions could contain."""
 
 FAR = 32
-"""The most values above a value read in floats that are searched for its origin."""
+"""The number of values that a search visits at most, from a value read in floats up to its origin."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
-"""The names of the rewrites in `canonicalise`; some of these move a dequantize behind MOVES."""
+"""The names of the rewrites of `canonicalise`; some of them put an operation of `given.MOVES` before a dequantize."""
 
 ROLES = ("source", "is"), ("weights", "are")
-"""The names of a product's operands in texts, with the verb form that follows each."""
+"""For a product's operands 0 and 1, the name in texts and the verb form that follows it."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:
-    """Why a product is not in an integer partition; `refusals` come from `passes`, `given` maps to the user's graph."""
+    """Why a product is not in an integer partition; `refusals` are of `passes`, `given` leads to the user's graph."""
     family = _family(node)
     if family is None:
         name = ConvIntegerAsConvolution.__name__
@@ -144,14 +144,14 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
 
 
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:
-    """Why `canonicalise` did not put `move` before `source`, the dequantize that it reads; None if no refusal tells."""
+    """Why `canonicalise` did not put `move` before the dequantize `source` that it reads; None if no refusal tells."""
     both = {given.node(source), given.node(move)}
     return next((r.reason for r in refusals
                  if r.reason and r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)
 
 
 def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value]:
-    """The values from `value` up to the result of the next dequantize, which is the last; empty if none is near.
+    """The values from `value` up to the result of the nearest dequantize, which comes last; empty if none is near.
 
     With `constants` a dequantize of a constant counts, too, and the search goes on from computed constants to their
     operands.
@@ -167,9 +167,9 @@ def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
     """The shortest path of values from `value` up to one for which `ends` holds.
 
-    Empty if there is none within FAR values. It goes through nodes from their results to their operands; with
-    `constants` it goes on from computed constants to the values that they were computed from. Operations that passes
-    added are left out.
+    It is empty if there is none within FAR values. The path goes from the result of a node to its operands; with
+    `constants` it also goes from a computed constant to the value that it was computed from. Results of operations that
+    passes added are left out.
     """
     below: dict[Value, Value] = {}
 

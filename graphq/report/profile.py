@@ -36,9 +36,9 @@ class Piece:
 class StepTime:
     """A step: its number in the plan, its kernel, its median time in seconds, and its multiply-accumulates.
 
-    `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time; `pieces` are from the run
-    that the profile shows. If peaks were asked for, `peak` is this machine's maximum on as many threads, in
-    multiply-accumulates a second by the `decisive` instruction or, for a step without any, in bytes a second copied.
+    `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time in seconds. `pieces` are
+    from the run that the profile shows. If peaks were asked for, `peak` is this machine's maximum on as many threads,
+    in multiply-accumulates a second by the `decisive` instruction or, for a step without one, in bytes a second copied.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Profile:
 
     @property
     def elapsed(self) -> float:
-        """The seconds from the begin of the run to the end of its last piece."""
+        """The seconds from the start of the run to the end of its last piece."""
         return max((p.begin + p.seconds for s in self.steps for p in s.pieces), default=0.0)
 
     @property
@@ -151,8 +151,8 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
                   cache: bool = True) -> Profile:
     """The steps of a plan on checked arrays, measured in `runs` ordinary runs.
 
-    A step's time is from the start of its first piece to the end of its last. `peaks`: also the share of the machine's
-    peaks, which takes time to measure.
+    A step's time is from the start of its first piece to the end of its last. With `peaks` the machine's peak speeds
+    are measured, too, which takes time.
     """
     plan = runner.plan
     traces = runner.trace(inputs, runs)

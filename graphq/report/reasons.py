@@ -1,9 +1,9 @@
 """Reasons: why operations are outside of integer partitions, as records, and the English text of each kind.
 
 A text is a template over the fields of the reason: `node`, the operation outside; `op` and `value`, the obstacle; and
-the keys of `about`. `{value}` is replaced by the result of `say`, `{value:dtype}` by that of `say` with "dtype". Text
-between bars goes before and after a thing that is present, and is left out for one that is None: `{refused:|: }` is ":
-it moves f32", or empty.
+the keys of `about`. `{value}` is replaced by what `say` returns for the value, and `{value:dtype}` by what it returns
+with "dtype" as `how`. Text between bars stands before and after a thing, and is left out if the thing is None:
+`{refused:|: }` is ": it moves f32" or, if `refused` is None, empty.
 """
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SHOWN = 3
 class Reason(NamedTuple):
     """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make.
 
-    `kind` is the key in REASONS. `op` and `value` are the obstacle, None if it is the graph's border or a type. `about`
-    has the other things that texts of this kind mention, by their names in the templates.
+    `kind` is the key in REASONS. `op` and `value` are the obstacle; they are None if it is the graph's border or a
+    type. `about` has the other things that texts of this kind mention, by their names in the templates.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Reason(NamedTuple):
 
 
 def reason(node: Node, fusion: str, kind: str, op: Node | None, value: Value | None, **about: object) -> Reason:
-    """Make a Reason, whose `about` are the keywords; `partial` fixes the first arguments for a node and its fusion."""
+    """Make a Reason; `about` has the further things that its texts mention, by their names in the templates."""
     return Reason(kind, node, fusion, op, value, about)
 
 
@@ -203,9 +203,10 @@ def texts(r: Reason, given: Given) -> tuple[str, str]:
 
 
 def say(thing: object, given: Given, how: str = "") -> str:
-    """The name of a thing in texts, in the given graph: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`.
+    """The name of a thing by the given graph: for a value `%y`, `x` or `%7 (relu)`, for an operation `relu (%7)`.
 
-    `how` asks for another property: a key of _VALUE or _NODE, of _ALL for a tuple; "edit" is that of a refusal.
+    `how` asks for another property. It is a key of _VALUE for a value, of _NODE for an operation and of _ALL for a
+    tuple; "edit" asks for the edit of a refusal or a reason.
     """
     if isinstance(thing, Value):
         return _VALUE[how](thing, given)

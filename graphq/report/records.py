@@ -22,8 +22,7 @@ Views and constants do not run.
 Kind: TypeAlias = Literal["integer", "quantized", "float"]
 """The kind of a partition.
 
-One that multiplies integers, one that only reads and writes quantized numbers, or any other.
-"""
+"integer" multiplies integers, "quantized" only reads and writes quantized numbers, "float" is any other."""
 
 KINDS: Mapping[Kind, str] = {"integer": "in integers", "quantized": "on quantized numbers", "float": "in floats"}
 """The words for partitions of each kind in texts."""
@@ -42,9 +41,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the graph or of a partition's body: operands are labels (None: absent), `text` is one line.
+    """An operation of the graph or of a partition's body, whose operands are labels; an absent operand is None.
 
-    `attributes` are those that are not at their default, as in a graph's text; long ones are shortened.
+    `text` describes the operation in one line. `attributes` are those that are not at their default, as in a graph's
+    text; long ones are shortened.
     """
 
     op: str
@@ -59,7 +59,7 @@ class Operation:
 class Partition:
     """The content of a partition: the body's operations in order, and for each input of the body the value outside.
 
-    `factors` is the dtype of the floats that the anchor multiplies, "" if it multiplies none.
+    `factors` is the dtype of the floats that the partition's product multiplies, "" if it multiplies none.
     """
 
     anchor: str
@@ -115,7 +115,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step of the plan: its node (None: a copy to an output), its kernel, and how it runs.
+    """A step of the plan: its node, its kernel, and how it runs; a step that copies a value to an output has no node.
 
     `evidence` are its measurements, if they were asked for.
     """
@@ -157,11 +157,11 @@ class CoverageRecord:
 class Report:
     """All that `explain()` says of a graph that runs in one plan; a graph in stages has one report for each `part`.
 
-    `planned` says whether there is a plan yet. `sizes` are the sizes of open dimensions for which numbers hold,
-    `classes` lines on the ranges of sizes that have plans. `source` are the operations as the user gave them. `became`
-    maps each of their results, and each result that passes made, to the node that contains it after the passes (None:
-    computed when the model was compiled, or merged with an equal one). `names` maps the names of an ONNX file's nodes
-    to the labels of their results.
+    `planned` says whether there is a plan yet. `sizes` are the sizes of open dimensions for which the report's numbers
+    hold, and `classes` are lines on the ranges of sizes that have plans. `source` are the operations as the user gave
+    them. `became` maps the result of each of them, and each result that passes made, to the node that contains it after
+    the passes. It is None for a result that was computed when the model was compiled, or merged with an equal one.
+    `names` maps the names of an ONNX file's nodes to the labels of their results.
     """
 
     graph: str

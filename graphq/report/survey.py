@@ -65,8 +65,8 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
                   tail: Report | None) -> Report:
     """The report on a graph in stages: its parts "head", "cut" and "tail", as far as they exist.
 
-    `bodies` are the reports on the bodies that ran, with the number of their node in the cut and the name of the
-    attribute.
+    `bodies` are the reports on the bodies of control flow that ran, each with the number of its node in the cut and the
+    name of the attribute that holds the body.
     """
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
@@ -150,7 +150,7 @@ def _layouts(graph: Graph) -> list[str]:
 
 
 def _became(analysis: Analysis) -> dict[str, int | None]:
-    """The node after the passes, for the label of each value of the given graph and of each value in the report."""
+    """Maps the label of each value of the given graph, and of each in the report, to its node after the passes."""
     source = analysis.given.source
     own: dict[str, int | None] = {source.label(v): None for n in source.nodes for v in n.outputs}
     for k, node in enumerate(analysis.after.nodes):

@@ -1,4 +1,4 @@
-"""The part of `explain()` on outputs near a rounding tie: how they are settled, and for which not."""
+"""The part of `explain()` on outputs near a rounding tie: how they are settled, and where they are not."""
 from __future__ import annotations
 
 from collections import Counter
@@ -10,7 +10,7 @@ from graphq.report.coverage import MACS
 
 
 def settled(partition: Node) -> tuple[str, ...]:
-    """How a partition's quantizes settle outputs near a tie, as its plan noted, or as it is lowered now."""
+    """How a partition's quantizes settle outputs near a tie; without a note by its plan, lower it to find out."""
     noted: tuple[str, ...] | None = partition.meta.get(TIES)
     return lower_partition(partition).ties if noted is None else noted
 
@@ -39,9 +39,9 @@ def ties(graph: Graph) -> list[str]:
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
     """Why ties of a quantize are not settled: its operand depends on operations that may differ in the last bits.
 
-    Such operations are functions such as exp, and the sums of other partitions. It is None if there are none, and after
-    a sum of the quantize's own partition, `outer`: the error bounds by which that sum settles ties include the errors
-    of functions.
+    Such operations are functions such as exp, and the sums of other partitions. The result is None if there are none,
+    or if they come before a sum of the quantize's own partition, `outer`: the error bounds by which that sum settles
+    ties include the errors of functions.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]

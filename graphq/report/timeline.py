@@ -14,7 +14,7 @@ from graphq.base.paths import path_of
 from graphq.report.profile import Profile, StepTime
 
 PROCESS = 1
-"""The `pid` of all events, and the `tid` of the caller; Perfetto takes 0 for the idle thread."""
+"""The `pid` of all events, and the `tid` of the thread that called; Perfetto takes 0 for the idle thread."""
 
 
 def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -48,7 +48,7 @@ def _microseconds(seconds: float) -> float:
 
 
 def _figures(step: StepTime) -> dict[str, float]:
-    """Figures of a step's speed: medians of the profile, for all its pieces together."""
+    """Figures of a step's speed: the profile's medians, for all pieces of the step together."""
     found = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
              "share of peak": step.share or 0.0}
     return {name: float(f"{x:.4g}") for name, x in found.items() if x}

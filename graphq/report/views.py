@@ -19,7 +19,7 @@ from graphq.report.records import GraphNode, Report
 
 
 class Views:
-    """Collects the HTML and names of views, and records of their boxes, by the names of the sets of records."""
+    """Collects the views of a page, with their names and HTML, and the records of their boxes in named sets."""
 
     def __init__(self) -> None:
         self.html: list[str] = []
@@ -27,7 +27,7 @@ class Views:
         self.records: dict[str, Mapping[str, Record]] = {}
 
     def add(self, name: str, html: str, records: str = "", kind: str = "text") -> None:
-        """Add a view, whose boxes have the records of that name."""
+        """Add a view; `records` names the set of records for its boxes."""
         head = f'<section class="view {kind}" id="v{len(self.html)}" data-records="{records}">'
         self.html.append(f"{head}{html}</section>")
         self.names.append(name)
@@ -131,7 +131,7 @@ def _nodes(report: Report) -> str:
 
 
 def _allocations(part: Part, after: str) -> dict[str, Record]:
-    """The records of the arena's buffers: the value that each holds, or for whose step it is scratch memory."""
+    """The records of the arena's buffers: the value that a buffer holds, or the step that uses it as scratch memory."""
     report = part.report
     assert part.memory is not None
     records: dict[str, Record] = {}
