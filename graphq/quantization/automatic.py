@@ -1,20 +1,20 @@
-"""The best automatic setting: compare few settings with f32 on data held out, keep the best.
+"""The best automatic setting: compare a few settings with f32 on data held out, and keep the best.
 
-Cross-validation: statistics come from part of the batches, and comparisons are made on the others, in turns (`folds`);
-then the best setting is made with the statistics of all. One model, compiled once, stands for all settings
-(`parametrised`). The steps:
+Cross-validation: statistics come from part of the batches, and comparisons are made on the others, in turns (`folds`).
+The best setting is then made with the statistics of all batches. One model, compiled once, stands for all settings
+(`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
+setting is the largest 1 - cosine of its outputs with f32. The steps:
 
-    1. for each tensor the `Candidate` (method of its range, channels divided or not) that changes the products which
-       take it least, all else exact
-    2. of that, and of one candidate for all tensors, what changes the outputs least; where its loss is above TARGET
-       each also with 16 bits, as two of 8, for products that are little work; then biases corrected or not
-    3. where the loss is still above TARGET: the products that lose most get 16 bits
-    4. without convolutions, and where the loss is still above DYNAMIC_FROM: dynamic ranges by rows
-    5. where much is still lost, networks are near to chaotic, and comparisons of few batches say little: the MADE best
-       settings are made, and compared once more
-    6. values between products in integers, too, which saves time: as many as lose hardly more
-    7. where graphq compiles for a CPU without VNNI: weights of 7 bits, which are faster there, if the loss stays within
-       TARGET
+    1. find for each tensor the candidate that changes the products that read the tensor least, all else exact
+    2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
+       with 16 bits (as two of 8) for products that are little work; then try to correct biases
+    3. if the loss is still above TARGET, give 16 bits to the products that lose most
+    4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
+    5. if much is still lost, networks are near to chaotic, and comparisons on few batches say little: make the MADE
+       best settings, and compare them once more
+    6. quantize values between products, too, which saves time: as many as hardly raise the loss
+    7. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
+       within TARGET
 """
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from graphq.quantization.search import TARGET, Search
 from graphq.quantization.setting import Setting, with_scheme
 
 DYNAMIC_FROM = 0.001
-"""1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
+"""A loss, as 1 - cosine, from which dynamic ranges are tried: they take longer when the model runs."""
 
 MADE, MADE_FROM = 4, 0.005
-"""Settings that are made and compared where all lose much; 1 - cosine from which they are."""
+"""How many of the best settings are made and compared again; the loss, as 1 - cosine, from which this is done."""
 
 
 @dataclass
 class Choice:
     """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
 
-    `estimate` has what the setting taken loses, and says how sure that is.
+    `estimate` tells the loss of the chosen setting, and how sure it is.
     """
 
     graph: Graph
@@ -51,7 +51,7 @@ class Choice:
     losses: dict[Setting, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """A table, a line for each setting in the order in which they were tried, with its loss; `*` is that taken."""
+        """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
         return "\n".join([*lines, str(self.estimate)])
 
@@ -88,7 +88,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
-    """The best setting with all products quantized, by what the `preset` allows (`Scheme`)."""
+    """The best setting that the `preset` allows (`Scheme`), with all products quantized except excluded ones."""
     settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
     setting = work.best(settings)
     wide = preset != "performance"

@@ -1,8 +1,8 @@
-"""Values between products that are stored: quantized once, so that all that reads them moves and computes bytes.
+"""Values between products that are quantized before they are stored, so that everything that reads them handles bytes.
 
-A product's kernel takes elementwise operations after it, and the quantize of the product that follows, into its
-epilogue, and stores integers. It stores f32 where something else reads the value, too, a sum or a concat further on, or
-where a pool stands between. Such a value can be quantized itself, before the fork or the pool.
+A product's kernel takes the elementwise operations after it, and the quantize of the product that follows, into its
+epilogue, and then stores integers. It stores f32 where something else reads the value, too, such as a sum or a concat
+further on, and where a pool stands between. Such a value can itself be quantized before the fork or the pool.
 """
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
 POOLS = frozenset({"avg_pool", "reduce_mean", "interpolate"})
-"""Operations that take a dequantize into their kernels, and before which none can be moved for their result's."""
+"""Operations whose kernels take a dequantize in; a quantize after one of them cannot be moved before it."""
 KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
-"""Operations whose results, quantized, are theirs of quantized operands: they choose elements. So does `interpolate`
-of mode "nearest"."""
+"""Operations that choose elements, so that quantizing before or after them gives the same. `interpolate` of mode
+"nearest" is one, too."""
 READS = POOLS | KEEPS | {*PRODUCTS, "slice", "pad"}
-"""Operations that take bytes, besides the elementwise ones."""
+"""Operations that can read quantized values, besides the elementwise ones."""
 
 
 def stored_between(graph: Graph) -> list[str]:
-    """The names of the values between products that are stored in f32, and that all readers could take as bytes."""
+    """The names of the values between products that are stored in f32 and that all readers could take as bytes."""
     nodes = sorted(graph.nodes, key=GRAPH_ORDER)
     made = {p.node for p in products(graph)}
     after = _reached(nodes, made)
@@ -35,7 +35,7 @@ def stored_between(graph: Graph) -> list[str]:
 
 
 def _is_stored(x: Value) -> bool:
-    """Whether a value is stored for readers that all can take bytes, and not for products alone."""
+    """Whether a value is stored for readers that can all take bytes, and that are not all products."""
     readers = x.users
     if not all(n.op.elementwise or n.op.name in READS for n in readers) or not _from_products(x):
         return False
@@ -45,7 +45,7 @@ def _is_stored(x: Value) -> bool:
 
 
 def _from_products(x: Value) -> bool:
-    """Whether operations that store bytes compute x, with elementwise ones after them: no normalisation, say."""
+    """Whether x comes through elementwise operations only from constants, inputs and operations of READS."""
     waiting, seen = [x], {x}
     while waiting:
         node = waiting.pop().node
@@ -59,7 +59,7 @@ def _from_products(x: Value) -> bool:
 
 
 def _is_first_term(x: Value, reader: Node) -> bool:
-    """Whether `reader` combines x with the result of a later product, whose kernel so reads x."""
+    """Whether `reader` combines x with the result of a later product, so that the later product's kernel reads x."""
     both = [v for v in reader.operands if v.data is None]
     if not reader.op.elementwise or len(both) != 2 or any(v.type != reader.output.type for v in both):
         return False
@@ -70,7 +70,7 @@ def _is_first_term(x: Value, reader: Node) -> bool:
 
 
 def _product(x: Value) -> Node | None:
-    """The product that computes x, perhaps with elementwise operations after it, if nothing else reads any of them."""
+    """The product that computes x, perhaps with elementwise operations after it; None if one has other readers."""
     node = x.node
     while node is not None and len(x.uses) == 1 and node.op.name not in PRODUCTS:
         operands = [v for v in node.operands if v.data is None]
@@ -90,7 +90,7 @@ def _from_integers(x: Value) -> bool:
 
 
 def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False) -> set[Node]:
-    """The nodes that products, or values after them, reach; or that reach products, of nodes in reverse order."""
+    """The nodes at or after the nodes `made`; with `backwards`, and nodes in reverse order, those at or before them."""
     found: set[Node] = set()
     for n in nodes:
         next_ones = (m for v in n.outputs for m in v.users) if backwards else (v.node for v in n.operands)
@@ -100,16 +100,17 @@ def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False)
 
 
 def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
-    """The values of the scheme's `between`, but for those that products in f32 or of 16 bits read: these stay exact."""
+    """The values of the scheme's `between` without those that a product in f32 or with 16-bit activations reads."""
     exact = {*scheme.exclude, *scheme.wide}
     read = {str(v.name) for p in products(graph) if p.name in exact for v in p.factors}
     return [name for name in scheme.between if name not in read]
 
 
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
-    """Let all that reads these values, by name, read dequantize(quantize(value)).
+    """Put a quantize and a dequantize after each value that `chosen` names, and let all its readers read the result.
 
-    Returns the dequantized values, by themselves and by their parameters: what a product reads by the same ones.
+    Returns a dict that maps each result with its parameters to itself: a product that quantizes such a result by the
+    same parameters reads it as it is.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():
@@ -121,16 +122,17 @@ def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple
 
 
 def pair(graph: Graph, before: Node, x: Value, p: Parameters) -> Value:
-    """dequantize(quantize(x))"""
+    """Add dequantize(quantize(x)) with the parameters `p` before the node `before`."""
     with graph.before(before):
         return graph.dequantize(graph.quantize(x, dtype=p.dtype, **p.attrs), **p.attrs)
 
 
 def share(graph: Graph) -> None:
-    """Quantize before what KEEPS elements, by the scale after it, so that it moves bytes; numbers stay as they are.
+    """Quantize before operations that only choose elements (KEEPS), by the scale of the quantize after them.
 
-    quantize(concat(x, y)) -> quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))), and so for values that
-    nothing else reads.
+    The operations then move bytes, and no number changes:
+    quantize(concat(x, y)) -> quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))).
+    Only values that nothing else reads are quantized.
     """
     for node in sorted(graph.nodes_of(("quantize",)), key=GRAPH_ORDER, reverse=True):
         waiting = [next(iter(node.operands))]

@@ -27,7 +27,7 @@ Batch: TypeAlias = Mapping[str, Any]
 
 @runtime_checkable
 class Reader(Protocol):
-    """A source of batches, like onnxruntime.quantization's CalibrationDataReader: each call gives one, at last None."""
+    """A source of batches like onnxruntime.quantization's CalibrationDataReader."""
 
     def get_next(self) -> Batch | None:
         """The next batch, or None at the end."""
@@ -45,11 +45,11 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
 
     These are the factors of matmuls and convolutions, and values between them that sums, concats and pools read.
 
-    `batches` is any iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
-    onnxruntime.quantization takes it, and is streamed once. Arrays of more rows than the model takes are cut. `tensors`
-    are the names of other f32 values instead, `channels` asks for extremes and means of each channel, too; without
-    `histograms` there are extremes alone, which is faster, for the methods min_max and moving_average. Statistics
-    belong to `prepared(graph)`, in which batch normalisations are folded.
+    `batches` is streamed once: an iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
+    onnxruntime.quantization takes it. Arrays of more rows than the model takes are cut. `tensors` names other f32
+    values to observe instead. `channels` asks for extremes and means of each channel, too. Without `histograms` there
+    are only extremes, which is faster, and is enough for the methods min_max and moving_average. Statistics belong to
+    `prepared(graph)`, in which batch normalisations are folded.
 
     Raises InputError if there are no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or
     an infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
@@ -60,9 +60,8 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
 class Calibration:
     """The compiled model whose outputs are statistics, for any number of calibrations.
 
-    `calibrate` explains the arguments.
-
-    If `divided`, it observes sources whose channels are divided by factors, which come with the batches.
+    `calibrate` explains the arguments. If `divided`, the model divides the channels of sources by factors, which it
+    takes as further inputs, before it observes the sources.
     """
 
     def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
@@ -111,7 +110,7 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """The axis of the channels of each source that meets weights, by the source's name.
+    """For each source that is multiplied by constant weights, by name, the axis of its channels.
 
     The weights determine the number of channels.
     """
@@ -134,7 +133,7 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
 
 
 def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
-    """Cut a batch with more rows than the model takes; the last part is filled up with its last row."""
+    """Cut a batch with more rows than the model takes into several; the last one is filled up with its last row."""
     rows = {name: np.asarray(x) for name, x in batch.items() if name in types and types[name].shape != ()}
     sizes = {((types[name].shape or (None,))[0], len(x) if x.ndim else 0) for name, x in rows.items()}
     most, count = sizes.pop() if len(sizes) == 1 else (None, 0)

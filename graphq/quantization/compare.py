@@ -20,22 +20,22 @@ from graphq.quantization.products import PRODUCTS, Product, prepared, products, 
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 SWITCH = "in_f32/"
-"""What the inputs are called that let a product be computed in f32, before its name."""
+"""The prefix of the names of boolean inputs; such an input is true to compute the product named after it in f32."""
 RANKED = 2
-"""Batches on which products are ranked."""
+"""The number of batches, those with the largest losses, on which the cost of each product is measured."""
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
             rank: bool = True) -> Comparison:
-    """Compare all tensors that both graphs name alike, also those inside of partitions, on batches.
+    """Compare all tensors that have the same name in both graphs, also those inside of partitions, on batches.
 
-    `against` is the f32 graph that the quantized one was made of. With `rank` each product by itself is computed in
-    f32, all others as they are, in one model that has a switch for each, and tensors are sorted by what that gains
-    where it is more than noise.
-    The batches are kept in memory, and all tensors of one.
+    `against` is the f32 graph that the quantized one was made of. With `rank` the cost of each product is measured: how
+    much the loss at the outputs falls if this product alone is computed in f32. One model with a switch for each
+    product measures all, and tensors are sorted by the costs that are more than noise. All batches are kept in memory,
+    and all tensors of one batch.
 
-    Raises InputError for no batches, for batches without elements and for a NaN in f32; GraphError where the graphs
-    share no tensors, and where their outputs are not the same ones.
+    Raises InputError for no batches, for batches without elements and for a NaN in f32. Raises GraphError if the graphs
+    share no tensors, or if their outputs differ in number, names or shapes.
     """
     left, right = _graph(quantized, "quantized"), prepared(_graph(against, "against"))
     kept = list(checked_batches(batches, left.inputs))
@@ -71,9 +71,9 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays; of two that are all zeros 0, and 2 where just one has an infinity or a NaN.
+    """1 - cosine of two arrays: 0 if both are all zeros, and 2 if their elements that are not finite differ.
 
-    Elements that both have equal and not finite do not count.
+    Elements that are not finite and equal in both do not count.
     """
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
@@ -86,22 +86,22 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs in floating point; all of them where there are none."""
+    """The outputs of a floating-point type; all outputs if none is."""
     arrays = list(out.values()) if isinstance(out, Mapping) else [out]
     return [x for x in arrays if x.dtype.kind not in "iub"] or arrays
 
 
 def loss_of(model: CompiledGraph, batches: Sequence[Mapping[str, np.ndarray]],
             wanted: Sequence[Sequence[np.ndarray]]) -> float:
-    """The largest 1 - cosine of an output, over batches, to those wanted."""
+    """The largest 1 - cosine between an output of the model and the one `wanted`, over all batches."""
     return max((distance(a, b) for batch, want in zip(batches, wanted, strict=True)
                 for a, b in zip(want, floats(model(batch)), strict=True)), default=0.0)
 
 
 class _Sums:
-    """What is kept of a tensor: sums of squares and products, the largest difference, elements beyond its limits.
+    """The numbers kept for a tensor: sums of squares and products, the largest difference, elements beyond its range.
 
-    Equal infinities differ by nothing, and count in no other sum; a NaN is infinitely far from any number.
+    Equal infinities have no difference, and count in no sum; a NaN is infinitely far from any number.
     """
 
     def __init__(self, limits: tuple[float, float] | None) -> None:
@@ -154,15 +154,15 @@ def _check_outputs(left: Graph, right: Graph) -> None:
 
 
 def _fit(x: Value, y: Value) -> bool:
-    """Whether the shapes of two values agree in all that is known of both."""
+    """Whether the shapes of two values agree in all dimensions that both state."""
     return x.shape is None or y.shape is None or len(x.shape) == len(y.shape) and all(
         a is None or b is None or a == b for a, b in zip(x.shape, y.shape, strict=True))
 
 
 def _same(x: Value, y: Value) -> bool:
-    """Whether two values of one name can be the same tensor: f32 results of one operation, whose shapes fit.
+    """Whether two values of the same name can be the same tensor: f32 results of one operation, whose shapes fit.
 
-    A product may have become a sum, of itself and a bias or of two products of 8 bits.
+    A product in f32 may have become a sum: of itself and a bias, or of two products of 8 bits.
     """
     if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32:
         return False
@@ -186,7 +186,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
            rank: bool) -> tuple[dict[str, float], float]:
     """The cost of each quantized product by name, and the loss of the whole quantized graph.
 
-    Costs are those on the batches that lose most, RANKED at most: so the time does not grow with their number.
+    A cost is measured on the RANKED batches with the largest losses, so that the time does not grow with all batches.
     """
     model = compile(right, cache="kernels")
     wanted = [floats(model(batch)) for batch in batches]
@@ -207,13 +207,15 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
 
 
 def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
-    """Let a graph compute a product of the f32 graph as that does, where an input of its own is true.
+    """Add a boolean input to a quantized graph that, when true, has a product computed as in the f32 graph.
 
-    False, and no change, where it does so already, and where the graphs compute product and operands in another order.
+    Returns False, and changes nothing, if the graph computes the product without a dequantize, or if it computes
+    operands of the product after it.
 
-    The operands are the nearest inputs and `shared` tensors, as `left` has them; what stands between, such as weights
-    or an operation without a name, comes from the f32 graph. So it does not matter what became of the product: a sum
-    with its bias, two products of 8 bits, or one on channels that were divided.
+    The operands are the nearest inputs and `shared` tensors before the product, with the values that the quantized
+    graph gives them. What lies between these and the product, such as weights or an operation without a name, comes
+    from the f32 graph. So it does not matter what quantization made of the product: a sum with its bias, two products
+    of 8 bits, or one on channels that were divided.
     """
     made = values_by_name(g)
     known: dict[Value, Value] = {}
@@ -244,7 +246,7 @@ def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
 
 
 def _dequantizes(result: Value, operands: Collection[Value]) -> bool:
-    """Whether a dequantize lies between operands and a result."""
+    """Whether the way from operands to a result goes through a dequantize."""
     reached, waiting = set(operands), [result]
     while waiting:
         x = waiting.pop()

@@ -7,22 +7,23 @@ from typing import Any
 import numpy as np
 
 SURE = 1.05
-"""Ranges that new data are expected to exceed by at most this factor are known well."""
+"""The largest factor by which new data may be expected to exceed the ranges seen if these count as well known."""
 LEAST_ASKED, MOST_ASKED = 4, 64
-"""Fewer batches than the first are never enough; of more than the second it is said that they are more."""
+"""The number of batches that are asked for at least; the number above which a text only says "more than" it."""
 ALIKE = 8.0
-"""Where changed copies lose this many times what batches held out lose, the batches are alike."""
+"""Batches count as alike if the loss on changed copies is more than this many times that on those held out."""
 SMALL = 1e-4
-"""A loss of changed copies that is no reason to doubt."""
+"""A loss on changed copies that is too small to be a reason for doubt."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """1 - cosine of an output on the batches held out, one each, the largest on changed copies, and what that says.
+    """How sure a loss is: the 1 - cosine of outputs on batches held out, and the largest on changed copies of batches.
 
-    `losses` are none of one batch, `changed` is None of many, which need no copies. `exceeded` is the factor by which a
-    new batch is expected to exceed the ranges of the `batches`. `added` is the part of the largest loss that integers
-    between products add: rounding, which does not depend on ranges.
+    `losses` has one number for each batch held out, and is empty if there is one batch in all. `changed` is None if
+    there are many batches, which need no copies. `exceeded` is the factor by which a new batch is expected to exceed
+    the ranges of the `batches`. `added` is the part of the largest loss that comes from integers between products:
+    rounding, which does not depend on ranges.
     """
 
     losses: tuple[float, ...]
@@ -33,20 +34,20 @@ class Estimate:
 
     @property
     def alike(self) -> bool:
-        """Whether the batches are so alike that those held out say little of others."""
+        """Whether the batches are so alike that those held out say little about new data."""
         if self.changed is None or not self.losses:
             return False
         return self.changed > max(SMALL, ALIKE * (max(self.losses) - self.added))
 
     @property
     def enough(self) -> int:
-        """How many batches would do: what a new one exceeds the others by falls as one over their number."""
+        """How many batches would be enough, if what new batches exceed ranges by falls as 1 / number of batches."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
         return max(self.batches * (1 + self.alike), LEAST_ASKED, asked)
 
     @property
     def sure(self) -> bool:
-        """Whether the batches are as many as it takes."""
+        """Whether there are enough batches."""
         return self.enough <= self.batches
 
     def json(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Estimate:
                 "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough, "sure": self.sure}
 
     def __str__(self) -> str:
-        """Two lines: what is lost, and how sure that is."""
+        """Two lines: how much is lost, and how sure that is."""
         parts, why = [], []
         if self.losses:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held out")

@@ -22,16 +22,16 @@ MAX_BIAS = 2**30
 
 
 PART = 256
-"""How many steps of a wide tensor's second part, the remainder, make one step of its first part."""
+"""The ratio of the steps of a wide tensor's two 8-bit parts: the step of the first over that of the remainder."""
 
 
 @dataclass(frozen=True)
 class Quantized:
     """How one product is quantized.
 
-    `activations`: parameters by the numbers of operands. `factors`: what the channels of the source are divided by, the
-    weights multiplied (`smooth`). `wide`: activations are sums of two tensors of 8 bits and so have 16, of
-    `wide_weights` the weights are. `shift`: what is added to the bias.
+    `activations` maps the numbers of its operands to their parameters. `factors` divide the channels of the source and
+    multiply the weights (`smooth`). If `wide`, activations have 16 bits, as sums of two tensors of 8 bits; with
+    `wide_weights` the weights do. `shift` is added to the bias.
     """
 
     activations: Mapping[int, Parameters]
@@ -72,17 +72,18 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
 
 def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
            between: Mapping[str, Parameters] | None = None) -> None:
-    """Quantize products of a prepared graph in place as `chosen` for each; channels are divided, biases shifted before.
+    """Quantize the products of a prepared graph in place, each as `chosen` says.
 
-    So are the values that `between` names, for all that reads them.
+    Before that, channels of sources are divided and biases shifted.
+
+    The values that `between` names are quantized for everything that reads them.
 
     A wide product becomes a sum of products of 8 bits:
 
         x @ w + b -> (hi @ w' + b) + lo @ w' + hi @ w''
 
-    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w))
-    and w'' likewise of w - w'. The product of what is left of both factors is left out: it is smaller than what 16 bits
-    tell apart.
+    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' likewise
+    of w - w'. The product of the two remainders, lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
     """
     pairs = insert_between(graph, between or {})
 
@@ -113,7 +114,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
 
 def rest_of(p: Parameters) -> Parameters:
-    """The parameters of what a first part of 8 bits leaves over: s8, at a step a PARTth of its."""
+    """The parameters of the remainder that a first part of 8 bits leaves: s8, with a step PART times smaller."""
     return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
 
 
@@ -137,7 +138,7 @@ def _add_rests(graph: Graph, product: Product, rests: Mapping[int, Value]) -> No
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[Product]:
-    """The products that the scheme does not exclude; raises GraphError for a name in it that no product has."""
+    """The products that the scheme does not exclude; raises GraphError if the scheme names no product."""
     found = list(products(graph))
     names = [p.name for p in found]
     for wanted in (*scheme.exclude, *scheme.wide, *scheme.wide_weights):
@@ -147,7 +148,7 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
 
 
 def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Parameters | None) -> None:
-    """Quantize those of a product's factors that are constants, and its bias where the source has one scale, `left`."""
+    """Quantize the constant factors of a product, and its bias if the dequantized source `left` has a single scale."""
     node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:

@@ -4,9 +4,9 @@ A product of quantized factors becomes a product of the f32 numbers that the int
 
     product(fake(x * inverse), weights, bias)        fake(x) = step * clip(rint(x / step), low, high)
 
-`inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model, and fake(x) of what is stored between
-products, for all its readers. So each setting that is tried costs runs
-and no compilation. Its results differ from those of integers by the roundings of f32 sums.
+`inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model. A value that is stored between products
+goes through fake(x), too, for all its readers. So a setting that is tried costs runs and no compilation. The results
+differ from those of integers by the roundings of f32 sums.
 """
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Parametrised:
     """The model of a prepared graph; with `twins` the quantized form of each product stands beside the f32 one.
 
     Twins take the same f32 operands, so that one run tells for each product how quantizing it alone changes its result;
-    `differences` are means over batches. Without twins the model has the outputs of the graph. `weights` are quantized
-    ones that were computed, which several models can share.
+    `differences` are means over batches. Without twins the model has the outputs of the graph. `weights` caches
+    quantized weights, which several models can share.
     """
 
     graph: Graph
@@ -98,7 +98,7 @@ class Parametrised:
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
              between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """The outputs of each batch, with products that are not `chosen`, and values not in `between`, in f32.
+        """The outputs of each batch; products that are not `chosen`, and values that are not in `between`, stay in f32.
 
         `scheme` tells how weights are quantized.
         """
@@ -160,7 +160,7 @@ class Parametrised:
 
 
 def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
-    """The step of a tensor with one scale, and the least and the greatest multiple of it that it can hold."""
+    """The step of a tensor with one scale, and the least and the greatest multiple of the step that it can hold."""
     low, high = int(p.dtype.min) - p.zps[0], int(p.dtype.max) - p.zps[0]
     step = np.array(p.scales[0], np.float32)
     if wide:

@@ -18,25 +18,26 @@ Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 class Scheme:
     """How a graph is quantized; `quantize` checks it against the graph.
 
-    `mode`: "static" quantizes activations by statistics; "dynamic" by the range of each tensor, found when the model
-    runs; "weight_only" leaves them in f32 and stores weights of matmuls in `weight_bits`.
+    `mode`: "static" quantizes activations by statistics. "dynamic" quantizes them by the range of each tensor, found
+    when the model runs. "weight_only" leaves them in f32 and stores weights of matmuls in `weight_bits`.
 
-    `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers (of u8 of data that
-    are never negative 0). `method`: how the range of a tensor follows from its histogram (`ranges`), `percentile` of
-    magnitudes for the method of that name; "automatic" leaves to `automatic` all that is not said here.
+    `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers; u8 data that are never
+    negative have 0. `method`: how the range of a tensor follows from its histogram (`ranges`); `percentile` is the
+    percentage of magnitudes that the method of that name keeps. The method "automatic" lets the search in `automatic`
+    choose whatever is not set here.
 
-    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8; or 7, whose
-    products are exact in 16 bits and so faster on CPUs without VNNI (`weights`); or, weight-only, 4, in blocks of
-    `block` along the sum; `rounding` "nearest", or by data, "gptq" (weight-only). `bias`: "s32" at the product of both
-    scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
+    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7: products of these are exact in
+    16 bits, and so faster on CPUs without VNNI (`weights`). With mode "weight_only" also 4, in blocks of `block` along
+    the sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
+    product of both scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 
-    `exclude`: products that stay in f32; `wide`: those whose activations get 16 bits, `wide_weights`: those whose
-    weights do. Each is one more product of 8 bits, of what 8 bits leave over. Products are chosen as `selection` says:
-    by the names of their results, patterns, operations, or the names that a part of the graph lies between.
-    `between`: values between products that are quantized for sums, concats and pools, too (`between`); ("*",) are all.
-    `preset`: what the method "automatic" may choose: "performance" has no 16 bits, and all values between products in
-    integers; "accuracy" has none of these; "mixed" has either where it pays.
-    `limits`: the range (low, high) of tensors by their names, in place of that by the method.
+    `exclude`: products that stay in f32. `wide`: products whose activations get 16 bits; `wide_weights`: products whose
+    weights do. Each costs one more product of 8 bits, on the remainder that 8 bits leave. Products are chosen as
+    `selection` says: by the names of their results, patterns, operations, or the names that a part of the graph lies
+    between. `between`: values between products that are quantized for sums, concats and pools, too (`between`); ("*",)
+    are all. `preset`: what the method "automatic" may choose. "performance" uses no 16 bits, and quantizes all values
+    between products; "accuracy" quantizes none of these; "mixed" uses both where it pays. `limits`: the range (low,
+    high) of tensors by their names, in place of that by the method.
     """
 
     mode: Mode = "static"

@@ -33,48 +33,55 @@ from graphq.quantization.statistics import Statistics
 from graphq.report.coverage import MACS
 
 GOOD = 1e-5
-"""1 - cosine of outputs with f32 at which the search ends."""
+"""The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends."""
 TARGET = 0.002
-"""1 - cosine of outputs with f32 above which products get 16 bits."""
+"""The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits."""
 TRIED = 12
-"""The number of factors whose own loss is measured."""
+"""The number of factors of products whose own loss at the outputs is measured."""
 RECOVERS, PRICE = 0.25, 2.0
-"""What 16 bits have to take away (`Search.pays`): this part of the loss, and again PRICE times if the time doubles."""
+"""How much of the loss 16 bits have to take away (`Search.pays`).
+
+The share RECOVERS of it, and the same share of what is left PRICE times more if the model's time doubles.
+"""
 IN_F32 = 8
 """How much longer the elements of a product of 16 bits take than those of one of 8, which are stored as bytes.
 
 The terms of a product of 16 bits are added in f32.
 """
 LITTLE = 0.02
-"""The part of the work that products with little of it have together, at most; 16 bits for them are tried at once."""
+"""The share of the model's work that the smallest products have together, at most; 16 bits for all of them are tried at
+once."""
 MOST_WIDE = 0.5
-"""The part of the factors that may get 16 bits: each repeats its product's work, and with all f32 is faster."""
+"""The share of the factors that may get 16 bits: each repeats its product's work, and beyond this f32 is faster."""
 WIDE_HEADROOM = 4.0
 """The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
 MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
-"""The margins of ranges that are tried for single tensors (`Candidate`); the largest factor that they stand for."""
+"""The margins that are tried for ranges of single tensors, and the largest factor whose power a margin is
+(`Candidate`)."""
 MAY_LOSE, SMALL = 0.25, 1e-4
-"""The part by which values between products in integers, which save time, may raise a loss; a loss that is small."""
+"""The share by which quantizing values between products, which saves time, may raise the loss; a loss that is always
+small enough."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
 MOST_COMPARED = 8
-"""Batches held out that a fold compares."""
+"""The most batches held out that a fold compares."""
 FEW = 8
-"""Up to so many batches are compared together with changed copies of them. The copies decide about settings where there
-is one batch alone; of several they only say how sure the result is."""
+"""Up to this number of batches, changed copies of them are compared, too. The copies decide about settings only if
+there is a single batch; with several they only say how sure the result is."""
 
 
 class Fold(NamedTuple):
-    """The numbers of the batches that statistics come from, and of those that are compared, in `Extended`."""
+    """The numbers, in `Extended`, of the batches that statistics come from, and of the batches that are compared."""
 
     seen: tuple[int, ...]
     held_out: tuple[int, ...]
 
 
 def folds(count: int) -> list[Fold]:
-    """All but one of up to three batches in turns; of more, all but the last fourth, and all but the first.
+    """How `count` batches are divided, in two folds from four batches on: the last quarter is held out, then the first.
 
-    Up to FEW batches those held out are compared together with changed copies of them; one batch with its copy alone.
+    Of two or three batches each is held out in turn; a single batch is compared with itself. Up to FEW batches, changed
+    copies of those held out are compared, too.
     """
     every = tuple(range(count))
     if count == 1:
@@ -106,9 +113,9 @@ class Chosen:
 
 
 class Search:
-    """The batches, the `folds` of them, and what was worked out so far; settings begin with the scheme's bits.
+    """The state of a search: the batches, their `folds`, what is known of parts of them, and the losses found so far.
 
-    `level` is the ISA level that the graph is compiled for.
+    Settings begin with the scheme's bits. `level` is the ISA level that the graph is compiled for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
@@ -131,7 +138,7 @@ class Search:
         self.compared: dict[Setting, dict[int, float]] = {}
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        """What is known of parts of the batches; all batches first, so that an error has the batch's number."""
+        """What is known of the given parts of the batches; the first is all of them, so that errors name the batch."""
         model, found = Calibration(self.graph, channels=True), {}
         self.tensors = tuple(model.values)
         for seen in dict.fromkeys(parts):
@@ -147,9 +154,9 @@ class Search:
 
     @contextmanager
     def twins(self) -> Iterator[Callable[[], Parametrised]]:
-        """What gives the model with the quantized form of each product beside it.
+        """Returns a function that gives the model with the quantized form of each product beside the f32 one.
 
-        It is made when it is first asked for, and nothing holds it after the outermost use.
+        The model is made at the first call, and dropped when the outermost `with` of this method ends.
         """
         self._uses += 1
         try:
@@ -166,16 +173,16 @@ class Search:
 
     @property
     def ranges(self) -> list[Candidate]:
-        """The ways to choose ranges that are tried for all tensors: METHODS, of one batch first extremes with a margin.
+        """The ways to choose ranges that are tried for all tensors: METHODS; for one batch also extremes with margin.
 
-        For one batch does not tell by how much others exceed it.
+        A single batch does not tell by how much others exceed it.
         """
         return [*[Candidate("min_max", margin=1.0)] * (len(self.batches) == 1), *map(Candidate, METHODS)]
 
     def best(self, settings: Sequence[Setting]) -> Setting:
-        """The one of least loss; the first, where that is good enough.
+        """The setting of least loss; the first setting if its loss is small enough.
 
-        Of one batch the best of those that have a margin everywhere, unless another takes away much of its loss.
+        For a single batch it is the best setting with a margin for every tensor, unless another one loses much less.
         """
         first = settings[0]
         if self.loss(first) <= GOOD:
@@ -186,7 +193,7 @@ class Search:
         return wary if self.loss(least) > (1 - RECOVERS) * self.loss(wary) else least
 
     def loss(self, setting: Setting) -> float:
-        """The largest 1 - cosine of an output with f32 that a comparison found, of several batches on these alone."""
+        """The largest 1 - cosine of an output with f32; changed copies count only if there is a single batch."""
         if setting not in self.losses:
             with self.twins():
                 self.compared[setting] = {k: x for fold in self.folds
@@ -227,9 +234,9 @@ class Search:
         return Setting(tuple((name, candidate) for name in self.tensors), scheme=self.scheme)
 
     def local(self) -> Setting:
-        """For each tensor the candidate that changes the products which take it least.
+        """The setting that gives each tensor the candidate that changes the products that read it least.
 
-        Tensors between products that none takes get the one that most others have.
+        A tensor between products that no product reads gets the candidate that most other tensors have.
         """
         ranges = dict.fromkeys([*self.ranges, *(Candidate("min_max", margin=m) for m in MARGINS)])
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
@@ -247,7 +254,7 @@ class Search:
                        scheme=self.scheme)
 
     def noise(self, setting: Setting) -> dict[str, float]:
-        """For each product, by name, noise over signal of its result if it alone is quantized."""
+        """For each product, by name, the ratio of noise to signal in its result if it alone is quantized."""
         sums: dict[str, float] = {}
         with self.twins() as twins:
             for fold in self.folds:
@@ -257,7 +264,7 @@ class Search:
         return sums
 
     def widened(self, setting: Setting) -> Setting:
-        """The setting with 16 bits for the fewest factors, those first that lose most, where it loses much."""
+        """The setting with 16 bits for few factors, those that lose most; unchanged if its loss is small."""
         with self.twins():
             return self._widened(setting)
 
@@ -335,9 +342,10 @@ class Search:
         return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
-        """The factors of 8 bits, as a product's name and what widens them; those first that lose most.
+        """The factors that have 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
 
-        By noise over signal of the product's result; of the TRIED first by the loss at the outputs, all else exact.
+        They are sorted by noise over signal of the product's result. The first TRIED are then sorted by the loss at the
+        outputs if that factor alone has 8 bits.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -359,7 +367,7 @@ class Search:
         return sorted(found, key=lambda n: found[n], reverse=True)
 
     def best_made(self, count: int) -> Setting:
-        """Of the `count` settings of least loss, made with all statistics, the one of least loss on all batches."""
+        """Of the `count` settings of least loss, the best once they are made with the statistics of all batches."""
         least = sorted(self.losses, key=self.loss)[:count]
         return min(progress(least, "settings made"),
                    key=lambda setting: max(self.loss(setting), self._loss_made(setting)))
@@ -433,7 +441,7 @@ class Known:
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
     def parameters(self, name: str, c: Candidate, scheme: Scheme, headroom: float | None = None) -> Parameters:
-        """The parameters of a tensor by a candidate, whose margin a `headroom` takes the place of."""
+        """The parameters of a tensor by a candidate; a `headroom`, if given, replaces the candidate's margin."""
         if headroom is None:
             headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
         how = replace(scheme, method=c.method, headroom=headroom)
@@ -441,7 +449,8 @@ class Known:
 
 
 Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
-"""What the quantization of one product depends on."""
+"""What determines how one product is quantized: its name, the candidates of its activations, whether these have 16
+bits, whether its weights have 16, and the bits of weights otherwise."""
 
 
 def _key(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
@@ -450,15 +459,15 @@ def _key(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
-    """The setting with 16 bits for these factors, too: a product's name and "wide" or "wide_weights" each."""
+    """The setting with 16 bits for these factors, too, each given as a product's name and "wide" or "wide_weights"."""
     return with_scheme(setting, **{part: (*getattr(setting.scheme, part), *(n for n, p in factors if p == part))
                                    for part in ("wide", "wide_weights")})
 
 
 def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches by number: a sequence as it is, anything else, and what is cut, read into a list.
+    """The batches as a sequence; they are read into a list if they are none, or if one has to be cut.
 
-    Raises InputError without any.
+    Raises InputError if there are none.
     """
     if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
         batches = list(checked_batches(batches, graph.inputs))
