@@ -79,7 +79,7 @@ _SHORT.maxlong = 40
 
 
 def dense_stride(shape: tuple[Dim, ...] | None) -> tuple[int, ...]:
-    """Row-major strides; unknown ones for a shape that is not known."""
+    """Row-major strides; UNKNOWN for each dimension if the shape is not known."""
     if shape is None or None in shape:
         return (UNKNOWN,) * (1 if shape is None else len(shape))
     return strides_in_order(shape, range(len(shape)))
@@ -98,7 +98,7 @@ def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[int, .
 
 
 def to_json(file: GraphFile) -> str:
-    """The document as oneDNN writes it: two blanks a level."""
+    """The document as oneDNN writes it, with two spaces for each level."""
     document = {**{k: list(v) if isinstance(v, tuple) else v for k, v in file.header.items()},
                 "graph": [_op_document(op) for op in file.ops]}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

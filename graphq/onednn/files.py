@@ -46,9 +46,9 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
     The format holds no tensor data: a constant is written as an input of property "constant". Tensors have ids (N for a
-    value named tN) but no names: the names of an operation's ports become its own name, which loading understands.
-    Raises GraphError for anything that the format cannot express: partitions, ops that are not oneDNN's, an input that
-    no op uses, an output that no op computes.
+    value named tN) but no names. The names of an operation's operands and results are therefore joined to be its own
+    name, and loading reads them from there. Raises GraphError for anything that the format cannot express: partitions,
+    ops that are not oneDNN's, an input that no op uses, an output that no op computes.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
@@ -60,7 +60,7 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
-    """The graph of a document, which errors call `where`; `adjust` may change each op once its operands are known."""
+    """The graph of a document, whose name in errors is `where`; `adjust` may change an op whose operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")
@@ -120,7 +120,7 @@ def _refuse(where: str, message: str) -> NoReturn:
 
 
 def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
-    """The document of a graph; with `fill` inferred shapes are written in place of unknown ones of the loaded file."""
+    """The document of a graph; with `fill` inferred shapes replace unknown ones of the loaded file."""
     file = graph.meta.get("onednn") or GraphFile(_HEADER, ())
     old = {op.id: (k, op) for k, op in enumerate(file.ops)}
     ids = _tensor_ids(graph)
@@ -169,7 +169,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The file's attributes that still hold, then those that are required or not at their default."""
+    """The file's attributes that are still true, then those that are required or not at their default."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
@@ -183,7 +183,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
 
 
 def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> LogicalTensor:
-    """The port as it is in the file, unless passes have changed the value's type."""
+    """A value as a port of an op; the port of the file stays as it is unless passes have changed the value's type."""
     if old is not None and old.id == id and old.dtype == value.dtype.name and (
             old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
         return old

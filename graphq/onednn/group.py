@@ -23,11 +23,11 @@ AFTER = (*ELTWISE, *MOVES)
 BETWEEN = (*POST, *MOVES)
 UNARY = tuple(op for op in POST if len(OPS[op].operands) == 1 or op.startswith("dynamic"))
 NORMED = ("matmul", "convolution", "conv_transpose")
-"""Anchors after which a batch normalisation may follow: it is a scale and shift of their channels."""
+"""Anchors after which a batch normalisation may follow, which then scales and shifts the anchor's channels."""
 
 
 class GroupAttention(Group):
-    """f?(matmul(f?(softmax(f?(matmul(q, k)))), v)) -> partition; f has casts, masks, and moves"""
+    """f?(matmul(f?(softmax(f?(matmul(q, k)))), v)) -> partition, where f stands for casts, masks and moves"""
 
     anchor = "attention"
 
@@ -78,7 +78,7 @@ class GroupConvolutionDepthwise(Group):
         return g.repeat(AFTER, second, max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """The second convolution must be depthwise."""
+        """A reason to refuse a second convolution that is not depthwise; else None."""
         second = max((n for n in match.nodes if n.op.name == "convolution"), key=lambda n: n.position)
         groups, shape = second.attrs["groups"], second.output.shape
         channels = None if shape is None else shape[1 if second.attrs["data_format"] == "NCX" else -1]
@@ -86,7 +86,7 @@ class GroupConvolutionDepthwise(Group):
 
 
 class GroupAnchor(Group):
-    """f?(anchor(...)) -> partition, f a chain of elementwise operations, casts and moves"""
+    """f?(anchor(...)) -> partition, where f is a chain of elementwise operations, casts and moves"""
 
     def __init__(self, op: str) -> None:
         self.op = op
@@ -106,7 +106,7 @@ class GroupAnchor(Group):
         return g.repeat(after, getattr(g, self.op)(..., attrs=ANY), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """Refuse the match if an operation after the anchor changes the number of elements."""
+        """A reason to refuse the match if an operation after the anchor changes the number of elements."""
         last = match.node(self.op)
         for node in match.nodes:
             if node is not last and _size(node) != _size(last):
@@ -128,7 +128,7 @@ class GroupMove(Group):
         return g.repeat((*MOVES, "type_cast", "add", "quantize", "dynamic_quantize"), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """Refuse the match unless something moves, and a sum, if any, adds the moved value once."""
+        """A reason to refuse the match if nothing moves, or if there is a sum other than one with the moved value."""
         if not any(n.op.name in MOVES for n in match.nodes):
             return "nothing moves"
         sums = [n for n in match.nodes if n.op.name == "add"]
@@ -147,7 +147,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Group anchors whose statistics are results, too, together with their casts; they end their group."""
+    """Group each anchor whose statistics are results, too, with its casts; no operation after it joins the group."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))

@@ -10,10 +10,7 @@ from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import Match
 
 MAX_CHAIN = 32
-"""The most operations in a chain.
-
-oneDNN has 20 unary and binary ones; casts and quantize or dequantize may stand between them.
-"""
+"""The most operations in a chain: oneDNN has up to 20 unary and binary ones, with casts and quantizations between."""
 
 MOVES = ("static_transpose", "static_reshape", "reorder")
 CASTS = ("dequantize", "dynamic_dequantize", "type_cast")
@@ -23,10 +20,11 @@ PROLOGUE = frozenset({*POST, *MOVES})
 
 
 class Group(Fusion):
-    """A rewrite to a partition that absorbs operations which only its operands need.
+    """A rewrite to a partition, which also takes in operations that only its operands need.
 
-    These are casts in front of operands, and PROLOGUE operations that compute an operand from inputs. Further results
-    of its operations (softmax's statistics) may be used outside. `refuses(match)` may return a reason against a match.
+    These are casts in front of operands, and operations of PROLOGUE that compute an operand from inputs. Further
+    results of its operations, such as softmax's statistics, may be used outside. `refuses(match)` may return a reason
+    against a match.
     """
 
     several_results = True
@@ -36,11 +34,11 @@ class Group(Fusion):
         return None
 
     def check(self, g: Graph, match: Match) -> str | None:
-        """The rule's own reasons; and no value that leaves the group may come back into it."""
+        """The reason of `refuses`; else a reason if a value that leaves the group comes back into it."""
         reason = self.refuses(match)
         if reason is not None:
             return reason
-        # Only the root's uses and those of further results lie outside; nothing after the root comes back.
+        # Only the uses of the root and of further results lie outside, and nothing after the root comes back.
         if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
             return None
         return "a further result comes back to the group from outside"
@@ -50,13 +48,13 @@ class Group(Fusion):
         return sorted(absorbing(match.nodes), key=GRAPH_ORDER)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """The partition's value for the root; the uses of further results are replaced here."""
+        """The partition's value in place of the root; uses of its further results are replaced here."""
         new = enclose(g, self.members(match), self.anchor, match.root)
         return new[match.root.output]
 
 
 def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Value, Value]:
-    """Put a partition of `members`, which are convex, in the place of `last`; maps their values to its values.
+    """Put a partition of `members`, which are convex, in the place of `last`; maps the members' values to its own.
 
     The uses of all results are replaced, except for the value of `last` if it has a single output.
     """
@@ -72,7 +70,7 @@ def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Valu
 
 
 def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: Node) -> None:
-    """Move nodes in front of `last` that use a result behind the partition, by adding them again there."""
+    """Move nodes in front of `last` that use a result to a place behind the partition, by adding them again there."""
     moved = dict(new)
     late = []
     for node in [n for n in g.nodes if n.position < last.position and n not in members]:
@@ -92,7 +90,7 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
     """The matched nodes and the nodes above them that nothing else uses: casts, and PROLOGUE operations on inputs."""
     members = set(matched)
     above = _above(matched)
-    # The greatest set in which every node keeps its rule: take all, and drop what breaks it until nothing does.
+    # The greatest set whose nodes all satisfy the rule: start from all, and drop those that break it until none does.
     whole = set(above)
     while bad := {n for n in whole if not (_used_inside(n, members | whole) and _complete(n, members | whole))}:
         whole -= bad
@@ -104,7 +102,7 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
 
 
 def _above(matched: tuple[Node, ...]) -> set[Node]:
-    """The nodes of PROLOGUE that reach the matched ones only through such nodes, at most MAX_CHAIN of them."""
+    """The nodes of PROLOGUE above the matched nodes, reached only through such nodes, in at most MAX_CHAIN steps."""
     seen: set[Node] = set()
     edge = set(matched)
     for _ in range(MAX_CHAIN):

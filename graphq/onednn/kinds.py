@@ -23,17 +23,17 @@ KINDS = tuple("""
     Reorder Round Select Sigmoid SoftMax SoftPlus Sqrt Square SquaredDifference StaticReshape StaticTranspose
     Subtract Tanh TypeCast Wildcard
 """.split())
-"""The names of oneDNN's forward operations, as files of ONEDNN_GRAPH_DUMP spell them."""
+"""The kinds, which are oneDNN's names of its forward operations, as files of ONEDNN_GRAPH_DUMP spell them."""
 
 _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 
-# Attributes of ours that a file states by its number of outputs.
+# Attributes of graphq's operations that a file states by the number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that oneDNN does not have: it leaves their choice open, or a reader sets them.
+# Attributes that oneDNN does not have: it leaves the choice open, or a reader of the value determines it.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
-# Values of oneDNN's attributes that oneDNN does not have.
+# Values of graphq's attributes that oneDNN's attributes cannot have, with the message for each.
 _VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_pixel or align_corners, got asymmetric"}
 
 
@@ -44,12 +44,12 @@ def expect_value(value: Any) -> None:
 
 
 def canonical_kind(kind: str) -> str:
-    """The spelling in files of a kind that may be spelled as in the documentation."""
+    """The spelling of a kind in files; the kind may be spelled as in oneDNN's documentation."""
     return _ALIASES.get(kind, kind)
 
 
 def op_of_kind(kind: str) -> Op:
-    """The op of one of oneDNN's kinds; raises GraphError for an unknown one."""
+    """graphq's operation for one of oneDNN's kinds; raises GraphError for an unknown kind."""
     kind = canonical_kind(kind)
     if kind not in KINDS:
         raise GraphError(f"kind: {shown(kind)} is not one of oneDNN's {len(KINDS)} forward operations"
@@ -61,7 +61,7 @@ def op_of_kind(kind: str) -> Op:
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
-    """The op's attributes from a file's; raises GraphError for an unknown or missing one, or a wrong type."""
+    """The op's attributes by those of a file; raises GraphError for an unknown or missing one, or a wrong type."""
     out = {}
     for name, a in given.items():
         form = attribute_form(op, name)
@@ -113,8 +113,9 @@ def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
             readers: Sequence[tuple[FileOp, int]]) -> dict[str, Any]:
     """The attributes of a dequantize, with a `group_axis` if it dequantizes weights of a ConvTranspose with groups.
 
-    `readers` use its result as the operand of that number. oneDNN 3.13 takes scales of these weights for the channels
-    of one group, as its documentation says, or for the channels of all groups, one after another.
+    `readers` are the operations that read its result, each with the number of the operand. oneDNN 3.13 takes scales of
+    these weights in two ways: for the channels of one group, as its documentation says, or for the channels of all
+    groups, one after another. Only the second way needs `group_axis`.
     """
     shape, scales = operands[0].shape if operands else None, attrs.get("scales", ())
     if op.name != "dequantize" or attrs.get("qtype") != "per_channel" or shape is None or len(shape) < 3:
@@ -163,7 +164,7 @@ def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -
 
 
 def kind_of(node: Node) -> str:
-    """oneDNN's kind of a node; raises GraphError for graphq's own ops, and for scales of groups no file holds."""
+    """oneDNN's kind of a node; raises GraphError for an operation or a grouped scale that files cannot express."""
     if node.op.kind not in KINDS:
         raise GraphError(f"save: {node.graph.describe(node)} is no oneDNN operation"
                          + ("; save the graph before its passes" if node.op.name == "partition" else ""))

@@ -34,7 +34,7 @@ def states_names(record: FileOp) -> bool:
 
 
 def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
-    """The names by the ids of tensors, each once: if operations disagree, the first one's name is used."""
+    """The names of tensors by their ids, each name once; if operations disagree on a tensor, the first one counts."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for op in ops:
@@ -46,7 +46,7 @@ def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
 
 
 def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTensor, str]]:
-    """The ports that have a name in `text`, as `_listed` writes it."""
+    """The ports with the names that `text`, as `_listed` writes it, gives them; ports without a name are left out."""
     parts = text.split("|") if ports else []
     if len(parts) != len(ports):
         return []

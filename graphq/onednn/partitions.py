@@ -23,11 +23,11 @@ UNSUPPORTED = frozenset({"wildcard", "end"})
 class Partition:
     """A partition as oneDNN Graph makes it: operations of a graph that are compiled as one.
 
-    `ops` are nodes of the graph in order, `op_ids` their ids (in the file that the graph was loaded from, else their
-    places), `inputs` and `outputs` the graph's values that enter and leave (the ports), constants left out. `anchor`
-    names the operation or pattern that the others go with. `graph` is the partition as a graph of its own, whose inputs
-    and outputs have the ports' names (`v<N>` for an unnamed one). `supported` is False for a Wildcard or an End, each a
-    partition of its own.
+    `ops` are nodes of the graph in order. `op_ids` are the ids of these nodes: those of the file that the graph was
+    loaded from, or else their places in the graph. `inputs` and `outputs`, which oneDNN calls ports, are the graph's
+    values that enter and leave, without constants. `anchor` names the main operation or the pattern that the partition
+    was made for. `graph` is the partition as a graph of its own, whose inputs and outputs have the ports' names (`v<N>`
+    for an unnamed one). `supported` is False for a Wildcard or an End, each of which is a partition of its own.
     """
 
     id: int
@@ -56,8 +56,8 @@ class Partition:
 def partitions(graph: Graph) -> list[Partition]:
     """The partitions of `graph`, in an order in which they can run; each operation is in exactly one.
 
-    Each is convex: no path between two of its operations runs through another one. The graph is not changed, and may
-    have open shapes. Raises GraphError for anything but a Graph.
+    Each partition is convex: no path between two of its operations goes through an operation outside. The graph is not
+    changed, and may have open shapes. Raises GraphError for anything but a Graph.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"partitions takes a Graph, got {graph!r}")
@@ -81,7 +81,7 @@ def partitions(graph: Graph) -> list[Partition]:
 
 
 def _op_ids(graph: Graph) -> dict[Node, int]:
-    """An id for each node: its id in the file, else its place, or the next free number if that is taken."""
+    """An id for each node: its id in the file, or else its place or, if that is taken, the next free number."""
     ids = {n: n.meta["id"] for n in graph.nodes if "id" in n.meta}
     used = set(ids.values())
     for place, node in enumerate(graph.nodes):
@@ -105,7 +105,7 @@ def _names(graph: Graph) -> dict[Value, str]:
 
 
 def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
-    """The values that enter (constants too), and the values that leave or that nothing uses."""
+    """The values that enter the operations, constants included, and the values that leave them or that nothing uses."""
     inside = set(ops)
     entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
     leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
@@ -114,7 +114,7 @@ def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
 
 def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
            names: Mapping[Value, str]) -> Graph:
-    """A graph of just these operations, whose inputs and outputs have the values' `names`."""
+    """A graph of just these operations, whose inputs and outputs are called by the values' `names`."""
     out = Graph(name)
     new: dict[Value, Value] = {}
     for v in entering:

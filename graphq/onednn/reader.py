@@ -24,7 +24,7 @@ MAX_OPS = 20_000
 MAX_RANK = 12
 
 F32_LIMIT = 3.4028235677973366e38
-"""2**128 - 2**103: from this number on, rounding to f32 gives infinity."""
+"""From this number on, 2**128 - 2**103, rounding to f32 gives infinity."""
 
 ATTRIBUTE_TYPES = ("bool", "s64", "s64[]", "f32", "f32[]", "string")
 LAYOUTS = ("undef", "any", "strided", "opaque")
@@ -66,7 +66,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def parse_graph_file(text: str, where: str) -> GraphFile:
-    """The document that `text` states; `where` is its name in errors."""
+    """The document that `text` states; errors call it `where`."""
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as e:
@@ -91,7 +91,7 @@ def parse_graph_file(text: str, where: str) -> GraphFile:
 
 
 def fail(where: str, message: str) -> NoReturn:
-    """Raise ParseError with the place."""
+    """Raise ParseError with a message that begins with `where`, the place in the file."""
     raise ParseError(f"{where}: {message}")
 
 
@@ -138,7 +138,7 @@ def _attribute(x: Any, where: str) -> FileAttribute:
 
 
 def attribute_value(type: str, value: Any, where: str) -> Any:
-    """`value` as a value of this attribute type, a list as a tuple; raises ParseError if it is not one."""
+    """`value` as a value of this attribute type, with a list as a tuple; raises ParseError if it is not of the type."""
     if type == "s64[]":
         return _integers(value, where, -(2**63), 2**63 - 1)
     if type == "f32[]":
@@ -199,7 +199,7 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """Check oneDNN's rules: a stride a dimension, no two elements at one place unless a stride is 0."""
+    """Check oneDNN's rules: one stride for each dimension, and no two elements at one place unless a stride is 0."""
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):
             fail(where, f"must be unknown for a shape of unknown rank, got {shown(list(t.stride))}")

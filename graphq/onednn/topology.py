@@ -48,7 +48,7 @@ def _producers(file: GraphFile, where: str) -> dict[int, FileOp]:
 
 
 def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
-    """The logical tensors by id, as their producer or the first user declares them.
+    """The logical tensors by id, each as its producer declares it or, without a producer, its first user.
 
     Raises GraphError if another port declares another dtype or shape. A user may declare 1 for a dimension that is
     larger at the producer, as in oneDNN's int8_maxpool_add_mul_fusion: the producer's shape counts.
@@ -69,9 +69,9 @@ def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
 def interface(file: GraphFile, where: str) -> tuple[list[int], list[int]]:
     """The ids of the graph's inputs and outputs; those that the file lists as ports come first.
 
-    Outputs are all tensors that no op or only End uses, and the listed ones. Listed ids of tensors that do not exist
-    are ignored (int8_softmax_add has one). A listed input that an op computes, and a listed output that none computes,
-    raise GraphError.
+    Outputs are all tensors that no op uses or only an End uses, and those that the file lists. Listed ids of tensors
+    that do not exist are ignored (int8_softmax_add has one). Raises GraphError for a listed input that an op computes,
+    and for a listed output that no op computes.
     """
     made = dict.fromkeys(t.id for op in file.ops for t in op.outputs)
     used = dict.fromkeys(t.id for op in file.ops for t in op.inputs)

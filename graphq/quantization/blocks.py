@@ -21,7 +21,7 @@ from graphq.quantization.ranges import SMALLEST
 from graphq.quantization.scheme import Scheme
 
 DAMPING = 0.01
-"""The share of its mean diagonal that is added to a Hessian's diagonal so that it can be inverted."""
+"""The share of the mean of a Hessian's diagonal that is added to the diagonal, so that the Hessian can be inverted."""
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:

@@ -1,7 +1,8 @@
-"""Batches that stand in for data which few batches do not show: changed copies of them, and rows held out.
+"""Data that differ from the batches given, for comparisons: changed copies of the batches, and rows held out.
 
-Of few batches, or of batches that are alike, those held out say little: ranges that hold for them do not hold for the
-next one. A changed copy has more contrast and noise, so that tensors inside of a network exceed what calibration saw.
+If there are few batches, or batches are alike, those held out say little: ranges that hold for them do not hold for
+the next one. A changed copy has more contrast and noise, so that tensors inside of a network exceed what calibration
+saw.
 """
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ import numpy as np
 from graphq.quantization.calibrate import Batch
 
 CONTRAST, NOISE = 1.25, 0.05
-"""How much further from its mean a changed input's elements are; the deviation of noise, in deviations of the input."""
+"""The factor by which changed elements lie further from their input's mean; the standard deviation of the added noise,
+as a share of the input's."""
 
 
 @dataclass(frozen=True)
 class Extended:
-    """Batches, and after them as many changed copies: number k + len(batches) is that of batch k."""
+    """Batches, followed by as many changed copies: number k + len(batches) is the copy of batch k."""
 
     batches: Sequence[Batch]
 
@@ -30,7 +32,7 @@ class Extended:
 
 
 def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A float array with more contrast, and with noise; integers as they are."""
+    """A float array with more contrast and added noise; an integer array as it is."""
     if x.dtype.kind != "f" or not x.size:
         return x
     mean = x.mean()
@@ -38,7 +40,10 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """A batch of several rows as two, of every other row each, repeated so that there are as many; else itself."""
+    """A batch of several rows as two batches, each of every other row, repeated up to the same number of rows.
+
+    Any other batch is returned alone.
+    """
     arrays = {name: np.asarray(x) for name, x in batch.items()}
     counts = {x.shape[:1] for x in arrays.values()}
     rows = counts.pop()[0] if len(counts) == 1 and counts != {()} else 0

@@ -1,4 +1,4 @@
-"""What `compare` finds: a tensor's distance from f32 and its cost; all of them as a table, as JSON and as a page."""
+"""The results of `compare`: each tensor's distance from f32 and its cost, as a table, as JSON and as a page."""
 from __future__ import annotations
 
 import json
@@ -15,10 +15,10 @@ from graphq.quantization.products import values_by_name
 
 @dataclass
 class TensorDifference:
-    """A tensor of both graphs over all batches.
+    """How far a tensor that both graphs have is from f32, over all batches.
 
-    `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` the largest difference;
-    `saturation` the share of elements that the integers of a tensor's quantize do not reach. `cost` is what the
+    `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` is the largest
+    difference. `saturation` is the share of elements outside the range of the tensor's integers. `cost` is what the
     product that makes the tensor loses at the outputs: how much 1 - cosine falls when it alone is computed in f32.
     """
 
@@ -31,28 +31,28 @@ class TensorDifference:
     cost: float | None = None
 
     def cells(self) -> dict[str, str]:
-        """The numbers as a table has them, by the heads of its columns."""
+        """The texts of a table's row, by the heads of the columns."""
         return {"cost": "" if self.cost is None else f"{self.cost:.1e}", "SQNR dB": f"{self.sqnr:.1f}",
                 "cosine": f"{self.cosine:.6f}", "largest": f"{self.largest:.3g}",
                 "saturated": "" if self.saturation is None else f"{100 * self.saturation:.3f}%"}
 
 
 SHOWN = 17
-"""The text of a comparison has lines for at most this many tensors."""
+"""The most tensors that the text of a comparison has lines for."""
 GOOD_ENOUGH = 0.002
-"""1 - cosine of outputs up to which nothing is advised."""
+"""A loss, as 1 - cosine of outputs, up to which no advice is given."""
 MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
-"""The part of the loss from which a product costs much; for how many something is advised; the share of a tensor's
-elements beyond its range from which that is said."""
+"""The share of the loss from which a product costs much; the most products that get advice; the share of a tensor's
+elements outside of its range from which a text says so."""
 
 
 @dataclass
 class Comparison:
-    """Differences in the order of their cost, then those without one in the order given; `outputs`' 1 - cosine.
+    """The tensors by cost, the highest first, then those without a cost; `loss` is that of the outputs.
 
-    `graph` is the quantized graph, in which a page shows them. `noise` is how far costs are uncertain: the most by
-    which outputs got worse as one product was computed in f32, which it does by chance alone. Costs up to that are in
-    no order.
+    `graph` is the quantized graph, in which a page shows the tensors. `noise` tells how uncertain costs are: the most
+    that outputs got worse when one product was computed in f32, which happens only by chance. The order of costs up to
+    `noise` means nothing.
     """
 
     tensors: list[TensorDifference]
@@ -65,18 +65,18 @@ class Comparison:
         self.tensors.sort(key=lambda t: self.known_cost(t) or 0.0, reverse=True)
 
     def known_cost(self, tensor: TensorDifference) -> float | None:
-        """The cost of a tensor; None where it has none, or one that may be noise."""
+        """The cost of a tensor; None if it has none, or if its cost may be noise."""
         return None if tensor.cost is None or tensor.cost <= self.noise else tensor.cost
 
     @property
     def summary(self) -> str:
-        """The loss in a line, and which costs are noise."""
+        """One line with the loss, which also says which costs are noise."""
         noise = f"; costs up to {self.noise:.1e} are noise, in no order" if self.noise else ""
         return f"outputs: 1 - cosine {self.loss:.2e}{noise}"
 
     @property
     def advice(self) -> str:
-        """What to do where outputs lose much, as lines to read and a call to paste; what costs much comes first."""
+        """What to do if outputs lose much: lines to read and a call to paste, for the products that cost most."""
         if self.loss <= GOOD_ENOUGH:
             return f"outputs are near to f32 (1 - cosine at most {GOOD_ENOUGH:g}): there is nothing to do"
         costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > MUCH * self.loss]
@@ -99,20 +99,20 @@ class Comparison:
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
-        """Whether a product has 16 bits already: it is a sum of products, and not one with its bias."""
+        """Whether a product has 16 bits already: then the tensor is a sum of products, not of one and its bias."""
         value = values_by_name(self.graph).get(tensor.name)
         constant = value is not None and value.node is not None and any(v.data is not None for v in value.node.operands)
         return tensor.op == "add" and not constant
 
     def __getitem__(self, name: str) -> TensorDifference:
-        """The tensor of that name. Raises KeyError where there is none."""
+        """The tensor of that name. Raises KeyError if there is none."""
         for t in self.tensors:
             if t.name == name:
                 return t
         raise KeyError(name)
 
     def __str__(self) -> str:
-        """A table of at most 20 lines, the tensors that cost most, a line each; then what to do."""
+        """A table of at most 20 lines, with a line for each of the tensors that cost most; then what to do."""
         rows = [[*self.tensors[0].cells(), " tensor"],
                 *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors[:SHOWN])]
         more = len(self.tensors) - SHOWN
@@ -128,8 +128,8 @@ class Comparison:
     def report(self, path: str | os.PathLike[str], /) -> None:
         """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.
 
-        It has all in it, and needs no network. The graph is there where Graphviz is (the extra `report`).
-        Raises GraphError for what is no path, OSError where it cannot write.
+        The page is a single file and needs no network. It shows the graph only if Graphviz is installed (the extra
+        `report`). Raises GraphError if `path` is not a path, OSError if the file cannot be written.
         """
         from graphq.quantization.differences_page import differences_page
 

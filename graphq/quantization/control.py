@@ -1,7 +1,4 @@
-"""quantize_with_accuracy_control.
-
-Leaves the fewest products in f32 that keep the accuracy by a measure of the user's.
-"""
+"""quantize_with_accuracy_control: leave the fewest products in f32 that keep the accuracy, which the user measures."""
 from __future__ import annotations
 
 import json
@@ -29,7 +26,8 @@ Evaluate = Callable[[CompiledGraph], float]
 class Controlled:
     """The result of accuracy control.
 
-    It has the graph, its accuracy and that of f32, milliseconds of a run of both, and the products left in f32.
+    It has the quantized graph, its accuracy and that of f32, the milliseconds of a run of each, and the names of the
+    products left in f32.
     """
 
     graph: Graph
@@ -50,14 +48,14 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
                                    report: Callable[[str], None] | None = print) -> Controlled:
     """Quantize by the best automatic setting, then leave in f32 the fewest products that keep the accuracy.
 
-    `evaluate(model)` gives the accuracy of a compiled model, larger is better, on data that `batches` do not hold.
-    While it is more than `max_drop` below that of f32, values between products stay in f32, and then one more product,
-    first the products whose results change most. At the end the products that did not have to stay are quantized
-    again. A line for each trial goes to `report`, with its accuracy and the time of a run. `state` names a file in
-    which accuracies are kept, so that an interrupted run can continue.
+    `evaluate(model)` returns the accuracy of a compiled model, where larger is better, on data that are not in
+    `batches`. While the accuracy is more than `max_drop` below that of f32, values between products stay in f32, and
+    then one more product at a time, first the products whose results change most. At the end the products that did not
+    have to stay are quantized again. A line for each trial goes to `report`, with its accuracy and the time of a run.
+    `state` names a file in which accuracies are kept, so that an interrupted run can continue.
 
-    Raises GraphError if even all products in f32 do not keep the accuracy (evaluate is not deterministic, say),
-    InputError for a negative max_drop or an accuracy that is no finite number.
+    Raises GraphError if the accuracy is too low even with all products in f32, for example because `evaluate` is not
+    deterministic. Raises InputError for a negative max_drop or an accuracy that is no finite number.
     """
     if not max_drop >= 0:
         raise InputError(f"max_drop must not be negative, got {max_drop}")
@@ -99,19 +97,19 @@ class _Trials:
                 raise InputError(f"{path} holds no state of quantize_with_accuracy_control: {e}") from None
 
     def made(self, setting: Setting, excluded: tuple[str, ...]) -> Graph:
-        """The graph with these products in f32."""
+        """The graph quantized by the setting, with the products `excluded` in f32."""
         chosen = replace(setting, scheme=replace(setting.scheme, exclude=excluded))
         return self.search.made(chosen)
 
     def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
-        """Accuracy and milliseconds with these products in f32."""
+        """The accuracy, and the milliseconds of a run, of the model with the products `excluded` in f32."""
         key = f"{setting} | {' '.join(sorted(excluded))}"
         if key in self.known:
             return self.known[key][0], self.known[key][1]
         return self.run(key, compile(self.made(setting, excluded), cache="kernels"))
 
     def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
-        """Accuracy and milliseconds of a model, reported and kept under `key`."""
+        """The accuracy of a model, and the milliseconds of a run, which are reported and kept under `key`."""
         if key not in self.known:
             accuracy = float(self.evaluate(model))
             if not np.isfinite(accuracy):

@@ -16,10 +16,10 @@ from graphq.quantization.calibrate import Batch, checked_batches
 def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     """The batches that `text` names; raises InputError with the expected forms if it names none.
 
-    FOLDER holds an archive `*.npz` for each batch, with an array for each input, or, if the model has one input, arrays
-    `*.npy`. FILE.npy is one such array, FILE.npz one batch with an array for each input; with keys `0/in/x`, `1/in/x`
-    it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without arguments and gives dicts, or an
-    object with `get_next`. Files are read when they are asked for.
+    FOLDER holds an archive `*.npz` for each batch, with an array for each input. If the model has one input, FOLDER may
+    also hold arrays `*.npy`. FILE.npy is one such array. FILE.npz is one batch, with an array for each input; with keys
+    such as `0/in/x` and `1/in/x` it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without
+    arguments and gives dicts, or an object with `get_next`. Files are read when they are asked for.
     """
     path = Path(text)
     names = [str(v.name) for v in graph.inputs]

@@ -1,7 +1,4 @@
-"""The page of `Comparison.report`.
-
-It shows how far each tensor of a quantized graph is from f32, as charts and in the graph.
-"""
+"""The page of `Comparison.report`: how far each tensor of a quantized graph is from f32, as charts and in the graph."""
 from __future__ import annotations
 
 import math
@@ -24,11 +21,11 @@ if TYPE_CHECKING:
 
 COSTS = {"most": "costs at least half of what the costliest does", "much": "costs at least a tenth of that",
          "little": "costs less", "plain": "has no cost of its own, or one that may be noise"}
-"""The CSS classes of tensors, with their names in the legend."""
+"""The CSS classes of tensors by their costs, with their names in the legend."""
 
 
 def differences_page(found: Comparison) -> str:
-    """The HTML: the tensors in graph order, in the order of their costs and, if Graphviz is installed, the graph."""
+    """The HTML of the page: the tensors in graph order and by their costs and, if Graphviz is installed, the graph."""
     drawn, ids, views = outline(found.graph), _ids(found.graph), Views()
     costs = {t.name: found.known_cost(t) for t in found.tensors}
     highest = max((x for x in costs.values() if x is not None), default=0.0)
@@ -89,7 +86,7 @@ def _records(drawn: Outline, boxes: Mapping[str, Sequence[TensorDifference]]) ->
 
 
 def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -> str:
-    """The chart, with a row for each tensor in graph order."""
+    """The chart of the distances, with a row for each tensor in graph order."""
     ordered = sorted(found.tensors, key=lambda t: int(ids[t.name][1:]))
     columns = {"SQNR dB": [(t.sqnr, t.cells()["SQNR dB"]) for t in ordered],
                "1 - cosine": [(1 - t.cosine, f"{1 - t.cosine:.1e}") for t in ordered],
@@ -105,7 +102,7 @@ def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -
 
 
 def _table(tensors: Sequence[TensorDifference], ids: Mapping[str, str]) -> str:
-    """A table of the tensors in their order; `ids` has the box that each row links to."""
+    """A table of the tensors in their order; `ids` maps names of tensors to the boxes that their rows link to."""
     head = [*tensors[0].cells(), "tensor"]
     return table(head, ((ids.get(t.name, ""), (*t.cells().values(), f"{t.name} ({t.op})")) for t in tensors),
                  len(head) - 1)

@@ -22,8 +22,9 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     "gptq", which needs batches.
 
     For batches without a `scheme`, or with one of method "automatic", the best setting that agrees with the scheme is
-    searched for; `automatic` also tells which it is. The search reads the batches several times, and keeps all of them
-    in memory unless they are a sequence: one that loads each batch when asked takes the least.
+    searched for; `automatic` also tells which setting that is. The search reads the batches several times, and keeps
+    all of them in memory unless they are a sequence; a sequence that loads each batch when asked for it takes the least
+    memory.
 
     A graph without products in f32 has nothing to quantize and stays as it is. Raises GraphError if `graph` is no graph
     or a name does not exist, InputError if data do not fit.

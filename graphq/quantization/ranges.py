@@ -26,7 +26,7 @@ SMALLEST = float(np.float32(2.0**-100))
 
 @dataclass(frozen=True)
 class Parameters:
-    """How a tensor is quantized: its integers, scale and zero point; of several scales, along `axis`."""
+    """How a tensor is quantized: the dtype of its integers, scales and zero points; several scales lie along `axis`."""
 
     dtype: DType
     scales: tuple[float, ...]
@@ -35,7 +35,7 @@ class Parameters:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Attributes of quantize and dequantize."""
+        """The attributes of quantize and dequantize."""
         per_channel = self.axis is not None
         return {"qtype": "per_channel" if per_channel else "per_tensor", "axis": self.axis if per_channel else 1,
                 "scales": list(self.scales), "zps": list(self.zps) if any(self.zps) else None}
@@ -48,7 +48,7 @@ class Parameters:
 
 
 def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType, name: str = "") -> Parameters:
-    """Scale and zero point of a tensor by the scheme's method, or by the limits that it has for the tensor's name."""
+    """Scale and zero point of a tensor: by the scheme's limits for its name, if any, or else by the scheme's method."""
     limits = dict(scheme.limits).get(name)
     if limits is not None:
         return from_range(*limits, dtype, scheme.symmetric)
@@ -60,7 +60,7 @@ def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType, name: str = ""
 
 
 def from_range(low: float, high: float, dtype: DType, symmetric: bool) -> Parameters:
-    """The parameters under which integers cover [low, high] and 0, which is one of the integers exactly.
+    """The parameters by which integers cover [low, high] and 0, where 0 is represented exactly.
 
     Jacob et al., 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference".
     """
@@ -96,8 +96,8 @@ def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[flo
 def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, float]:
     """The range that leaves out the (100 - percentile) % of elements of largest magnitude.
 
-    Wu et al., 2020, "Integer quantization for deep learning inference: principles and empirical evaluation". By the
-    bins' width the threshold is within 1/32 of the exact one.
+    Wu et al., 2020, "Integer quantization for deep learning inference: principles and empirical evaluation". The bounds
+    of the histogram's bins put the threshold within 1/32 of the exact one.
     """
     lower, upper, counts = t.bins()
     magnitude = np.maximum(np.abs(lower), np.abs(upper))
@@ -110,8 +110,9 @@ def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, flo
 def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[float, float]:
     """The range [-T, T], cut at the extremes, of least Kullback-Leibler divergence from the data.
 
-    Migacz, 2017, "8-bit inference with TensorRT": of a histogram of magnitudes, the part up to T, with all that lies
-    beyond it added to the last bin, is compared with itself merged into as many levels as integers have.
+    Migacz, 2017, "8-bit inference with TensorRT". A histogram of magnitudes up to T, whose last bin also counts all
+    larger elements, is compared with the same histogram after its bins are merged into as many levels as there are
+    integers.
     """
     levels = (1 << dtype.bits) // (2 if t.low < 0 else 1)
     top = max(-t.low, t.high)
@@ -158,7 +159,7 @@ def _divergence(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:
-    """The range of least mean squared error, by turns at the lower and the upper end.
+    """The range of least mean squared error; one with two ends is searched at the lower and the upper end in turns.
 
     Sung et al., 2015, "Resiliency of deep neural networks under quantization" choose the step so; Banner et al., 2019,
     "Post-training 4-bit quantization of convolution networks", the clipping threshold.
@@ -183,7 +184,7 @@ def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 2
 
 
 def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: Sequence[Parameters]) -> np.ndarray:
-    """For each candidate the sum of (x - dequantize(quantize(x)))**2 over a histogram, its bins filled evenly."""
+    """The sum of (x - dequantize(quantize(x)))**2 for each candidate, over a histogram whose bins are filled evenly."""
     lower, upper, counts = bins
     s = np.array([p.scales[0] for p in candidates])[:, None]
     least, most = np.array([p.limits for p in candidates]).T[:, :, None]
@@ -198,7 +199,7 @@ def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: 
 
 
 def relative_error(t: TensorStatistics, p: Parameters) -> float:
-    """The squared error of a tensor in integers over its squares, by its histogram."""
+    """The squared error of a tensor in integers, as a share of the sum of its squares, by its histogram."""
     lower, upper, counts = bins = t.bins()
     squares = ((lower**2 + lower * upper + upper**2) / 3) @ counts
     return float(squared_errors(bins, [p])[0] / max(squares, 1e-300))

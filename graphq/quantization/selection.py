@@ -1,9 +1,9 @@
 """How users choose products: by name, by a pattern, by operation, or as the part of a graph between two names.
 
 - "encoder/fc1" is the product whose result, or whose node in an ONNX file, has this name
-- "encoder/*" are those whose names fit, `*` standing for any letters
-- "op:Conv" are those of an operation, by graphq's or ONNX's name for it
-- "a..b" are those on a way from value a to value b, these included
+- "encoder/*" are the products whose names match, where `*` stands for any letters
+- "op:Conv" are the products of an operation, given by graphq's or ONNX's name for it
+- "a..b" are the products on a way from value a to value b, both included
 """
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
 
 OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": "matmul"} | {p: p for p in PRODUCTS}
-"""graphq's operations by the names that users know them by, in small letters."""
+"""graphq's names of operations, by the names that users may give them in lower-case letters."""
 
 
 def resolved(graph: Graph, scheme: Scheme) -> Scheme:
-    """The scheme with the names of a prepared graph's products in place of what chooses them.
+    """The scheme with the names of a prepared graph's products in place of the texts that choose them.
 
-    Raises GraphError for what chooses none, and for limits of what no tensor is named.
+    Raises GraphError for a text that chooses no product, and for limits whose name no tensor has.
     """
     values = values_by_name(graph)
     read = {x for p in products(graph) for x in p.factors}
@@ -42,7 +42,7 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
 
 
 def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of values between products that fit names or patterns; all of them, or none, fit "*"."""
+    """The names of the values between products that match the given names or patterns; "*" may match none."""
     every = stored_between(graph) if wanted else []
     found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
     for text, names in found.items():
@@ -53,12 +53,12 @@ def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern of names in which `*` stands for any letters."""
+    """A regular expression for a text in which `*` stands for any letters."""
     return re.compile(".*".join(map(re.escape, text.split("*"))))
 
 
 def selected(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the products that are chosen, each once; raises GraphError for a text that chooses none."""
+    """The names of the products that the texts choose, each once; raises GraphError for a text that chooses none."""
     return tuple(dict.fromkeys(name for text in wanted for name in _selected(graph, text)))
 
 

@@ -11,8 +11,9 @@ from graphq.quantization.scheme import Method, Scheme
 class Candidate(NamedTuple):
     """How a tensor's range is chosen, and whether its channels are divided before (`smooth`).
 
-    `margin` is the power of the factor by which statistics expect a new batch to exceed them (`Statistics.unseen`),
-    rather than a number: what few batches need, more do not, and comparisons are made with fewer than a result.
+    `margin` is a power: the range is multiplied by `Statistics.unseen`, the factor by which a new batch is expected to
+    exceed the statistics, to this power. A fixed number would not do, since more batches need a smaller factor, and
+    comparisons use the statistics of fewer batches than the result.
     """
 
     method: Method
@@ -25,15 +26,12 @@ class Candidate(NamedTuple):
 
 
 Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
-"""The candidate of each tensor, by its name."""
+"""The candidate of each tensor, by the tensor's name."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A candidate for each tensor, and whether biases are corrected.
-
-    The scheme names the products in 16 bits or f32.
-    """
+    """A candidate for each tensor, whether biases are corrected, and a scheme with the products in 16 bits or f32."""
 
     choices: Choices = ()
     correct: bool = False
@@ -52,5 +50,5 @@ class Setting:
 
 
 def with_scheme(setting: Setting, **changes: Any) -> Setting:
-    """The setting with other parameters of its scheme."""
+    """The setting with other parameters in its scheme."""
     return replace(setting, scheme=replace(setting.scheme, **changes))

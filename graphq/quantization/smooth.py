@@ -24,10 +24,7 @@ from graphq.quantization.products import Product, name_values, products
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries.
-
-1 gives all channels of the activations one range, 0 those of the weights.
-"""
+"""The values of alpha that `smooth` tries: 1 makes the ranges of activations' channels equal, 0 those of weights."""
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if the estimated noise falls below this fraction of the noise before."""
 UNSEEN = 4.0
@@ -39,9 +36,10 @@ LARGEST = 64.0
 def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
     """multiply(x, 1 / s) before products, whose weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
 
-    The graph is `prepared`, its statistics have channels. Without `alpha` each tensor gets the one of ALPHAS with the
-    least `noise`, or none if the noise does not fall to the share WORTH. After a ReLU of a product that nothing else
-    reads, the multiplication folds into that product's weights. Returns the number of tensors that changed.
+    The graph is `prepared`, its statistics have channels. Without `alpha` each tensor gets the value of ALPHAS with the
+    least `noise`; it stays as it is if the noise does not fall to the share WORTH. If x is computed by a product that
+    nothing else reads, perhaps with a ReLU after it, the multiplication folds into that product's weights. Returns the
+    number of tensors that changed.
 
     Numbers change by the roundings of f32. Raises GraphError for an alpha outside [0, 1].
     """
@@ -62,9 +60,9 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 
 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
-    """Divide channels of tensors by `factors`, by name, and multiply their weights by them.
+    """Divide the channels of tensors by `factors`, given by name, and multiply the weights of their products by them.
 
-    Returns how many changed.
+    Returns the number of tensors that changed.
     """
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     for x, users in chosen:
@@ -76,9 +74,9 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
 def equalise(graph: Graph) -> int:
     """product -> ReLU? -> product with equal ranges of weights in both, for each channel between them.
 
-    s = sqrt(r1 r2) / r2, where r1 is the largest weight that computes a channel and r2 the largest that reads it: w1 /
-    s, b1 / s and s w2. The graph is `prepared`; numbers change by the roundings of f32. Returns the number of tensors
-    that changed.
+    With r1 the largest weight that computes a channel, r2 the largest weight that reads it and s = sqrt(r1 r2) / r2,
+    the weights w1, the bias b1 and the weights w2 become w1 / s, b1 / s and s w2. The graph is `prepared`; numbers
+    change by the roundings of f32. Returns the number of tensors that changed.
     """
     count = 0
     for x, users in _sources(graph):
@@ -143,8 +141,8 @@ def expected_ranges(channels: Channels) -> np.ndarray:
 def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> float:
     """An estimate of the mean squared error of products of u8 and s8, per element and up to a constant.
 
-    Rounding to steps d costs d**2 / 12 a factor: those of activations times the squares of weights, those of weights
-    times the mean squares of activations, as if all were independent.
+    Rounding to steps of size d gives a mean squared error of d**2 / 12. That of activations is multiplied by the
+    squares of weights, that of weights by the mean squares of activations, as if all errors were independent.
     """
     sides = 1 if channels.low.min(initial=0) > -0.2 * channels.high.max(initial=0) else 2
     step = sides * (expected_ranges(channels) / factors).max(initial=0) / 255
@@ -185,7 +183,7 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
-    """The activations that products with constant weights take as sources, along one axis, with these products."""
+    """For each activation and axis, the products with constant weights that sum it along that axis."""
     found: dict[Value, list[Product]] = {}
     for p in products(graph):
         if p.has_channels:

@@ -21,7 +21,7 @@ MOMENTUM = 0.1
 
 
 def _edges() -> np.ndarray:
-    """The bounds of the bins' magnitudes, [BINS / 2 + 1], as finite numbers; the last bound stands for infinity."""
+    """The BINS / 2 + 1 bounds of the bins' magnitudes, as finite numbers; the last bound stands for infinity."""
     bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
     with np.errstate(invalid="ignore"):  # bins of NaN, which calibration refuses
         return bits.view(np.float32).astype(np.float64)
@@ -62,12 +62,10 @@ class Channels:
 
 @dataclass
 class TensorStatistics:
-    """Statistics of one tensor.
+    """Statistics of one tensor: the number of its elements, their extremes, and a histogram.
 
-    The number of elements, their extremes, moving averages of the batches' extremes, a histogram.
-
-    `histogram` has the bins that are not empty, by the highest bits of an f32 (operation `histogram`), and the numbers
-    of elements in them. `second` is the largest
+    `average` has moving averages of the batches' extremes. `histogram` has the bins that are not empty, numbered by the
+    highest bits of an f32 (operation `histogram`), and the numbers of elements in them. `second` is the largest
     magnitude in all batches except the batch with the largest.
     """
 
@@ -78,7 +76,7 @@ class TensorStatistics:
     histogram: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     channels: Channels | None = None
     ranges: dict[object, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
-    """Ranges by the parameters that determine them, computed once (`ranges.parameters`)."""
+    """The ranges computed so far, by the parameters that determine them (`ranges.parameters`)."""
 
     @property
     def size(self) -> int:
@@ -135,15 +133,16 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @property
     def unseen(self) -> float:
-        """The factor by which a new batch is expected to exceed the extremes of a tensor, for three of four tensors.
+        """The factor that a new batch is expected not to exceed a tensor's extremes by, for three of four tensors.
 
-        It is estimated from the batches that hold a tensor's largest element: each exceeds all others by such a factor.
+        It is estimated from the batch that holds a tensor's largest element: the ratio of that element to the largest
+        one in the other batches is a sample of such a factor.
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
         return float(np.quantile(ratios, 0.75)) if ratios else 1.25
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them as a NumPy archive (.npz), without the numbers for each channel."""
+        """Write the statistics as a NumPy archive (.npz), without the numbers for each channel."""
         arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
             arrays[f"bins/{name}"], arrays[f"counts/{name}"] = t.histogram

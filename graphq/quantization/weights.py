@@ -1,9 +1,9 @@
 """Quantized weights: s8, symmetric, with a scale for each output channel.
 
-Of 8 bits they lie in [-127, 127], of 7 bits in [-64, 64]. Two products of a u8 activation and a weight of 7 bits sum to
-at most 2 * 255 * 64 = 32640, which 16 bits hold: so vpmaddubsw, the instruction of x86 that adds two products in 16
-bits and saturates, is exact for them. CPUs without VNNI have no faster one. PyTorch and ONNX Runtime call these weights
-`reduce_range`.
+Weights of 8 bits lie in [-127, 127], weights of 7 bits in [-64, 64]. Two products of a u8 activation and a weight of
+7 bits sum to at most 2 * 255 * 64 = 32640, which fits in 16 bits. So vpmaddubsw, the x86 instruction that adds two
+products in 16 bits and saturates, is exact for them; CPUs without VNNI have no faster instruction. PyTorch and ONNX
+Runtime call these weights `reduce_range`.
 """
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LARGEST = {7: 64, 8: 127}
 
 
 def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
-    """s8 weights in the range of `scheme.weight_bits`, and their scales.
+    """Weights as s8 integers in the range of `scheme.weight_bits`, and their scales.
 
     A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
-    at 8 bits clipping costs more than it gains, since over many products rounding errors cancel, but what is cut off
-    weights adds up (docs/quantization.md has figures).
+    at 8 bits clipping costs more than it gains. Over many products rounding errors cancel, but the parts that are cut
+    off large weights add up (docs/quantization.md has figures).
     """
     axis = product.weight_axes()[0] if scheme.per_channel else None
     most = LARGEST[scheme.weight_bits]
@@ -43,5 +43,5 @@ def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -
 
 
 def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """What the quantized weights leave over."""
+    """The difference between the weights and what the quantized ones stand for."""
     return np.asarray(weights - dequantized_weights(product, weights, scheme))

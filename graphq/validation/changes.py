@@ -24,10 +24,10 @@ class Snapshot:
         self.touched: set[Node] = set()
 
     def changed(self, graph: Graph) -> bool:
-        """Whether `graph`, of which this is a copy, has changed; sets `removed` and `touched`, nodes of the copy.
+        """Whether `graph`, of which this is a copy, has changed; sets `removed` and `touched` to nodes of the copy.
 
-        A node is touched if its attributes or operands changed, or if it computes an operand or output that changed,
-        before or after.
+        A node is touched if its attributes or operands changed. It is also touched if it computes a value that was or
+        now is the operand or output that changed.
         """
         now = set(graph.nodes)
         self.removed = {copy for node, copy in self.was.items() if node not in now}
@@ -60,8 +60,8 @@ class Snapshot:
     def regions(self) -> Iterator[Graph]:
         """Parts of the copy as graphs.
 
-        The removed nodes, then these and the touched ones, then more and more nodes around them. The last part is the
-        whole graph.
+        The first has the removed nodes, the second also the touched ones, the next more and more nodes around them; the
+        last is the whole graph.
         """
         members = self.removed | self.touched
         sets = [self.removed, members]
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 def detached(graph: Graph) -> Graph:
-    """A copy with its own attributes, in case a pass changes attributes in place, which it must not do."""
+    """A copy with its own attributes, which stays as it is even if a pass wrongly changes attributes in place."""
     copy = graph.copy()
     for node in copy.nodes:
         node.attrs = {name: detached(x) if isinstance(x, Graph) else x for name, x in node.attrs.items()}
@@ -88,7 +88,7 @@ def detached(graph: Graph) -> Graph:
 
 
 def _grown(nodes: set[Node], steps: int) -> set[Node]:
-    """The nodes and their neighbours, which give their operands or use their results, at most `steps` nodes away."""
+    """The nodes and all nodes at most `steps` edges away, along operands or users."""
     members = front = set(nodes)
     for _ in range(steps):
         beside = {v.node for n in front for v in n.operands if v.node is not None}

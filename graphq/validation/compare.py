@@ -11,7 +11,7 @@ from graphq.ir.interpret import named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 
 FEW = 0.01
-"""The share of an output's elements that may exceed the tolerances if the graph quantizes, since a tie may round up."""
+"""The share of an output's elements that may exceed the tolerances if a graph quantizes, since ties may round up."""
 
 
 class Baseline:
@@ -84,7 +84,7 @@ def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
 
 
 def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantizes: bool) -> str | None:
-    """The first elements that differ by more than the tolerances; None if there are none, or few enough."""
+    """The first elements that differ by more than the tolerances; None if there are none, or as few as may differ."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
     if x.tobytes() == y.tobytes():
@@ -104,7 +104,7 @@ def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
-    """A mask of the elements beyond the tolerance: a step of integers; of floats relative to the largest one."""
+    """A mask of the elements that differ by more than 1 in integers, or by more than the tolerances in floats."""
     a, b = x.astype(np.float64), y.astype(np.float64)
     bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)
     with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
 """Inputs of a graph that reveal wrong passes: at rounding ties, at edges of ranges, NaN, infinities.
 
 Ties and edges are those of the graph's own scales and zero points. `adversarial_inputs` gives several sets of arrays,
-each of one kind: a NaN spreads through a convolution and hides everything else.
+each of one kind, since a NaN, for example, spreads through a convolution and hides everything else.
 """
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
 
 MOST_ELEMENTS = 1 << 21
-"""A graph whose values have more elements in all runs only on the first KINDS of inputs."""
+"""The number of elements of all values of a graph above which the graph runs only on the first KINDS of inputs."""
 
 KINDS, MORE_SIZES = 3, 2
-"""The number of kinds of inputs for large graphs, and for sizes of open dimensions after the first.
+"""The number of kinds of inputs for large graphs; the number for each set of sizes after the first one.
 
-The kinds are random numbers, ties, NaN and infinities; other kinds show faults in small sums.
-"""
+The first kinds are random numbers, ties, and NaN with infinities; the other kinds show faults in small sums."""
 
 MANY = 48
-"""The most quantizations of a graph, and numbers of its constants, from which ties and edges are computed."""
+"""The most quantizations of a graph, and the most numbers of its constants, from which ties and edges are computed."""
 
 
 class Quantization(NamedTuple):
@@ -60,11 +59,11 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
                        ) -> Iterator[Inputs]:
     """Sets of arrays for all inputs; the same seed and graph give the same arrays.
 
-    The kinds are "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges,
-    and the numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere;
-    "extremes", the least and the greatest number of each type; "NaN and infinities", with signed zeros and subnormal
-    numbers. `sizes` gives shapes that the graph leaves open; shapes that it does not give are drawn, in several sets.
-    Raises GraphError if the graph refuses all of them.
+    The kinds are: "random" numbers; "ties", which also has the neighbours of ties, the edges of the ranges of the
+    graph's quantizations, and the numbers among its attributes and constants; the "lowest" and "highest" integers
+    everywhere; "extremes", the least and the greatest number of each type; and "NaN and infinities", with signed zeros
+    and subnormal numbers. `sizes` gives shapes that the graph leaves open; shapes that it does not give are drawn, in
+    several sets. Raises GraphError if the graph refuses all of them.
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
@@ -179,7 +178,7 @@ def _integer_pool(found: list[Quantization]) -> np.ndarray:
 
 
 def _extremes(dtype: DType) -> np.ndarray:
-    """The least and the greatest number of a dtype; of floats then the smallest, and large ones for sums."""
+    """The least and the greatest number of a dtype; for floats also tiny numbers, and large ones for sums."""
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)

@@ -65,7 +65,7 @@ def _importable(module: str) -> bool:
 
 
 def _arguments(step: Pass) -> str:
-    """The arguments that an instance was made with, as far as attributes of the same names tell."""
+    """The arguments of an instance as code, as far as it has attributes with the names of the parameters."""
     try:
         parameters = inspect.signature(type(step)).parameters.values()
     except (TypeError, ValueError):
@@ -125,7 +125,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _closure(maker: Any) -> Iterator[tuple[str, str]]:
-    """Variables of the function around a function, or around a class's methods, as code if they are plain values."""
+    """Names and code of the plain values that a function, or a class's methods, take from a function around them."""
     for f in [maker] if inspect.isfunction(maker) else [x for x in vars(maker).values() if inspect.isfunction(x)]:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
             if isinstance(cell.cell_contents, int | float | str | tuple | list | dict | None):

@@ -17,14 +17,13 @@ TRIALS = 2000
 
 
 def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:
-    """A graph, as small as trials find it, that is still `interesting`.
+    """The smallest graph found that is still `interesting`.
 
     `graph` itself is interesting, and is not changed. First nodes are removed: `ddmin` looks for the fewest nodes that
     are interesting by themselves, where values of other nodes become inputs. Then the simplifications of KINDS are
     tried (fewer outputs, nodes and inputs, smaller sizes, attributes at their defaults), again and again until none of
-    them is accepted. An accepted graph has fewer nodes, then fewer elements, then fewer names, then a shorter text, so
-    this ends; and after `trials` calls of `interesting` at the latest. `interesting` gets only valid graphs, and must
-    not change them. Its exceptions are passed on.
+    them is accepted. Each accepted graph is smaller (`_size`), so the search ends, at the latest after `trials` calls
+    of `interesting`. `interesting` gets only valid graphs, and must not change them. Its exceptions are passed on.
     """
     search = _Search(graph, interesting, trials)
     search.cut()
@@ -83,9 +82,10 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
-    """The size of a graph, by which reductions must make it smaller.
+    """The size of a graph as a tuple, which each reduction must make smaller.
 
-    It counts nodes, also of bodies; open dimensions of inputs; elements of inputs and results; names; the text.
+    It has the numbers of nodes, also in bodies; of open dimensions of inputs; of elements of inputs and results; of
+    names; and of the text's characters.
     """
     results = [v for n in graph.nodes for v in n.outputs]
     opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)

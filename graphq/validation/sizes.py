@@ -12,10 +12,10 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.names import listing
 
 SAME = (2, 3, 1, 8, 16, 32, 64, 224)
-"""Sizes that are tried for all open dimensions at once, before the sizes of the graph's fixed dimensions."""
+"""Sizes that are each tried for all open dimensions at once, before the sizes of the graph's fixed dimensions."""
 
 RANKS = (2, 4, 3, 1, 0)
-"""Ranks that inputs of unknown rank are tried with."""
+"""The ranks that are tried for inputs of unknown rank."""
 
 DRAWS = 8
 """The most sets of unequal sizes that are tried until the graph accepts one."""
@@ -28,9 +28,9 @@ Place: TypeAlias = tuple[str, int]
 def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) -> list[Graph]:
     """Copies of the graph with sizes in place of all open dimensions; the graph itself if it has none.
 
-    The first has one size for all dimensions, the second another size for each axis; in the others one axis has the
-    size 0 or 1. Sets of sizes that the graph refuses are left out. `accepts` raises if a graph whose inner shapes
-    depend on data cannot run. Raises GraphError if the graph refuses all sizes.
+    The first copy has one size for all dimensions, the second a different size for each axis; in each of the others one
+    axis has the size 0 or 1. Sets of sizes that the graph refuses are left out. If inner shapes depend on data,
+    `accepts` is called with the copy and raises if it cannot run. Raises GraphError if the graph refuses all sizes.
     """
     if all(v.type.known for v in graph.inputs):
         return [graph]
@@ -63,7 +63,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
 
 
 def _equal(graph: Graph) -> Iterator[Shapes]:
-    """Shapes in which all open dimensions have one size, and inputs of unknown rank one rank."""
+    """Sets of shapes in which all open dimensions have the same size, and all inputs of unknown rank the same rank."""
     types = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
     fixed = {d for t in types for d in t.shape or () if d is not None} - {0, *SAME}
     ranks = RANKS if any(v.shape is None for v in graph.inputs) else RANKS[:1]

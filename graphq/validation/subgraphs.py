@@ -12,9 +12,9 @@ from graphq.ir.copies import add_copy
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
     """A graph of only these nodes: values from other nodes become inputs, values used elsewhere become outputs.
 
-    Constants among the nodes stay constants, others become inputs. Nodes, inputs and outputs keep their names and their
-    order. A value that leaves the nodes and comes back through others becomes an input of its own, so the nodes need
-    not be convex.
+    Constants among the nodes stay constants, other constants become inputs. Nodes, inputs and outputs keep their names
+    and their order. A value that leaves the nodes and comes back through other nodes becomes an input of its own, so
+    the nodes need not be convex.
     """
     kept = set(nodes)
     taken = {v.name for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs))}
@@ -42,7 +42,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
 
 def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.type,
             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> Graph:
-    """A copy with other input types and attributes, and types inferred from them; GraphError if they do not fit."""
+    """A copy with other input types and attributes, from which all types follow. GraphError if they do not fit."""
     out = Graph(graph.name)
     out.meta = graph.meta
     new: dict[Value, Value] = {}

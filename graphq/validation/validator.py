@@ -50,8 +50,8 @@ def variants(graph: Graph) -> list[Graph]:
 class Validator:
     """Compares a graph with its state before each pass; it is given to `run_passes` as `after`.
 
-    The part of the graph that changed is tried first, by itself, then the whole. References run only after a pass that
-    changed the graph; the reference of the whole graph runs once for each of its states.
+    The part of the graph that changed is tried first, by itself, and then the whole graph. References run only after a
+    pass that changed the graph; the reference of the whole graph runs once for each of its states.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -84,10 +84,10 @@ class Validator:
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
-        """The first part of the graph before the pass that the pass gets wrong by itself.
+        """The first part of the graph before the pass that the pass gets wrong by itself; None if there is none.
 
-        Parts around the changed nodes are tried. They grow until the pass applies as often to a part as to the whole
-        graph. `_difference` compares the whole, unless the pass has a tolerance.
+        The parts tried lie around the changed nodes. They grow until the pass applies as often to a part as to the
+        whole graph. `_difference` compares the whole graph, unless the pass has a tolerance.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
@@ -121,7 +121,7 @@ def failing(step: Pass, graph: Graph) -> Graph | None:
 
 
 def failure(step: Pass, graph: Graph, tolerance: float | None = None) -> str | None:
-    """The fault of the pass on a copy of `graph`; None if it has none, or changes nothing.
+    """The fault of the pass on a copy of `graph`: changed results, or an inconsistent graph; None if it has no fault.
 
     A pass that raises an exception refuses the graph, which is not a fault. It may move results by `tolerance`, by
     default its own.

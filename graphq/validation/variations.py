@@ -1,7 +1,7 @@
 """Variations of a graph, with other constants, sizes and attributes, which reveal passes that check too little.
 
-A pass that is tried on a single graph is only tested for the numbers, attributes and sizes of that graph. If it forgets
-to check some of them (a zero point, an axis, a padding), it may be right there by accident.
+A pass that is tried on a single graph is only tested for the numbers, attributes and sizes of that graph. If it
+forgets to check one of these, such as a zero point, an axis or a padding, it may still be right for that graph.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 64
 """The largest number of variations of a graph."""
 
 Change: TypeAlias = "tuple[str, Callable[[Node], Mapping[str, Any]], Mapping[int, int]]"
-"""A change: its description, a function that gives a node's new attributes, and new sizes of inputs by old ones."""
+"""A change: its description, a function that returns a node's new attributes, and new sizes of inputs by old ones."""
 
 
 def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
@@ -81,7 +81,7 @@ def _with(chosen: Node, attrs: Mapping[str, Any], node: Node) -> Mapping[str, An
 
 
 def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:
-    """Other values of an attribute, of the same kind."""
+    """Other values of an attribute that have the same type as this one."""
     value = node.attrs[name]
     if name == "zps":
         count = len(node.attrs["scales"])
