@@ -38,7 +38,7 @@ __version__ = "0.1.0"
 
 
 def _partitions(self: Graph) -> list[Partition]:
-    """The partitions as oneDNN Graph would make them, in an order in which they can run.
+    """The partitions that oneDNN Graph would make, in an order in which they can run.
 
     Each operation is in exactly one; `partition.compile()` compiles it on its own.
     """
@@ -58,8 +58,8 @@ def _load_onednn(path: Path) -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # packages of files stand above graphs
-add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # graphq.model does not import readers
+add_method("partitions", _partitions)  # graphq.ir imports neither oneDNN's tools nor reports
 add_method("_repr_html_", _repr_html_)
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
@@ -70,7 +70,7 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
 _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
             "load_compiled": "model.loading", "load_onednn_json": "onednn.files", "passes": "passes",
             "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
-"""The public names whose modules are imported only when they are first used: building a graph needs none of them."""
+"""Public names and their modules, which are imported when a name is first used: building a graph needs none of them."""
 
 
 def __getattr__(name: str) -> Any:
@@ -86,5 +86,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, without the modules that hold them."""
+    """The public names, without the modules that contain them."""
     return sorted({*__all__, *(name for name in list(globals()) if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""The command line: `graphq COMMAND ...`, with one file a command in `graphq.commands`."""
+"""The command line: `graphq COMMAND ...`; each command has a file in `graphq.commands`."""
 from __future__ import annotations
 
 import argparse
@@ -39,7 +39,7 @@ Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, fi
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser that reports an error in one line."""
 
     options: Sequence[str] = ()
     """The options of the command, from which error messages suggest similar names."""
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code: 2 after an error, which is one line on stderr."""
+    """Run one command. Returns its exit code, which is 2 after an error; errors are one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser(given[0] if given else None).parse_args(given)
     code = 0
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with bars(sys.stderr.isatty()):
             code = options.run(options) or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("graphq: interrupted", file=sys.stderr)

@@ -20,11 +20,11 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # for tools that evaluate annotations, in which this name stands
+    graphq = sys.modules["graphq"]  # for tools that evaluate annotations, which contain this name
 
 
 Precision: TypeAlias = Literal["f32", "bf16"]
-"""In what products and convolutions of f32 take their operands."""
+"""The type to which operands of f32 products and convolutions are rounded: bf16, or f32 for no rounding."""
 
 
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
@@ -38,12 +38,12 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     stored as the graph states it, so no fusion goes across it (`explain()` shows the fusions).
 
     `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni",
-    "avx512_bf16", "amx"; default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many
+    "avx512_bf16", "amx"; default $GRAPHQ_ISA, else the best that this machine has). `threads`: the most threads to use
     (default: all cores the process may use). `strict`: refuse operations that would run as NumPy references. `passes`:
-    instead of `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models: the next process with the same
-    file or graph and options finds the model; its `origin` tells so. "kernels" keeps no model. `memory`: the bytes that
-    constants, packed weights, tables and values between steps may take (default: half of the machine's memory). Results
-    do not depend on `isa`, `threads`, `cache` or `memory`.
+    the passes to run instead of `passes.PIPELINE`. `cache`: keep compiled kernels and models on disk. The next process
+    with the same file or graph and options then finds the model, which its `origin` tells; "kernels" keeps only
+    kernels. `memory`: the bytes that constants, packed weights, tables and values between steps may take (default: half
+    of the machine's memory). Results do not depend on `isa`, `threads`, `cache` or `memory`.
 
     `precision="bf16"`: products and convolutions of f32 take both operands rounded to bf16, and add their products,
     which are exact, in f32 (`passes.RoundProducts`; docs/numbers.md says more). This saves time on CPUs with
@@ -51,11 +51,12 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
     `verify="numeric"` first tests the passes: the op-by-op reference runs before and after each pass that changes the
     graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes for a model.
+    It then raises PassError for a pass that changes numbers, with its name and a test of the smallest graph that shows
+    it.
 
-    In this case it raises PassError for a pass that changes numbers, with its name and a test of the smallest graph
-    that shows it. Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level
-    that this machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that
-    would take more than `memory`; for a file it raises OSError and the errors of `load_onnx` and other readers.
+    Raises GraphError if the graph has no outputs, or lacks one of `outputs`. Raises KernelError for a level that this
+    machine lacks. Raises CompileError for other options that are wrong, if `strict` refuses, and for a graph that would
+    take more than `memory`. For a file it raises OSError and the errors of `load_onnx` and other readers.
     """
     if not isinstance(graph, Graph | str | os.PathLike):
         raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")

@@ -81,7 +81,7 @@ s2 = DType("s2", np.dtype(ml_dtypes.int2), 2, "int")
 u2 = DType("u2", np.dtype(ml_dtypes.uint2), 2, "int")
 
 ONEDNN: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s64, s32, s8, u8, s4, u4, boolean)}
-"""The dtypes that oneDNN Graph's files hold."""
+"""The dtypes that oneDNN Graph's files can hold, by name."""
 
 DTYPES: dict[str, DType] = ONEDNN | {t.name: t for t in (f64, f8_e4m3fnuz, f8_e5m2fnuz, f8_e8m0, f4_e2m1, u64, u32,
                                                         s16, u16, s2, u2)}
@@ -91,7 +91,7 @@ Name: TypeAlias = Literal[
     "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "s64", "s32", "s8", "u8", "s4", "u4", "boolean", "f64", "f8_e4m3fnuz",
     "f8_e5m2fnuz", "f8_e8m0", "f4_e2m1", "u64", "u32", "s16", "u16", "s2", "u2", "float16", "float32", "float64",
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
-"""The names of the dtypes, and NumPy's names for them, for type checkers."""
+"""The names of the dtypes and NumPy's names for them, as a type for type checkers."""
 
 DTypeLike: TypeAlias = "DType | Name | np.dtype | type"
 

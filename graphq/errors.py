@@ -11,7 +11,7 @@ def how_to_install(extra: str) -> str:
 
 
 LONGEST = 4000
-"""Characters of a message, at most: names, equations and lists of a model may have any length."""
+"""The most characters of a message: names, equations and lists of a model may have any length."""
 
 
 class GraphqError(Exception):
@@ -50,7 +50,7 @@ class PassError(VerifyError):
     """
 
     def __init__(self, message: str, name: str, test: str | None) -> None:
-        Exception.__init__(self, message)  # with the whole test
+        Exception.__init__(self, message)  # GraphqError would shorten the test
         self.name, self.test = name, test
 
     def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:

@@ -1,4 +1,4 @@
-"""Helpers for tests of passes: a graph as text before and after a pass, and equal numbers of both."""
+"""Helpers for tests of passes: compare a graph before and after a pass, as text and by its numbers."""
 from __future__ import annotations
 
 import textwrap
@@ -29,11 +29,13 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
     """Run `rewrite` on the text `before` and compare with the text `after`; returns the graph after the pass.
 
     With `inputs`, such as "x: f32[4], y: f32[4]", both texts are only the statements of a graph with these inputs.
-    `after=None` says that nothing may change, `after=ANY` that any text will do. Asserts the text, the number of
-    rewrites (`count`; when not given: none exactly when the text stays), that both texts make the round trip through
-    print and parse, that the graph verifies, and that the references of both graphs agree on adversarial inputs, as
-    `check_same_numbers` does: by default within the pass's own `tolerance`, which is 0 unless the pass sets it. `sizes`
-    gives shapes to inputs whose shapes the text leaves open.
+    `after=None` says that nothing may change, `after=ANY` that any text will do. `sizes` gives shapes to inputs whose
+    shapes the text leaves open. The function asserts:
+
+    - the text, and the number of rewrites, `count` (by default 0 if the text stays, else at least 1)
+    - that both texts stay the same when they are parsed and printed, and that the graph verifies
+    - that the references of both graphs agree on adversarial inputs, as `check_same_numbers` does, by default within
+      the pass's own `tolerance`, which is 0 unless the pass sets it
 
     Then the pass is tried on the same text with other constants, attributes and sizes (`graphq.validation.variations`),
     as far as it applies to them: it must keep the numbers there, too. `vary=False` leaves that out.
@@ -81,9 +83,9 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
                        sizes: Mapping[str, tuple[int, ...]] | None = None) -> None:
     """Assert that the references of two graphs with the same inputs and outputs agree on adversarial inputs.
 
-    Adversarial inputs are random numbers; ties of the graph's scales, the edges of their ranges, and numbers that the
-    graph holds; the extremes of each type; NaN, infinities, signed zeros and subnormal numbers
-    (`graphq.validation.inputs`). Without tolerances: bit for bit, where all NaN count as equal. `rtol` is relative to
+    Adversarial inputs (`graphq.validation.inputs`) are random numbers; ties of the graph's scales, the edges of their
+    ranges, and numbers that the graph holds; the extremes of each type; NaN, infinities, signed zeros and subnormal
+    numbers. Without tolerances results are compared bit for bit, where all NaN count as equal. `rtol` is relative to
     the largest element of an output.
     """
     assert a.output_names == b.output_names, f"the outputs are {a.output_names} and {b.output_names}"

@@ -24,10 +24,10 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndarray]:
     """The arrays of all inputs, in their order.
 
-    Random floats are in [-1, 1], random 8-bit integers in all their range; wider integers and booleans are 0 or 1, so
-    that they are valid indices and masks. Random arrays have the shapes of --shape; without one, open dimensions are 1.
-    Raises InputError for an unknown name and for a file that does not hold the input's array, GraphError if shapes do
-    not fit.
+    Random floats are in [-1, 1], and random 8-bit integers in their whole range; wider integers and booleans are 0 or
+    1, so that they are valid indices and masks. Random arrays have the shapes of --shape; without one, open dimensions
+    are 1. Raises InputError for an unknown name and for a file that does not hold the input's array, GraphError if
+    shapes do not fit.
     """
     paths = pairs("--input", options.input)
     shapes = {name: _shape(name, text) for name, text in pairs("--shape", options.shape).items()}
@@ -45,7 +45,7 @@ def check_names(word: str, given: Iterable[str], names: Sequence[str]) -> None:
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Texts of the form NAME=TEXT as a dict; a name may contain `=`, a text may not."""
+    """Texts of the form NAME=TEXT as a dict; NAME may contain `=`, TEXT may not."""
     found = [x.rpartition("=") for x in given]
     for name, _, text in found:
         if not name or not text:

@@ -45,7 +45,7 @@ class Side(NamedTuple):
     threads: int
     run: Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
     precision: Precision | None
-    """That of graphq; None for another engine."""
+    """The precision at which graphq compiles the model; None for another engine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,9 +29,9 @@ class Deviation:
 def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
     """How far `got`, the output `name`, is from the reference's result `wanted`; `value` has its dtype.
 
-    It passes if integers are at most one step apart, in at most 1 of 10,000 elements and one more; f32 and f64 by at
-    most 1e-5 of the largest element, bf16 and f16 by 2 ulp, other floats by 1 ulp. Other shapes, and NaN or infinities
-    at other places, do not pass.
+    Integers pass if at most 1 of 10,000 elements, and one more, differ, each by one step. Other numbers pass if they
+    differ by at most 1e-5 of the largest element in f32 and f64, by 2 ulp in bf16 and f16, and by 1 ulp in narrower
+    floats. Other shapes, and NaN or infinities at other places, do not pass.
     """
     dtype = value.dtype
     if got.shape != wanted.shape:
@@ -57,7 +57,7 @@ def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Dev
 
 
 def _ulp(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """The distance between neighbouring numbers of a narrow float type at each element of `x`."""
+    """The distance between neighbouring numbers of a narrow float type, at each element of `x`."""
     info = ml_dtypes.finfo(dtype.numpy)
     exponent = np.frexp(np.abs(x))[1] - 1
     return np.maximum(np.ldexp(1.0, exponent - info.nmant), float(info.smallest_subnormal))

@@ -99,8 +99,8 @@ WIDTH = 12
 class _Verdicts:
     """A function called after each pass whose numbers are right: it prints a line, with a bar for the progress.
 
-    In a Fixpoint the passes that changed something have a line each time. A graph that is checked at several sizes has
-    a heading for each size.
+    The passes in a Fixpoint have a line each time that they changed something. A graph that is checked at several sizes
+    has a heading for each size.
     """
 
     def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:

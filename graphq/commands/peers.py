@@ -1,4 +1,4 @@
-"""The engines beside which a model is timed: ONNX Runtime and OpenVINO, where they are installed."""
+"""The engines that a model is timed beside: ONNX Runtime and OpenVINO, if they are installed."""
 from __future__ import annotations
 
 import os
@@ -16,12 +16,11 @@ OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
 PEERS = {"ort": ORT, "ort_exact": EXACT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
 """The engines that a model is compared with, by their names on the command line.
 
-ONNX Runtime with its defaults, where products of u8 and s8 saturate if the CPU has no VNNI, or with
-session.x64quantprecision=1, where they do not. OpenVINO with its defaults, or in bf16 or f32.
-"""
+ONNX Runtime runs with its defaults, or with session.x64quantprecision=1. With its defaults, products of u8 and s8
+saturate if the CPU has no VNNI; with that option they do not. OpenVINO runs with its defaults, or in bf16 or f32."""
 PACKAGES = {ORT: "onnxruntime", EXACT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
 OPENVINO_CACHE = "OPENVINO_CACHE"
-"""The environment variable that names the folder in which OpenVINO keeps what it compiles, if any."""
+"""The environment variable that names the folder in which OpenVINO keeps compiled models; without it none are kept."""
 
 Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
@@ -35,9 +34,9 @@ def missing(name: str) -> str | None:
 def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *, literal: bool = False) -> Run:
     """A function that runs an ONNX file on inputs like `feeds`, and returns its outputs in order.
 
-    OpenVINO compiles for each shape of the inputs, when it is first given. With `literal` ONNX Runtime runs without
-    optimisations, each operation as it is in the file. Raises GraphqError if the engine is not installed or refuses the
-    file.
+    OpenVINO compiles the model anew for each shape of the inputs that it has not met. With `literal` ONNX Runtime runs
+    without optimisations, each operation as it is in the file. Raises GraphqError if the engine is not installed or
+    refuses the file.
     """
     if reason := missing(name):
         raise GraphqError(f"{name}: {reason}")

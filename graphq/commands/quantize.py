@@ -16,9 +16,9 @@ from graphq.model.files import load_graph
 
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
            "limits", "preset")
-"""The options that choose a scheme."""
+"""The names of the options that choose a scheme."""
 PLAIN = "activations", "mode"
-"""Those that the best automatic setting does not take."""
+"""Those of OPTIONS with which no automatic search is made."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _limits(text: str) -> tuple[str, tuple[float, float]]:
-    """NAME=LOW:HIGH"""
+    """The name and the range of a tensor from a text NAME=LOW:HIGH."""
     name, _, numbers = text.rpartition("=")
     low, _, high = numbers.partition(":")
     return name, (float(low), float(high))

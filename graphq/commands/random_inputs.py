@@ -12,13 +12,13 @@ from graphq.ir import Graph, Node, Value
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Arrays for all inputs of a graph whose shapes are known, by name; the same seed gives the same arrays.
 
-    Floats are in [-spread, spread]; quantized integers take this share of their range, around the zero point.
+    Floats are in [-spread, spread]; quantized integers lie in this share of their range, around the zero point.
     """
     rng = np.random.default_rng(seed)
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
 
 
-# What operands of these names must be: variances and scales are positive, a probability is below 1.
+# What operands of these names must be: variances and scales are positive, probabilities are below 1.
 _DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
     "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
@@ -51,6 +51,6 @@ def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
 
 
 def _zero_point(users: Sequence[Node]) -> int:
-    """The mean zero point of the dequantizes among the users."""
+    """The mean zero point of the dequantizes that read the value."""
     zps = [z for n in users for z in n.attrs.get("zps") or ()]
     return round(sum(zps) / len(zps)) if zps else 0

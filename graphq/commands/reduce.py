@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """A check: whether the command exits with 0 for a graph in a file at `path`, which can hold it."""
+    """A check of graphs: whether it can be saved at `path`, and the command then exits with 0 for that file."""
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)
@@ -100,7 +100,7 @@ def _fails(step: Pass) -> Callable[[Graph], bool]:
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:
-    """Why there is nothing to shrink for a pass: it is right, or it raises, which counts as no wrong number."""
+    """Why there is nothing to shrink for a pass: it raises, which is not a fault, or it is right."""
     for copy in variants(graph):
         try:
             step(copy)

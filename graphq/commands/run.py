@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the model; returns 1 if results are wrong.
 
     An output passes if it is near the reference's, or equal to the formula of the fused graph. Outputs of a quantized
-    network may be right and far from the reference's: if f32 sums in another order round a tie the other way, the
-    difference of one step goes through all layers that follow.
+    network may be right and still far from the reference's: if f32 sums in another order round a tie the other way, the
+    difference of one step spreads through all layers that follow.
     """
     graph = load_graph(options.file)
     paths, files = pairs("--input", options.input), pairs("--output", options.output)

@@ -55,9 +55,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None,
              precision: Precision) -> CompiledGraph:
-    """The model of a file and its graph: compiled, or if it is a saved model loaded.
+    """The model of a file and its graph; a saved model is loaded, any other is compiled.
 
-    What a command reports does not depend on earlier commands, so that it compiles anew.
+    No compiled model is taken from the cache, so that what a command reports does not depend on earlier commands.
     """
     if path.suffix != ".graphq":
         return compile(graph, isa=isa, threads=threads, precision=precision, cache="kernels")
@@ -72,7 +72,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 def write(options: argparse.Namespace, text: object, data: Any) -> None:
-    """Print the text; with --json print the data."""
+    """Print `text` or, with --json, `data`."""
     print(json.dumps(plain(data), indent=1) if options.json else text, flush=True)
 
 

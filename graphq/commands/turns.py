@@ -1,6 +1,6 @@
-"""Timing of several calls in one process, in turns, and the difference of their results.
+"""Times several calls in one process, in turns, and compares their results.
 
-Since calls take turns, ratios hold even if the machine's speed drifts.
+Since calls take turns, ratios of their times hold even if the machine's speed drifts.
 """
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from graphq.base.progress import progress
 ROUNDS = 8
 """The number of turns of each side.
 
-The first call of a turn, with the other side's data in the caches, is not counted.
-"""
+The first call of a turn, with the other side's data in the caches, is not counted."""
 PAUSE = 0.05
 """Seconds between turns, so that a side's idle worker threads stop spinning before the next side's turn."""
 
 
 def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
-    """Milliseconds of each call; the calls take turns that last `seconds` together."""
+    """The milliseconds of each run of each call; `seconds` is the time that all turns together take."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in progress(range(ROUNDS), "rounds"):
         for call, out in zip(calls, times, strict=True):
@@ -37,14 +36,17 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The cosine of the angle between two arrays as vectors of f64; of zeros alone 1 if both are, else 0."""
+    """The cosine of the angle between two arrays as vectors of f64.
+
+    If one is all zeros it is 0, if both are it is 1.
+    """
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y) / size if size else float(np.array_equal(x, y))
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference: of integers in steps, of other numbers as a part of the largest number."""
+    """The largest difference: in steps for integers, else as a part of the largest number of `y`."""
     wide = [a.astype(np.float64) for a in (x, y)]
     most = float(np.abs(wide[0] - wide[1]).max(initial=0))
     return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

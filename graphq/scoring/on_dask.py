@@ -65,7 +65,7 @@ def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
 
 
 def _columns(name: str, result: TensorType) -> list[str]:
-    """The columns of an output: one if it has one number for each row, else as many as a row has numbers."""
+    """The columns of an output: one if it has one number for each row, else one for each of the numbers."""
     rest = None if result.shape is None else result.shape[1:]
     if rest is None or len(rest) > 1 or None in rest:
         raise InputError(f"output '{name}' is {result}: a dataframe has room for one number a row, or for a row of a "
@@ -83,7 +83,7 @@ def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
 
 
 def score_bag(rows: dask.bag.Bag, scorer: Scorer, options: Mapping[str, Any]) -> dask.bag.Bag:
-    """Each dict of arrays, with the outputs of its row added, partition by partition."""
+    """The dicts of arrays, one for each row, with the row's outputs added, partition by partition."""
     return rows.map_partitions(_rows, scorer=scorer, **options)
 
 

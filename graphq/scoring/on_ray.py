@@ -20,7 +20,7 @@ class ScoringActor:
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self.names = list(scorer.results)  # loads the model, so that the pool counts an actor as ready when it is
+        self.names = list(scorer.results)  # loads the model before the pool counts the actor as ready
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The kept columns of the batch, and the outputs."""

@@ -36,8 +36,8 @@ class Predictor:
     """Score batches of any number of rows: `predictor({"x": array})` gives the outputs in a dict, by name.
 
     `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. A graph, or the path of a file
-    that holds one (.onnx, .json), is compiled here, and again in each process that receives the predictor, which a
-    message says.
+    that holds one (.onnx, .json), is compiled here, and compiled again in each process that receives the predictor; a
+    message says so.
 
     Axis 0 of each input and of each output is the axis of the rows; an input that is one number applies to all rows. A
     row's results do not depend on the rows beside it, nor on how rows are cut into batches, on `threads` or on the
@@ -45,19 +45,19 @@ class Predictor:
 
     - Models whose batch is fixed, often to 1, run on slices of that size. A partial slice repeats its last row.
     - Models whose batch is open run on all rows at once, or on slices of `batch` rows and the rest. `pad_to` fills each
-      up to a multiple of it in the same way, so that the model meets few sizes.
-    - If an operation may mix rows, as one that computes a scale from all of them, each row runs by itself.
+      slice up to a multiple of it in the same way, so that the model meets few sizes.
+    - If an operation may mix rows, for example by a scale that it computes from all of them, each row runs by itself.
 
     `convert`: numbers of other dtypes, such as the f64 and s64 of tables, are converted to the inputs' dtypes.
-    Conversion to floats rounds; to integers, numbers that are too large and fractions are refused.
+    Conversion to floats rounds. Conversion to integers refuses numbers that are too large, and fractions.
 
-    `threads`: at most so many (default: the process's share of the cores, see `graphq.kernels.threads.count`).
+    `threads`: the most threads to use (default: the process's share of the cores, see `graphq.kernels.threads.count`).
 
-    It is pickled as the path and the settings, and a process that receives it loads the model at its first call, once.
+    It is pickled as the path and the settings, and a process that receives it loads the model once, at its first call.
     If it was made from a compiled graph, the graph is pickled. Any number of threads may call at a time.
 
-    Raises CompileError for settings that do not fit the model or outputs without rows, ParseError as `load_compiled`
-    does; both when the model is first needed, which may be in another process.
+    Raises CompileError for settings that do not fit the model or outputs without rows, and ParseError as
+    `load_compiled` does. Both are raised when the model is first needed, which may be in another process.
     """
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
@@ -106,14 +106,14 @@ class Predictor:
     def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
         """Score rows: a dict of arrays by the names of inputs, the array of a model with one input, or a table.
 
-        In a table of pandas, Arrow or Polars, the columns are the inputs of the same names or, if there is only one
-        input, together its rows. Raises InputError, naming the input, the rule and the values.
+        In a table of pandas, Arrow or Polars, the columns are the inputs of the same names; if there is only one input,
+        all columns together are its rows. Raises InputError, naming the input, the rule and the values.
         """
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
 
     def _prepared(self) -> _Rows:
-        """The model, which is loaded when it is first needed."""
+        """The model with its way to run on rows; it is loaded when it is first needed."""
         if self._rows is None:
             self._rows = _Rows(self._model(), self.batch, self.pad_to)
         return self._rows
@@ -132,10 +132,10 @@ class Predictor:
 
 
 def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
-    """A key that tells a file from all others, and from an earlier file of the same name."""
+    """A key that differs for other files, and for an earlier file of the same name."""
     try:
         found = os.stat(path)
-    except OSError:  # `load_compiled` raises an error of it
+    except OSError:  # `load_compiled` raises the error for this file
         return (path,)
     return path, threads, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
@@ -151,8 +151,8 @@ class _Rows:
     """How a model runs on rows.
 
     `shared` names the inputs that are one number for all rows, `batched` has the types of the others. `fixed` is the
-    number of rows that the model takes (None: any), `most` the largest number of rows in a run (None: all); runs have a
-    multiple of `unit` rows. `mixed` says why rows may mix, if they may.
+    number of rows that the model takes (None: any). `most` is the largest number of rows in a run (None: all rows), and
+    each run has a multiple of `unit` rows. `mixed` says why the model may mix rows, None if it does not.
     """
 
     def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
@@ -179,7 +179,7 @@ class _Rows:
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
     def checked(self, given: Any, convert: bool) -> dict[str, np.ndarray]:
-        """The given arrays; with `convert` in the inputs' dtypes.
+        """The given arrays, with `convert` converted to the inputs' dtypes.
 
         Raises InputError if they do not fit the inputs, or differ in their number of rows.
         """
@@ -226,7 +226,7 @@ class _Rows:
         return {name: x[:0] for name, x in self._slice(row, 1).items()}
 
     def _slice(self, arrays: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-        """The outputs of a slice, to which rows are added up to a multiple of the unit."""
+        """The outputs of a slice of `count` rows; for the run its last row is repeated up to a multiple of the unit."""
         more = -count % self.unit
         if more:
             arrays = {name: x if name in self.shared else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
@@ -245,7 +245,7 @@ def _columns(table: Any) -> list[str]:
 
 
 def _converted(name: str, type: TensorType, array: Any) -> Any:
-    """The numbers in the input's dtype: floats rounded, integers exact."""
+    """The numbers in the input's dtype: rounded for floats; for integers refused unless they stay exact."""
     x = np.asarray(array)
     if x.dtype == type.dtype.numpy or x.dtype.kind not in "biuf":
         return x
@@ -257,5 +257,5 @@ def _converted(name: str, type: TensorType, array: Any) -> Any:
 
 
 def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:
-    """The type with this number of rows along axis 0; None: any number."""
+    """The type with this number of rows along axis 0; None stands for any number."""
     return type if type.shape is None else TensorType(type.dtype, (rows, *type.shape[1:]))

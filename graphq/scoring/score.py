@@ -16,7 +16,7 @@ ENGINES = {
     ("dask", "Array"): ("on_dask", "score_array"), ("dask", "DataFrame"): ("on_dask", "score_frame"),
     ("dask", "Bag"): ("on_dask", "score_bag"), ("ray", "Dataset"): ("on_ray", "score_dataset"),
 }
-"""The scoring function of a dataset, by its package and class: only packages that the caller uses are imported."""
+"""The scoring functions, by the package and class of a dataset; only packages that the caller uses are imported."""
 
 
 def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | Predictor, *,
@@ -24,17 +24,17 @@ def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | 
           keep: Sequence[str] | None = None, **options: Any) -> Any:
     """The rows of `dataset` with the outputs of `model`, as a lazy dataset of the same engine.
 
-    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are the rows of the
-    model's only input; the result then has the rows of one output. `model`: a file that `CompiledGraph.save` wrote, at
-    a path that all workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads
-    the file once, and the processes of a machine share its weights. An ONNX file or a graph is possible, too: it is
-    compiled first, which a log message says, then it is sent to the workers, and each compiles it.
+    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset, or a dask.array. The rows of a dask.array are the
+    rows of the model's only input, and the result has the rows of one output. `model`: a file that `CompiledGraph.save`
+    wrote, at a path that all workers see, or a Predictor of it, which may say how many rows run at a time. Each process
+    loads the file once, and the processes of a machine share its weights. An ONNX file or a graph is possible, too: it
+    is compiled first, which a log message says, then it is sent to the workers, and each compiles it.
 
-    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
-    not name is the column of its own name. Data must have the input's dtype, unless a Predictor has `convert=True`.
-    `outputs`: the outputs to keep (default: all). `keep`: the columns of the dataset to keep (default: all). An output
-    of one number a row becomes a column of its name. One of more numbers becomes an array in a bag or a Ray dataset, in
-    a dataframe the columns `NAME_0`, `NAME_1` and so on.
+    `columns` maps an input to its column, or to a list of columns that are stacked to make it; an input that `columns`
+    does not name is the column of its own name. Data must have the input's dtype, unless a Predictor has
+    `convert=True`. `outputs`: the outputs to keep (default: all). `keep`: the columns of the dataset to keep (default:
+    all). An output with one number for each row becomes a column of its name. An output with more numbers becomes an
+    array in a bag or a Ray dataset, and in a dataframe the columns `NAME_0`, `NAME_1` and so on.
 
     Other `options` go to the engine: to `map_batches` of Ray (`concurrency=`, `num_cpus=`, `batch_size=`), to
     `map_partitions` or `map_blocks` of Dask.

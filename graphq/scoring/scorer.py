@@ -14,12 +14,12 @@ from graphq.scoring.predictor import Predictor
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores a batch.
+    """Scores a batch: takes its columns as arrays by name, and returns the kept ones with the model's outputs.
 
-    Takes columns by name, arrays whose first axis is the rows, and returns them with the model's outputs. `columns`
-    names, for an input, its column, or a list of columns that are stacked to make it; an input that is not in it is the
-    column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns to keep (None: all). It is
-    sent to other processes as the predictor is: as the path of a file, which each process loads once.
+    Axis 0 of each array has the rows. `columns` maps an input to its column, or to a list of columns that are stacked
+    to make it; an input that is not in it is the column of its own name. `outputs` are the outputs to keep (None: all),
+    `keep` the columns to keep (None: all). A scorer is sent to other processes as its predictor is: as the path of a
+    file, which each process loads once.
     """
 
     predictor: Predictor
@@ -28,7 +28,7 @@ class Scorer:
     keep: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for names that the model does not have, and for inputs without a column."""
+        """Raise InputError for names that the model does not have, and for inputs that are made of no column."""
         if not isinstance(self.columns, Mapping):
             raise InputError(f"columns takes a mapping of inputs to columns, got {self.columns!r:.80}")
         for what, names, of in (("columns", self.columns, self.predictor.inputs),
