@@ -35,7 +35,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     and all tensors of one batch.
 
     Raises InputError for no batches, for batches without elements and for a NaN in f32. Raises GraphError if the graphs
-    share no tensors, or if their outputs differ in number, names or shapes.
+    share no tensors, or if their outputs differ in number, kind or shape.
     """
     left, right = _graph(quantized, "quantized"), prepared(_graph(against, "against"))
     kept = list(checked_batches(batches, left.inputs))

@@ -138,7 +138,7 @@ def _add_rests(graph: Graph, product: Product, rests: Mapping[int, Value]) -> No
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[Product]:
-    """The products that the scheme does not exclude; raises GraphError if the scheme names no product."""
+    """The products that the scheme does not exclude; raises GraphError for a name in it that no product has."""
     found = list(products(graph))
     names = [p.name for p in found]
     for wanted in (*scheme.exclude, *scheme.wide, *scheme.wide_weights):

@@ -147,7 +147,7 @@ class Parametrised:
     def _quantized(self, p: Product, chosen: Quantized, scheme: Scheme) -> np.ndarray:
         """The weights, times the factors, after quantization and dequantization."""
         assert p.weights is not None
-        if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
+        if chosen.factors is None and not chosen.wide_weights:  # the most common weights are cached
             key = p.name, scheme.weight_bits, scheme.per_channel
             if key not in self.weights:
                 self.weights[key] = dequantized_weights(p, p.weights, scheme)

@@ -26,8 +26,8 @@ class Scheme:
     percentage of magnitudes that the method of that name keeps. The method "automatic" lets the search in `automatic`
     choose whatever is not set here.
 
-    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7: products of these are exact in
-    16 bits, and so faster on CPUs without VNNI (`weights`). With mode "weight_only" also 4, in blocks of `block` along
+    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7, whose products are exact in
+    16 bits, and so faster on CPUs without VNNI (`weights`); with mode "weight_only" also 4, in blocks of `block` along
     the sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
     product of both scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 

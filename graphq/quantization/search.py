@@ -37,7 +37,7 @@ GOOD = 1e-5
 TARGET = 0.002
 """The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits."""
 TRIED = 12
-"""The number of factors of products whose own loss at the outputs is measured."""
+"""The number of products' operands whose own loss at the outputs is measured."""
 RECOVERS, PRICE = 0.25, 2.0
 """How much of the loss 16 bits have to take away (`Search.pays`).
 
@@ -52,12 +52,13 @@ LITTLE = 0.02
 """The share of the model's work that the smallest products have together, at most; 16 bits for all of them are tried at
 once."""
 MOST_WIDE = 0.5
-"""The share of the factors that may get 16 bits: each repeats its product's work, and beyond this f32 is faster."""
+"""The share of the products' operands that may get 16 bits: each of these repeats the work of its product, so that with
+16 bits for all, f32 is faster."""
 WIDE_HEADROOM = 4.0
 """The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
 MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
-"""The margins that are tried for ranges of single tensors, and the largest factor whose power a margin is
-(`Candidate`)."""
+"""The margins that are tried for ranges of single tensors; a margin is the power of a factor (`Candidate`), which is at
+most MOST_HEADROOM."""
 MAY_LOSE, SMALL = 0.25, 1e-4
 """The share by which quantizing values between products, which saves time, may raise the loss; a loss that is always
 small enough."""
@@ -264,7 +265,7 @@ class Search:
         return sums
 
     def widened(self, setting: Setting) -> Setting:
-        """The setting with 16 bits for few factors, those that lose most; unchanged if its loss is small."""
+        """The setting with 16 bits for a few operands, those that lose most; unchanged if its loss is small."""
         with self.twins():
             return self._widened(setting)
 
@@ -300,7 +301,7 @@ class Search:
         return next((s for s in parts if self.loss(s) <= self.loss(setting)), setting)
 
     def widened_where_little(self, setting: Setting) -> Setting:
-        """The setting with 16 bits for all factors of the products that are `little_work`."""
+        """The setting with 16 bits for both operands of the products that are `little_work`."""
         return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)
                                if name not in getattr(setting.scheme, part)])
 
@@ -338,14 +339,14 @@ class Search:
         return self.loss(tried) <= left * self.loss(setting)
 
     def parts(self, name: str) -> list[str]:
-        """Which factors of a product can have 16 bits: its activations, and its weights if it has any."""
+        """What of a product can have 16 bits: its activations, and its weights if it has any."""
         return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
-        """The factors that have 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
+        """The operands of 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
 
         They are sorted by noise over signal of the product's result. The first TRIED are then sorted by the loss at the
-        outputs if that factor alone has 8 bits.
+        outputs if that operand alone has 8 bits.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -459,7 +460,7 @@ def _key(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
-    """The setting with 16 bits for these factors, too, each given as a product's name and "wide" or "wide_weights"."""
+    """The setting with 16 bits for these operands, too, each given as a product's name and "wide" or "wide_weights"."""
     return with_scheme(setting, **{part: (*getattr(setting.scheme, part), *(n for n, p in factors if p == part))
                                    for part in ("wide", "wide_weights")})
 

@@ -120,9 +120,9 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
 class _Load(NamedTuple):
     """The weights of a product by input channel: the largest one for each output, and the sum of squares."""
 
-    largest: np.ndarray  # [outputs, channels], 0 where a channel is not of the output's group
+    largest: np.ndarray  # [outputs, channels], 0 outside of the output's group
     squares: np.ndarray  # [channels]
-    member: np.ndarray  # [outputs, channels], whether it is
+    member: np.ndarray  # [outputs, channels], whether the channel is in the output's group
 
 
 def expected_ranges(channels: Channels) -> np.ndarray:

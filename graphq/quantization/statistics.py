@@ -23,7 +23,7 @@ MOMENTUM = 0.1
 def _edges() -> np.ndarray:
     """The BINS / 2 + 1 bounds of the bins' magnitudes, as finite numbers; the last bound stands for infinity."""
     bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
-    with np.errstate(invalid="ignore"):  # bins of NaN, which calibration refuses
+    with np.errstate(invalid="ignore"):  # some bins hold NaN, which calibration refuses
         return bits.view(np.float32).astype(np.float64)
 
 
@@ -133,7 +133,7 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @property
     def unseen(self) -> float:
-        """The factor that a new batch is expected not to exceed a tensor's extremes by, for three of four tensors.
+        """The most by which a new batch is expected to exceed the extremes of three of four tensors, as a factor.
 
         It is estimated from the batch that holds a tensor's largest element: the ratio of that element to the largest
         one in the other batches is a sample of such a factor.

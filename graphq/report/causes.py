@@ -80,7 +80,7 @@ class Analysis(Fusions):
             return self._before(members, last)
         found = []
         first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
-        if first is not None:  # whatever its dequantized result does, the quantize itself could be in the fusion before
+        if first is not None:  # the quantize could be in the fusion before, whatever reads its result
             found = [r for r in self._before(members[:first + 1], members[first]) if r.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantized(next(n.operands).dtype) for n in members):
             found += self._after(last)
@@ -94,7 +94,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the chain `members`, which ends in the quantize `last`, is in another partition than its f32 operand."""
+        """Why the chain `members`, ending in the quantize `last`, is not in the partition that gives it f32."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -234,9 +234,9 @@ class Analysis(Fusions):
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
-        homes = (None, self.home[last])  # copies that no fusion took are merged again
+        homes = (None, self.home[last])  # equal dequantizes outside of fusions are merged
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
-        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # 8 bits are there
+        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # inside it are 8 bits
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and stays.check == LANES else [stays]
 
@@ -279,6 +279,6 @@ class Analysis(Fusions):
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:
-    """Whether a move before `members` could be put after `last`, their quantize, which has a single scale."""
+    """Whether a move could go after `members` and their quantize `last`: one operand each, and a single scale."""
     alone = (len([*n.operands]) == 1 and n.op.name not in ANCHORS for n in members)
     return len(members) > 1 and all(alone) and last.attrs["qtype"] == "per_tensor"

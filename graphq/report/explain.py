@@ -95,7 +95,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
         users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
         return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
-    # operations as the user gave them come last, so that they describe a value where there are several
+    # the user's operations come last, so that they describe a value if there are several operations for it
     operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \

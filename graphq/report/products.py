@@ -96,7 +96,7 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
         result = body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])
         own[result] = node.outputs[0]
         refused = family.refuses(body, constants)
-    except GraphqError:  # dequantized operands would not fit its type: the operands say why
+    except GraphqError:  # operands of this type do not fit the operation; `_operand` says why
         return None
     return None if refused is None else given.told(refused, own)
 

@@ -250,7 +250,7 @@ _VALUE: Mapping[str, Callable[[Value, Given], str]] = {
     "scales": _scales,
 }
 
-_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # a node, and what it is in the graph as given
+_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: its node in the given graph
     "": lambda n, at, given: f"{at.op.title(at.attrs)} ({at.graph.label(at.outputs[0])})",
     "op": lambda n, at, given: n.op.name,
     "title": lambda n, at, given: at.op.title(at.attrs),
@@ -262,7 +262,7 @@ _NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # a node, and what 
     "does": lambda n, at, given: "moves f32" if n.op.name in MOVES else "runs outside of partitions, in f32",
 }
 
-_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # several things; the last five are of users
+_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # the last five are for users
     "": lambda things, given: listing(_said(things, given), "and"),
     "edit": lambda things, given: "; ".join(_said(things, given, "edit")),
     "scales": lambda things, given: listing(_said(things, given, "scales"), "and"),

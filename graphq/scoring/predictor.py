@@ -113,7 +113,7 @@ class Predictor:
         return rows.run(rows.checked(inputs, self.convert))
 
     def _prepared(self) -> _Rows:
-        """The model with its way to run on rows; it is loaded when it is first needed."""
+        """The model and how it runs on rows; it is loaded when it is first needed."""
         if self._rows is None:
             self._rows = _Rows(self._model(), self.batch, self.pad_to)
         return self._rows
