@@ -100,7 +100,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in levels.choices(isa, cache):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
+        if levels.works(level, cache):  # tested now, since its kernels are compiled while the plan is made
             break
     if kept is not None:
         kept.keep(model)

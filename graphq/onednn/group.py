@@ -16,14 +16,14 @@ GROUP_ANCHORS = (
     "matmul", "convolution", "conv_transpose", "avg_pool", "max_pool", "batch_norm_inference", "layer_norm",
     "group_norm", "rms_norm", "softmax", "log_softmax", "interpolate", "concat", "reduce_l1", "reduce_l2", "reduce_max",
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum")
-"""Anchors of groups, as in oneDNN's partitions."""
+"""Operations that can be the main one of a group, its anchor, as in oneDNN's partitions."""
 
 ELTWISE = tuple(op for op in POST if op not in ("dequantize", "dynamic_dequantize"))
 AFTER = (*ELTWISE, *MOVES)
 BETWEEN = (*POST, *MOVES)
 UNARY = tuple(op for op in POST if len(OPS[op].operands) == 1 or op.startswith("dynamic"))
 NORMED = ("matmul", "convolution", "conv_transpose")
-"""Anchors after which a batch normalisation may follow, which then scales and shifts the anchor's channels."""
+"""Anchors that a batch normalisation may follow in a group, where it scales and shifts the anchor's channels."""
 
 
 class GroupAttention(Group):

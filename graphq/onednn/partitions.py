@@ -46,7 +46,7 @@ class Partition:
         return compile(self.graph, **options)
 
     def __str__(self) -> str:
-        """The partition in one line: id, anchor, operations, ports."""
+        """The partition in one line: its id, anchor, operations, inputs and outputs."""
         ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
         ports = [", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs)]
         mark = "" if self.supported else " (not supported)"

@@ -15,7 +15,7 @@ from graphq.quantization.statistics import Statistics
 
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
-    """The change that quantization causes at each product of a prepared graph, by name."""
+    """The change that quantization causes at each product of a `prepared` graph, by name."""
     model = Parametrised(graph, twins=True)
     return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 

@@ -25,7 +25,7 @@ DAMPING = 0.01
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
-    """Quantize the weights of a prepared graph's matmuls in place: activations stay in f32.
+    """Quantize the weights of a `prepared` graph's matmuls in place: activations stay in f32.
 
     If the block size does not divide the length of the sum, one block is the whole column. If the scheme's rounding is
     "gptq", weights are rounded so that the products of the batches change least.

@@ -43,7 +43,7 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
               channels: bool = False) -> Statistics:
     """Compute statistics of the tensors that quantization needs.
 
-    These are the factors of matmuls and convolutions, and values between them that sums, concats and pools read.
+    These are what matmuls and convolutions multiply, and values between them that sums, concats and pools read.
 
     `batches` is streamed once: an iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
     onnxruntime.quantization takes it. Arrays of more rows than the model takes are cut. `tensors` names other f32
@@ -104,7 +104,7 @@ def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
-    """The names of the activations that are factors of products, and of the values between products."""
+    """The names of the activations that products multiply, and of the values between products."""
     factors = (str(p.factors[k].name) for p in products(graph) for k in p.activations)
     return tuple(dict.fromkeys((*factors, *stored_between(graph))))
 

@@ -15,7 +15,7 @@ from graphq.quantization.scheme import Scheme
 
 
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the products of a prepared graph in place; activations are quantized at run time."""
+    """Quantize the products of a `prepared` graph in place; activations are quantized at run time."""
     pairs: dict[Value, Value] = {}
     for product in kept(graph, scheme):
         node = product.node

@@ -1,4 +1,4 @@
-"""Put quantize and dequantize nodes at the factors of products, by given parameters."""
+"""Put quantize and dequantize nodes at the two operands that a product multiplies, by given parameters."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Quantized:
 
 
 def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> None:
-    """Quantize the products of a prepared graph in place, activations by statistics.
+    """Quantize the products of a `prepared` graph in place, activations by statistics.
 
     x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32.
 
@@ -72,7 +72,7 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
 
 def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
            between: Mapping[str, Parameters] | None = None) -> None:
-    """Quantize the products of a prepared graph in place, each as `chosen` says.
+    """Quantize the products of a `prepared` graph in place, each as `chosen` says.
 
     Before that, channels of sources are divided and biases shifted.
 
@@ -148,7 +148,7 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
 
 
 def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Parameters | None) -> None:
-    """Quantize the constant factors of a product, and its bias if the dequantized source `left` has a single scale."""
+    """Quantize a product's constant operands, and its bias if the dequantized source `left` has a single scale."""
     node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:

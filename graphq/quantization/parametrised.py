@@ -60,7 +60,7 @@ class Difference:
 
 @dataclass
 class Parametrised:
-    """The model of a prepared graph; with `twins` the quantized form of each product stands beside the f32 one.
+    """The model of a `prepared` graph; with `twins` the quantized form of each product stands beside the f32 one.
 
     Twins take the same f32 operands, so that one run tells for each product how quantizing it alone changes its result;
     `differences` are means over batches. Without twins the model has the outputs of the graph. `weights` caches

@@ -57,8 +57,8 @@ MOST_WIDE = 0.5
 WIDE_HEADROOM = 4.0
 """The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
 MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
-"""The margins that are tried for ranges of single tensors; a margin is the power of a factor (`Candidate`), which is at
-most MOST_HEADROOM."""
+"""The margins that are tried for ranges of single tensors, and the largest factor for a range: a margin is the power to
+which the factor is raised (`Candidate`)."""
 MAY_LOSE, SMALL = 0.25, 1e-4
 """The share by which quantizing values between products, which saves time, may raise the loss; a loss that is always
 small enough."""

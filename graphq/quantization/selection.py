@@ -23,7 +23,7 @@ OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": 
 
 
 def resolved(graph: Graph, scheme: Scheme) -> Scheme:
-    """The scheme with the names of a prepared graph's products in place of the texts that choose them.
+    """The scheme with the names of a `prepared` graph's products in place of the texts that choose them.
 
     Raises GraphError for a text that chooses no product, and for limits whose name no tensor has.
     """

@@ -28,11 +28,11 @@ from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
 CHAIN = Fuse("eltwise", floats=True).name
-"""The name of the fusion of elementwise operations that follow no anchor, such as a product or a pool."""
+"""The name of the fusion of elementwise operations that follow no main operation, such as a product or a pool."""
 
 
 def causes(analysis: Analysis) -> list[Cause]:
-    """One cause for all operations that are outside for the same reason: products first, the graph's borders last."""
+    """One cause for all operations that are outside for the same reason: products first, inputs and outputs last."""
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
         for r in analysis.of(node):
@@ -279,6 +279,6 @@ class Analysis(Fusions):
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:
-    """Whether a move could go after `members` and their quantize `last`: one operand each, and a single scale."""
+    """Whether a transpose, say, before the elementwise `members` could as well follow `last`, their quantize."""
     alone = (len([*n.operands]) == 1 and n.op.name not in ANCHORS for n in members)
     return len(members) > 1 and all(alone) and last.attrs["qtype"] == "per_tensor"

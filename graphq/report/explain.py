@@ -168,7 +168,7 @@ def _partition(node: GraphNode) -> str:
 
 
 def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
-    """The operations that could be in integer partitions, with reason and edit; the graph's borders come last."""
+    """Lines on operations that could be in integer partitions, with reason and edit; inputs and outputs come last."""
     lines = []
     for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
                                                                                  if c.check != BORDER]),

@@ -52,7 +52,7 @@ class Fusions:
         return self._kinds[home]
 
     def beside(self, node: Node) -> list[Node]:
-        """All nodes before the fusions that have the same home as this node."""
+        """All nodes before the fusions that the same node after the passes contains, this one included."""
         home = self.home.get(node)
         return [] if home is None else self.members[home]
 
@@ -70,7 +70,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion most likely to take in both nodes: that of a product above or, without one, of another anchor."""
+        """The fusion most likely to take in both nodes: that of a product above, or else of another main operation."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -82,7 +82,7 @@ class Fusions:
         return Fuse(family.name, floats=family.quantized is None).name
 
     def anchored(self, *nodes: Node) -> Unsupported | None:
-        """Why kernels cannot compute the last of the nodes, an anchor; None if they can, or if it is no anchor.
+        """Why kernels cannot compute the last node as the main one, the anchor; None if they can, or it is no anchor.
 
         It is None for products, too, whose operands have to be dequantized: `product_reason` gives their reason.
         """
@@ -100,7 +100,7 @@ class Fusions:
         return refused
 
     def anchors(self, maker: Node) -> bool:
-        """Whether the anchor of `maker`'s partition, if its family has one, is an operation before the fusions."""
+        """Whether the main operation of `maker`'s partition, if it has one, was an operation before the fusions."""
         family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 

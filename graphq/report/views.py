@@ -103,7 +103,7 @@ def _operations(box: Box) -> tuple[str, ...]:
 
 
 def _body(node: GraphNode) -> Iterator[str]:
-    """Text such as `+ multiply, 2 add`: the operations of a partition besides its anchor and its quantization."""
+    """Text such as `+ multiply, 2 add`: the operations of a partition besides the main one and quantizations."""
     assert node.partition is not None
     others = Counter(x.op for x in node.partition.body)
     for op in (node.partition.anchor, "quantize", "dequantize"):
