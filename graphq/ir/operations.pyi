@@ -666,9 +666,9 @@ class Operations:
         """
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
-        """One ONNX node; needs the package onnx.
+        """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-        If graphq has operations for the node once its operands are known, it runs them, else ONNX's reference evaluator.
+        If graphq turns out to have operations for the node now that its operands are known, these run instead.
         `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
         that shape inference can use them. `op_type` is the operator's name, for messages.
         """
