@@ -61,9 +61,9 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
 class _Placement:
     """The layouts chosen for one graph, and the graph rewritten to them.
 
-    A static_transpose in the graph may already convert a value from one layout to the other (`turns`). If it converts
-    to LAST, it counts as a node that uses its operand channels last; if it converts to GIVEN, as a node whose result is
-    computed channels last. So it costs nothing if the value exists in both layouts anyway.
+    A static_transpose in the graph may already be such a reordering (`turns`). If it converts to LAST, it counts as a
+    user that needs its operand channels last; if to GIVEN, as a node whose result is channels last. So it adds no cost
+    where the value is reordered for other nodes anyway.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:

@@ -93,7 +93,7 @@ class CastBeforeMoves(Rewrite):
         return g.type_cast(g.any_of("static_reshape", "static_transpose")(y, attrs=ANY), attrs=ANY)
 
     def check(self, y, match):
-        """The type must be narrower than y's: a widening cast does not move, so no two rewrites undo each other."""
+        """The cast must be to a narrower type than y's. Other casts stay, so that no two rewrites undo each other."""
         dtype = match.root.attrs["dtype"]
         return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
 

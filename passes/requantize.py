@@ -17,8 +17,9 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""The least and the greatest scale for which dropping is exact: the product of such a scale and the difference of two
-16-bit numbers is neither subnormal nor infinite."""
+"""The least and the greatest scale with which quantize(dequantize(x)) gives exactly x, so that both may be dropped: the
+product of such a scale and the difference of two 16-bit numbers is neither subnormal nor infinite.
+"""
 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 """Operations that run in integers when their operands come from dequantize."""

@@ -37,7 +37,7 @@ class RowsLast(Rewrite):
         return None
 
     def replace(self, g: Graph, match: Match) -> Value:
-        """Move the axes to the end, merge them, add the operation there, and move its result back."""
+        """Move the axes to the end, merge them, apply the operation to the merged axis, and move its result back."""
         node = match.root
         x, *more = node.inputs
         assert x is not None

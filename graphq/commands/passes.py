@@ -125,7 +125,7 @@ class _Verdicts:
         self._line(name, "WRONG")
 
     def end(self) -> str:
-        """The last line, which says after how many changes the numbers were right."""
+        """The last line: how many changes, in how many graphs, were checked and left the numbers right."""
         return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
 
     def _within(self, step: Pass) -> bool:

@@ -47,7 +47,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 
 
 def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
-    """The options for a saved model here, and why the file's plans and code do not fit them; None if they do."""
+    """The options for running a saved model on this machine, and why its plans and code do not fit them, or None."""
     own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most

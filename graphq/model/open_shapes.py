@@ -81,7 +81,7 @@ class Places:
         self._valued = [p.name for p in self._inputs if p.property == SIZE]
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray], with_values: bool = True) -> Shapes:
-        """The shapes of a call's arrays, and the values that are sizes if `with_values`."""
+        """The shapes of a call's arrays; `with_values` adds the values of inputs whose values are sizes."""
         shapes = tuple([arrays[p.name].shape for p in self._inputs])
         if not self._valued or not with_values:
             return shapes
@@ -129,7 +129,7 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
-    """The open sizes at these places; by default all open dimensions.
+    """A Dimension for each of these places; by default for each open dimension of the inputs.
 
     Names are taken from `graph.meta`, if it has any.
     """

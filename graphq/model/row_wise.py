@@ -94,7 +94,10 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
 
 
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
-    """Where a reshape's result has the rows: at the axis with as many elements before and after the rows as before."""
+    """Where the rows are after a reshape; None if no single axis has them.
+
+    As many elements lie in front of the rows, and as many behind them, as before the reshape.
+    """
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
     outer, inner = prod(old[:place.axis]) * place.before, place.after * prod(old[place.axis + 1:])

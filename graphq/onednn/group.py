@@ -128,7 +128,7 @@ class GroupMove(Group):
         return g.repeat((*MOVES, "type_cast", "add", "quantize", "dynamic_quantize"), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse the match if nothing moves, or if there is a sum other than one with the moved value."""
+        """A reason to refuse the match if it moves nothing, has several adds, or an add of outside values only."""
         if not any(n.op.name in MOVES for n in match.nodes):
             return "nothing moves"
         sums = [n for n in match.nodes if n.op.name == "add"]

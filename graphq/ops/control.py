@@ -78,7 +78,7 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
                     attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
     """The results of the chosen branch if the condition is a constant, else of an if_else with specialised bodies.
 
-    The specialised bodies take the operands' types, and have operands that are constants as their own constants.
+    In the specialised bodies inputs have the operands' types, and constant operands are constants of the bodies.
     Returns None if this changes nothing, or if a body does not fit the operands.
     """
     cond, *srcs = (v for v in operands if v is not None)

@@ -110,7 +110,7 @@ class Parametrised:
 
     def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme,
                between: Mapping[str, Parameters] | None = None) -> dict[str, np.ndarray]:
-        """The graph inputs that express a setting."""
+        """The inputs, besides a batch, that make the model quantize `chosen` and `between`; the rest stays in f32."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
         for name in self.between:

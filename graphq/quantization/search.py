@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +22,14 @@ from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import Quantized, insert, kept
+from graphq.quantization.known import Known, key_of
 from graphq.quantization.parametrised import Parametrised
-from graphq.quantization.products import Product, name_values, prepared, products
-from graphq.quantization.ranges import Parameters, parameters, relative_error
+from graphq.quantization.products import name_values, prepared, products
+from graphq.quantization.ranges import Parameters, relative_error
 from graphq.quantization.scheme import Method, Scheme
 from graphq.quantization.selection import resolved
 from graphq.quantization.setting import Candidate, Setting, with_scheme
 from graphq.quantization.smooth import divide, smoothing
-from graphq.quantization.statistics import Statistics
 from graphq.report.coverage import MACS
 
 GOOD = 1e-5
@@ -54,11 +54,8 @@ once."""
 MOST_WIDE = 0.5
 """The share of the products' operands that may get 16 bits: each of these repeats the work of its product, so that with
 16 bits for all, f32 is faster."""
-WIDE_HEADROOM = 4.0
-"""The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
-MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
-"""The margins that are tried for ranges of single tensors, and the largest factor for a range: a margin is the power to
-which the factor is raised (`Candidate`)."""
+MARGINS = (0.5, 1.0)
+"""The margins of ranges that are tried for single tensors (`Candidate`)."""
 MAY_LOSE, SMALL = 0.25, 1e-4
 """The share by which quantizing values between products, which saves time, may raise the loss; a loss that is always
 small enough."""
@@ -397,7 +394,7 @@ class Search:
         known, choices = self.known(seen), dict(setting.choices)
         found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)}
         if setting.correct:
-            keys = {n: _key(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
+            keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
             new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
             if new:
                 with self.twins() as twins:
@@ -418,45 +415,6 @@ class Search:
         if seen not in self._known:
             self._known |= self._calibrated([seen])
         return self._known[seen]
-
-
-@dataclass
-class Known:
-    """What is known of some batches: statistics, smoothing factors, statistics after smoothing, bias corrections."""
-
-    plain: Statistics
-    factors: Mapping[str, np.ndarray]
-    smoothed: Statistics
-    shifts: dict[Key, np.ndarray | None] = field(default_factory=dict)
-
-    def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
-        """How a product is quantized with the candidates that `choices` has for its tensors."""
-        activations, factors, wide = {}, None, product.name in scheme.wide
-        for k in product.activations:
-            name = str(product.factors[k].name)
-            c = Candidate("min_max") if wide else choices[name]
-            smooth = k == 0 and c.smooth and product.weights is not None and name in self.factors
-            if smooth:
-                factors = self.factors[name]
-            activations[k] = self.parameters(name, c._replace(smooth=smooth), scheme, WIDE_HEADROOM if wide else None)
-        return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
-
-    def parameters(self, name: str, c: Candidate, scheme: Scheme, headroom: float | None = None) -> Parameters:
-        """The parameters of a tensor by a candidate; a `headroom`, if given, replaces the candidate's margin."""
-        if headroom is None:
-            headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
-        how = replace(scheme, method=c.method, headroom=headroom)
-        return parameters((self.smoothed if c.smooth else self.plain)[name], how, scheme.activations, name)
-
-
-Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
-"""What determines how one product is quantized: its name, the candidates of its activations, whether these have 16
-bits, whether its weights have 16, and the bits of weights otherwise."""
-
-
-def _key(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
-    candidates = tuple(choices[str(p.factors[k].name)] for k in p.activations)
-    return p.name, candidates, p.name in scheme.wide, p.name in scheme.wide_weights, scheme.weight_bits
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:

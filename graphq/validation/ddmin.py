@@ -11,9 +11,9 @@ T = TypeVar("T")
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
     """A part of `items`, in their order, that fails, and from which no single item can be left out.
 
-    All `items` together fail, which is not tested again. The list is split into more and more chunks; a chunk that
-    fails by itself, or the list without a chunk if that fails, replaces the list. This takes O(n^2) trials at worst,
-    O(log n) if one chunk holds the cause.
+    `items` as a whole must fail; that is not tested. The list is split into more and more chunks; a chunk that fails by
+    itself, or the list without a chunk if that fails, replaces the list. This takes O(n^2) trials at worst, O(log n) if
+    one chunk holds the cause.
     """
     kept, parts = list(items), 2
     while len(kept) > 1:

@@ -353,7 +353,10 @@ PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the source: one, or one for each output channel if that reads one input channel."""
+    """Scale and zero point of the source, or one for each output channel if it is quantized per channel.
+
+    Raises Unsupported for scales per channel unless each output channel reads a single input channel.
+    """
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
     k, rank = left.attrs["axis"], len(filter.dims)

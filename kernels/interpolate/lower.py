@@ -56,7 +56,7 @@ class Blend(NamedTuple):
 
 
 def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """The interpolate, its dequantize, and the pool or means that kernels compute; raises Unsupported."""
+    """The interpolate, the dequantize of its source or None, and the Pool or Blend to compute; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")
     dequantize = dequantize_of(node)

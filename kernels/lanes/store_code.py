@@ -128,10 +128,10 @@ class Entries:
 
 
 class EpilogueEmitter:
-    """Emits a Store, the epilogue, over a block of outputs, whose accumulators are in memory or in registers.
+    """Emits a Store (the epilogue) for a block of outputs, whose accumulators are in memory or in registers.
 
-    `first` has the argument block, and the batch element, row and column of the first output. Entries for the second
-    look (see `epilogue`) are written from the address `entries` on.
+    `first` is the argument block, and the batch element, row and column of the first output. From the address `entries`
+    on it lists the outputs that need a second look or may need one (see `epilogue`).
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,

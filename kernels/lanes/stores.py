@@ -161,10 +161,10 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
 
 
 Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
-"""A store as plain values: a tuple of nodes, the number of its expression, its storage type, and its second look.
+"""A store as plain values: its nodes, the index of the stored expression, the storage type, and the SecondLook or None.
 
-A node is (operation, numbers of its arguments, type, value); arguments come before their users. The second look has
-numbers of nodes in place of expressions.
+A node is (operation, indices of its arguments, type, value); arguments come before their users. A SecondLook has the
+indices of nodes in place of expressions.
 """
 
 

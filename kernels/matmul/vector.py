@@ -71,7 +71,7 @@ def silent(a_dtype: str) -> int:
 
 
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products by vpdpbusd: `lanes` columns a part, four products a lane."""
+    """Products by vpdpbusd: a vector holds `lanes` columns, and each 32-bit lane adds four products to its sum."""
     kind = vector(I32, lanes)
     return Products(16 // lanes, kind, lambda b, group: (unsigned(b, group, a_dtype, lanes, emulated),),
                     lambda b, address: (address.load(kind),),
@@ -88,7 +88,7 @@ def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products by vpmaddwd: `lanes` columns a part; the even and the odd bytes of a lane are widened to 16 bits."""
+    """Products by vpmaddwd: a vector holds `lanes` columns; even and odd bytes of each lane are widened to 16 bits."""
     kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
     def activations(b: Builder, group: Value) -> Factor:

@@ -229,7 +229,10 @@ class _FloatTile(_Tile):
 
     def multiply(self, k: Value, line: Value, scales: Sequence[Value], of_zeros: Sequence[Value],
                  acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of a line of weights with the activations from byte `k` of a row on, one k at a time."""
+        """Emit the products of the weights in the line at offset `line` with activations; returns the new accumulators.
+
+        The activations begin at byte `k` of each row. The weights are unpacked and multiplied row by row.
+        """
         kind, integers, out = vector(F32, self.columns), vector(I32, self.columns), list(acc)
         places = [(n // self.parts, n % self.parts * 4 * self.columns) for n in range(self.panels * self.parts)]
         packed = [(self.f.w + self.panel_bytes * panel + line + at).load(integers) for panel, at in places]

@@ -12,7 +12,7 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.step import Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The argument block: a target of `rows` rows, `each` a block, gathered by `count` indices from each table.
+"""The argument block: the target has `rows` rows, computed in blocks of `each`; each table gives `count` of them.
 
 A table has `size` rows of `nbytes`. The caller fills in the addresses. An index outside the table is stored as an s64
 at the address `outside`.

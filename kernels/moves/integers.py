@@ -28,7 +28,7 @@ COMPARISONS = ("less", "less_equal", "greater", "equal")
 
 
 def combining(function: str, bits: int) -> Functions:
-    """Make the block function for a function of ARITHMETIC or COMPARISONS on integers of `bits` bits."""
+    """Make the block function that applies `function`, one of ARITHMETIC or COMPARISONS, to integers of `bits` bits."""
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
     if function in COMPARISONS:
         store, width = store_u8, 1

@@ -153,8 +153,8 @@ class Windows:
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        Up to 64 bytes after the row of padding can be read, too. `more` is a table of the kernel's own. Raises
-        KernelError if `pad_row` is shorter than a pixel.
+        Up to 64 bytes after the row of padding can be read, too. `more` is one further table for the kernel's own use.
+        Raises KernelError if `pad_row` is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")

@@ -38,7 +38,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step; weights that are not constants are left to the reference."""
+    """Add one plan step, which runs all time steps; weights that are not constants are left to the reference."""
     h, lengths = _optional(node, 2)
     recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:

@@ -154,7 +154,7 @@ def _help(team: int, slot: int, helper: int) -> int:
 
 @njit
 def _work(team: int, slot: int, helper: int) -> None:
-    """Take pieces of a table until the table is finished."""
+    """Run pieces of the table in a slot until the table is finished; waits while no piece is on offer."""
     waited = 0
     while acquired(slot + FINISHED) == 0:
         if _help(team, slot, helper):

@@ -160,9 +160,10 @@ class Team:
         atexit.register(self.end)
 
     def _begin(self) -> None:
-        """Import Numba, and become the helpers if a caller has found that Numba's layer is "omp".
+        """Import Numba, wait until a caller has found Numba's layer, and start the helpers if that is "omp".
 
-        Numba takes its number of threads from the cores that the importing thread may use.
+        The helpers run in a region that this thread enters. Numba takes its number of threads from the cores that the
+        importing thread may use.
         """
         with suppress(Empty):
             self.layers.get(timeout=PATIENCE)

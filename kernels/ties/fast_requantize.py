@@ -285,7 +285,7 @@ def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The limit for the lower 16 bits of the s32: a fraction below it counts as near a tie."""
+    """The `band` of a second look: an output is near a tie if the lower half of round(2**16 * u) is below it."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 

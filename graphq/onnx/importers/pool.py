@@ -118,8 +118,8 @@ def _with_places(c: Call) -> list[Value]:
     """The maxima, and their indices among all elements of the input; of equal maxima the first.
 
     The elements of the windows are compared one after the other. With `storage_order` 1 indices are counted as if the
-    first spatial axis varied fastest. Indices run over all images and channels; ONNX's reference starts anew in each
-    channel if strides are 1.
+    first spatial axis varied fastest. Indices run over all images and channels; ONNX's reference implementation counts
+    within each channel instead if strides are 1.
     """
     x, g, attrs = c.input(0), c.graph, pool(c)
     if x.dtype not in (*FLOATS, *BYTES):

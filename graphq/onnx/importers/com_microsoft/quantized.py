@@ -29,7 +29,7 @@ def at(c: Call, k: int, axis: int = 1) -> Value:
 
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(c: Call) -> Outputs:
-    """Import QLinearAdd and QLinearMul: A and B with scales and zero points, then scale and zero point of C."""
+    """Import QLinearAdd and QLinearMul. Inputs: A, its scale and zero point, the same for B, then those of C."""
     numbers = _numbers(c)
     if numbers is None:
         build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
