@@ -9,7 +9,7 @@ import pytest
 
 import graphq as gq
 
-MOST_TO_BUILD = 84
+MOST_TO_BUILD = 80
 MOST_TO_RUN = 120
 PACKAGES = {"numba", "llvmlite", "networkx", "onnx", "argparse", "asyncio"}
 

@@ -444,14 +444,6 @@ class Operations:
         channels that do not exist count as zeros.
         """
 
-    def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
-        """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
-
-        The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
-        which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
-        -inf]. The order of elements does not matter.
-        """
-
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
         """The index of the greatest element along `axis` (ONNX ArgMax); of equal elements the first or the last."""
@@ -603,6 +595,14 @@ class Operations:
     def integer_sum(self, src: Number, /, *, axes: Sequence[int] | np.ndarray = (), keep_dims: bool = False,
                     name: str | None = None) -> Value:
         """The sum of integers along `axes`, which wraps (ONNX ReduceSum). Without axes it is the source."""
+
+    def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
+        """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
+
+        The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
+        which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
+        -inf]. The order of elements does not matter.
+        """
 
     def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
                        name: str | None = None) -> Value:

@@ -3,6 +3,6 @@ from importlib import import_module
 
 for _family in ("arithmetic", "attention", "binary", "cast", "control", "conv", "conv_transpose", "detect", "dropout",
                 "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic",
-                "matmul", "move", "norm", "normalise", "observe", "pick", "pool", "quant", "recurrent", "reduce",
-                "shape", "structure", "threshold", "trees"):
+                "matmul", "move", "norm", "normalise", "pick", "pool", "quant", "recurrent", "reduce", "shape",
+                "structure", "threshold", "trees"):
     import_module(f"graphq.ops.{_family}")  # the import enters the family's operations in OPERATIONS

@@ -1,4 +1,4 @@
-"""The reductions.
+"""The reductions, and the histogram with which a compiled model observes its own tensors (`quantization.calibrate`).
 
 reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 and are rounded to f32 once. reduce_mean
 runs in f32 and adds in the order that `graphq.kernels.numbers.mean_sums` states: the mean of quantized elements often
@@ -11,10 +11,11 @@ from math import prod
 
 import numpy as np
 
-from graphq.dtypes import s32, s64
+from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
+from graphq.kernels.numbers import float_bins
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.ops.compute import Array, Body, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype, normal_axes, normal_axis
@@ -151,3 +152,20 @@ def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool
 def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = False) -> Array:
     """The sum of integers along `axes`, which wraps (ONNX ReduceSum). Without axes it is the source."""
     return np.asarray(src.sum(axis=axes, keepdims=keep_dims, dtype=src.dtype)) if axes else src
+
+
+def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
+    """The source is f32; the results are the counts and the extremes."""
+    expect_dtype("src", src, (f32,))
+    return TensorType(s32, (float_bins.BINS,)), TensorType(f32, (2,))
+
+
+@register_op(infer=infer_histogram, layout="unordered")
+def histogram(src: Array) -> tuple[Array, Array]:
+    """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
+
+    The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
+    which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
+    -inf]. The order of elements does not matter.
+    """
+    return float_bins.histogram(src)

@@ -22,22 +22,20 @@ class Estimate:
 
     `losses` has one number for each batch held out, and is empty if there is one batch in all. `changed` is None if
     there are many batches, which need no copies. `exceeded` is the factor by which a new batch is expected to exceed
-    the ranges of the `batches`. `added` is the part of the largest loss that comes from integers between products:
-    rounding, which does not depend on ranges.
+    the ranges of the `batches`.
     """
 
     losses: tuple[float, ...]
     changed: float | None
     batches: int
     exceeded: float
-    added: float = 0.0
 
     @property
     def alike(self) -> bool:
         """Whether the batches are so alike that those held out say little about new data."""
         if self.changed is None or not self.losses:
             return False
-        return self.changed > max(SMALL, ALIKE * (max(self.losses) - self.added))
+        return self.changed > max(SMALL, ALIKE * max(self.losses))
 
     @property
     def enough(self) -> int:

@@ -56,9 +56,6 @@ MOST_WIDE = 0.5
 16 bits for all, f32 is faster."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
-MAY_LOSE, SMALL = 0.25, 1e-4
-"""The share by which quantizing values between products, which saves time, may raise the loss; a loss that is always
-small enough."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
 MOST_COMPARED = 8
@@ -208,9 +205,8 @@ class Search:
         count, found = len(self.batches), self.compared[setting]
         held_out = [x for k, x in found.items() if k < count and count > 1]
         copies = [x for k, x in found.items() if k >= count]
-        added = max(0.0, self.loss(setting) - self.loss(with_scheme(setting, between=self.scheme.between)))
         unseen = self.known(tuple(range(count))).plain.unseen
-        return Estimate(tuple(held_out), max(copies, default=None), count, unseen, added)
+        return Estimate(tuple(held_out), max(copies, default=None), count, unseen)
 
     def _losses(self, setting: Setting, fold: Fold) -> list[float]:
         if setting.scheme.mode != "dynamic":
@@ -280,7 +276,7 @@ class Search:
         return best
 
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
-        """The setting with all values between products quantized, if it loses little more, or a part without a loss."""
+        """The setting with all values between products quantized, or a part of them, if that loses no more."""
         every, already = tuple(range(len(self.batches))), setting.scheme.between
         statistics = self.known(every).plain
         values = self.between(with_scheme(setting, between=self.outputs.between), every)
@@ -290,7 +286,7 @@ class Search:
         def tried(names: Sequence[str]) -> Setting:
             return with_scheme(setting, between=(*already, *names))
 
-        if not order or all_of_them or self.loss(tried(order)) <= max((1 + MAY_LOSE) * self.loss(setting), SMALL):
+        if not order or all_of_them or self.loss(tried(order)) <= self.loss(setting):
             return tried(order)
         alone = {name: self.loss(tried([name])) for name in progress(order[:TRIED], "values between products")}
         order = [*sorted(alone, key=lambda name: alone[name]), *order[TRIED:]]

@@ -213,7 +213,7 @@ def test_the_search_sees_what_the_graph_loses():
     work = Search(n.g, n.batches())
     setting = work.uniform(work.ranges[0])
     for names in ((), work.outputs.between):
-        tried = work.between_products(setting) if names else setting
+        tried = work.between_products(setting, all_of_them=True) if names else setting
         outputs = next(iter(work.outputs.runs([work.data[0]], work.chosen(tried, (0, 1, 2)), tried.scheme,
                                               work.between(tried, (0, 1, 2)))))["y"]
         made = gq.compile(work.made(tried))(work.data[0])
@@ -238,3 +238,12 @@ def test_values_that_lose_much_stay_in_f32():
     assert "uneven" in stored_between(prepared(n.g))
     work = Search(n.g, n.batches())
     assert work.between_products(work.uniform(work.ranges[0])).scheme.between == ()
+
+
+def test_the_automatic_setting_loses_nothing_by_values_between_products():
+    n = residual()
+    work = Search(n.g, n.batches())
+    setting = work.uniform(work.ranges[0])
+    made = work.between_products(setting)
+    assert set(made.scheme.between) < set(work.outputs.between) and work.loss(made) <= work.loss(setting)
+    assert work.loss(work.between_products(setting, all_of_them=True)) > work.loss(setting)

@@ -59,8 +59,7 @@ def test_alike_batches_are_not_trusted():
     found = automatic(graph, alike)
     assert not found.estimate.sure and found.estimate.enough == 8 and "not sure" in str(found)
     assert found.graph.meta["quantization"]["estimate"]["sure"] is False
-    assert found.losses[found.setting] == max(found.estimate.losses)
-    assert max(found.estimate.losses) - found.estimate.added < found.estimate.changed / 8
+    assert found.losses[found.setting] == max(found.estimate.losses) < found.estimate.changed / 8
 
 
 def test_many_batches_need_no_copies():

@@ -7,7 +7,7 @@ import graphq as gq
 from graphq.kernels.jit.isa import level_named
 from graphq.kernels.moves.histogram import PART, plan_histogram
 from graphq.kernels.numbers.float_bins import BINS
-from graphq.ops.observe import histogram
+from graphq.ops.reduce import histogram
 from graphq.plan.step import Target
 
 RNG = np.random.default_rng(3)
