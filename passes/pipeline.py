@@ -15,6 +15,7 @@ from graphq.base.budget import recount, reserve
 from graphq.base.progress import progress
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
+from graphq.ir.constants import constant_bytes
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.kernels.families import FAMILIES
@@ -130,7 +131,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
         raise GraphError(f"run_passes takes a Graph, got {graph!r}")
     check_passes(passes)
     graph.labels.keep()
-    reserve(_constant_bytes(graph), "the graph's constants")
+    reserve(constant_bytes(graph), "the graph's constants")
     for step in progress(passes, "passes"):
         if history is not None and isinstance(step, Fusion):
             graph = history.fork()
@@ -138,15 +139,10 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
         refusals += missed
         if count and "passes" in debug:
             print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
-        recount(partial(_constant_bytes, graph))
+        recount(partial(constant_bytes, graph))
         if check:
             _verify_after(step, graph)
     return refusals
-
-
-def _constant_bytes(graph: Graph) -> int:
-    """The bytes that the graph's constants take."""
-    return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
 
 
 def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:

@@ -84,6 +84,11 @@ def _dimension(array: np.ndarray, axis: int) -> int:
     return array.shape[axis]
 
 
+def constant_bytes(graph: Graph) -> int:
+    """The bytes that the graph's constants take."""
+    return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
+
+
 def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
              types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
     """The results, of `types`, of an operation on constants of at most FOLDED elements; None for any other operation.

@@ -21,6 +21,7 @@ import numpy as np
 
 from graphq.errors import GraphqError
 from graphq.ir import Graph
+from graphq.ir.constants import constant_bytes
 from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, isa
 from graphq.model.compiled_graph import CompiledGraph
@@ -36,7 +37,7 @@ ELSEWHERE = b"\x0a\x08location"
 of such files are not kept."""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
-"""The fewest nodes of a graph whose model is kept: compiling a smaller one takes about as long as reading its file."""
+"""The fewest nodes of a graph whose model is kept, so that many small graphs do not fill the folder."""
 
 
 class Kept:
@@ -102,7 +103,7 @@ class Kept:
             why = "its file or graph has changed since"
         elif not model.plans.all():
             why = "it is planned at calls: in stages, for constant inputs, or for each set of shapes"
-        elif 2 * _constant_bytes(model.source) > cache.MOST_OF_A_MODEL:
+        elif 2 * constant_bytes(model.source) > cache.MOST_OF_A_MODEL:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
@@ -155,7 +156,7 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
     """The bytes that decide a graph's model: all but its arrays as JSON, then the arrays. Raises _NotKept."""
     if len(graph.nodes) < FEWEST:
         raise _NotKept
-    if 2 * _constant_bytes(graph) > cache.MOST_OF_A_MODEL:
+    if 2 * constant_bytes(graph) > cache.MOST_OF_A_MODEL:
         raise _NotKept("it is too large")
     writer = Writer()
     try:
@@ -165,10 +166,6 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
     yield json.dumps(["graph", facts, [(str(x.dtype), x.shape) for x in writer.arrays]]).encode()
     for x in writer.arrays:
         yield np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
-
-
-def _constant_bytes(graph: Graph) -> int:
-    return sum(n.attrs["value"].nbytes for n in graph.nodes_of(["constant"]))
 
 
 @once
