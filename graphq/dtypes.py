@@ -1,4 +1,4 @@
-"""Element types of tensors: oneDNN's, under its names, and types that only ONNX has, over NumPy and ml_dtypes."""
+"""Element types of tensors: those of oneDNN, under oneDNN's names, and those that only ONNX has."""
 from __future__ import annotations
 
 from dataclasses import dataclass

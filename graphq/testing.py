@@ -61,7 +61,6 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
 
 
 def _check_text(original: Graph, graph: Graph, applied: int, after: str | None, count: int | None) -> None:
-    """Assert the text after a pass, and the number of its rewrites."""
     wanted = to_text(original if after is None else parse(after))
     got = to_text(graph)
     assert got == wanted, f"the pass gives\n{textwrap.indent(got, '    ')}\nnot\n{textwrap.indent(wanted, '    ')}"
@@ -95,9 +94,6 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
 
 def random_inputs(graph: Graph, seed: int = 0,
                   sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs; the same seed gives the same arrays.
-
-    `sizes` gives the shapes that the graph leaves open.
-    """
+    """Random arrays for all inputs, the same for the same seed; `sizes` gives the shapes that the graph leaves open."""
     rng = np.random.default_rng(seed)
     return {name: random_array(type, rng) for name, type in input_types(graph, sizes).items()}

@@ -21,27 +21,23 @@ from graphq.base.sizes import is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Totals below this many bytes are allowed without reading the default limit, which takes 0.1 ms and is larger."""
+"""Totals below this many bytes are always allowed: reading the default limit, which is larger, takes 0.1 ms."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class _Budget:
-    """A limit in bytes (by default `default_limit()`), and two counts of bytes.
-
-    `used` is what is reserved; `live` is what was in use at the last recount.
-    """
+    """The bytes reserved so far (`used`) and at the last recount (`live`), with a limit in bytes."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._given, self.used, self.live = limit, 0, 0
 
     def allows(self, nbytes: int) -> bool:
-        """Whether so many bytes more are within the limit."""
+        """Whether `nbytes` more are within the limit."""
         total = self.used + nbytes
         return self._given is None and total < SMALL or total <= self.limit
 
     @lazy_property
     def limit(self) -> int:
-        """The limit in bytes."""
         return default_limit() if self._given is None else self._given
 
 
@@ -72,10 +68,7 @@ def check_limit(memory: Any) -> None:
 
 @contextmanager
 def budget(memory: int | None) -> Iterator[None]:
-    """Limit what code in the block reserves to `memory` bytes (None: `default_limit()`).
-
-    Within an outer block the outer limit holds instead.
-    """
+    """Limit what a block reserves to `memory` bytes (None: `default_limit()`); the limit of an outer block wins."""
     check_limit(memory)
     outer = _CURRENT.get()
     now = outer or _Budget(memory)

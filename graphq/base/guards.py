@@ -13,10 +13,10 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 
 
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
-    """How the number in a slot of the trace is computed from open sizes, as text.
+    """How a number of the trace is computed from open sizes, as text; `slot` is the number's place in the trace.
 
-    It is written as arithmetic; other functions are written as their name and the open sizes they depend on. `names`
-    are the names of the open sizes.
+    Operators are written as in Python. Any other function is written as its name and the open sizes that it depends on.
+    `names` are the names of the open sizes.
     """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 

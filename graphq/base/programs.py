@@ -1,4 +1,4 @@
-"""Programs compute the numbers of an open plan at other sizes than its example's; TraceRecords store a trace in a file.
+"""Computing the numbers of an open plan at other sizes than its example's, and storing a trace in a file.
 
 The module `sizes` explains traces, slots, guards and the example. A program first runs the calls that guards need. If a
 guard has another answer than in the example, the plan does not hold for these sizes, and nothing else is computed.
@@ -39,7 +39,7 @@ class Program:
         return self._run(sizes)[1]
 
     def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
-        """The values of the slots, and the slot that failed, where the computation ended; None if no slot failed."""
+        """The values of all slots, and the slot at which the computation failed (None if it did not fail)."""
         values, slot = self._values.copy(), 0
         for slot, size in zip(self._leaves, sizes, strict=True):
             values[slot] = size

@@ -29,10 +29,7 @@ def bars(wanted: bool = True) -> Iterator[None]:
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items; if bars are wanted, a bar is shown while the caller loops over them.
-
-    It counts the items that are done and, if it is known, how many there are.
-    """
+    """The items; if bars are wanted, a bar counts those that are done while the caller loops over them."""
     if not _wanted.get():
         return items
     try:

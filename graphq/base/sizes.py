@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """A recorded call: `values[slot] = function(*values[arguments])`, where `arguments` are numbers of slots."""
+    """A recorded call: the value in `slot` is `function` of the values in the slots `arguments` (see `Trace`)."""
 
     slot: int
     function: Callable[..., Any]
@@ -103,11 +103,7 @@ class Trace:
 
 
 def _key(x: Any) -> tuple[Any, ...]:
-    """A key that is equal for equal arguments.
-
-    Plain values, small arrays, and tuples, lists and dicts of them are compared by their contents. Any other object is
-    equal only to itself.
-    """
+    """A key that is equal for equal plain values, small arrays and containers of them; other objects are unique."""
     kind = type(x)
     if kind in PLAIN:
         return kind, x.hex() if kind is float else x  # as text, -0.0 differs from 0.0 and NaN equals NaN
@@ -127,10 +123,7 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
 
 
 def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
-    """Make the method of Size that applies `function` to it and another number; the result is a Size.
-
-    If the other number is `neutral`, the neutral element of `function`, the result is the Size itself.
-    """
+    """Make the method of Size that applies `function` to it and another number; `neutral` leaves the Size as it is."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
             return NotImplemented
@@ -336,7 +329,7 @@ def assumed(x: Any) -> Any:
 
 
 def plain(x: T) -> T:
-    """`x`, a Size or a tuple of Sizes, as plain numbers, which guards record; anything else is returned as it is."""
+    """`x` with its Sizes (a Size, or a tuple of them) converted to plain numbers; guards record the numbers."""
     if isinstance(x, Size):
         return x.trace.decide(_same, x)
     if isinstance(x, tuple) and is_open(x):

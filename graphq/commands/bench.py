@@ -134,7 +134,6 @@ def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
 
 
 def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
-    """Whether both lists of arrays are equal bit for bit."""
     return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
                for x, y in zip(left, right, strict=True))
 

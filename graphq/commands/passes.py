@@ -121,7 +121,6 @@ class _Verdicts:
             self._line(pass_name(step), f"{counted(count, 'change')}, numbers are right" if count else "no change")
 
     def wrong(self, name: str) -> None:
-        """Print the line of a pass that changes numbers."""
         self._line(name, "WRONG")
 
     def end(self) -> str:

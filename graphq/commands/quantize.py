@@ -18,7 +18,7 @@ OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude
            "limits", "preset")
 """The names of the options that choose a scheme."""
 PLAIN = "activations", "mode"
-"""Those of OPTIONS with which no automatic search is made."""
+"""Options that turn off the automatic search, as --method does."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,12 +85,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _limits(text: str) -> tuple[str, tuple[float, float]]:
-    """The name and the range of a tensor from a text NAME=LOW:HIGH."""
     name, _, numbers = text.rpartition("=")
     low, _, high = numbers.partition(":")
     return name, (float(low), float(high))
 
 
 def _quantizes(graph: Graph) -> int:
-    """The number of operations that quantize or dequantize."""
     return sum(n.op.name.endswith("quantize") for n in graph.nodes)

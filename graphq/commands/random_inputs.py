@@ -12,7 +12,8 @@ from graphq.ir import Graph, Node, Value
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Arrays for all inputs of a graph whose shapes are known, by name; the same seed gives the same arrays.
 
-    Floats are in [-spread, spread]; quantized integers lie in this share of their range, around the zero point.
+    Floats are in [-spread, spread]. Integers of less than 32 bits lie around their zero point, in the share `spread` of
+    the range of their type.
     """
     rng = np.random.default_rng(seed)
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}

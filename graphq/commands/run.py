@@ -86,7 +86,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _times(run: Callable[[], Any]) -> list[float]:
-    """The seconds of each of several runs."""
     times: list[float] = []
     while sum(times) < SECONDS and len(times) < RUNS:
         begin = time.perf_counter()

@@ -67,7 +67,7 @@ def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | Non
 
 
 def comma_separated(text: str) -> list[str]:
-    """The names in `a, b`: the type of an option that takes several."""
+    """The names in a text such as `a, b`; the type of options that take several names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 

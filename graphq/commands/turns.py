@@ -36,10 +36,7 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The cosine of the angle between two arrays as vectors of f64.
-
-    If one is all zeros it is 0, if both are it is 1.
-    """
+    """The cosine of the angle between two arrays as f64 vectors: 0 if one is all zeros, 1 if both are."""
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y) / size if size else float(np.array_equal(x, y))

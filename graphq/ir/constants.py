@@ -73,10 +73,7 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """The array in C order.
-
-    A single number keeps its rank of 0. NumPy's `ascontiguousarray` would make a vector of it.
-    """
+    """The array in C order; unlike `np.ascontiguousarray` it keeps rank 0."""
     return np.asarray(array, order="C")
 
 
@@ -91,9 +88,10 @@ def constant_bytes(graph: Graph) -> int:
 
 def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
              types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
-    """The results, of `types`, of an operation on constants of at most FOLDED elements; None for any other operation.
+    """The results of an operation whose operands are all constants, as arrays of the given `types`.
 
-    None also for an operation that cannot run. If operands depend on open sizes, the results are Laters.
+    None if an operand is no constant, if a result has more than FOLDED elements, or if the operation cannot run or is
+    never folded. If operands depend on open sizes, the results are Laters (`graphq.base.sizes`).
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None
@@ -123,7 +121,10 @@ def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, 
 
 def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
               types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
-    """The results, of `types`, of an operation on constants; None if it cannot run. CompileError if too large."""
+    """The results of an operation on constants, as arrays of the given `types`; None if the operation cannot run.
+
+    Raises CompileError if the results would exceed the memory limit.
+    """
     reserve(sum(t.nbytes for t in types if t.known), f"the result of {op.name} on constants")
     try:
         return _results(op, [None if v is None else v.data for v in operands], attrs, [t.dtype.numpy for t in types])

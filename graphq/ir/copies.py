@@ -87,10 +87,7 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Values that replace the node's outputs, now that more is known; None if nothing replaces them.
-
-    They come from simpler operations (`Op.resolve`), or are constants since all operands are constant now.
-    """
+    """Constants, or results of simpler operations (`Op.resolve`), that can now replace the outputs; else None."""
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -174,6 +171,5 @@ def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
 
 
 def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
-    """The body, specialised if the operands have other types than its inputs."""
     types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
     return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)

@@ -38,10 +38,7 @@ def _dot(box: Box, indent: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A quoted string of the dot language, with backslashes escaped.
-
-    Control characters other than newlines become `?`.
-    """
+    """A quoted string of the dot language; control characters other than newlines become `?`."""
     shown = "".join(c if c.isprintable() else "\n" if c == "\n" else "?" for c in text)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 

@@ -219,9 +219,9 @@ class Graph(Operations):
     def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
         """Within the block, nodes are added in front of `node`; raises GraphError if the graph does not have it.
 
-        If passes leave a history, each new node gets an `origin`. `instead` are the nodes that the new ones replace.
-        The origin of a new node comes from the first of them with the same operation, or from `node` if there is none:
-        it is the origin of that node if it has one, else that node itself.
+        If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph. The new
+        node inherits it from the first node of `instead`, the nodes being replaced, that has the same operation; if
+        there is none, from `node`.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
@@ -347,7 +347,7 @@ class Graph(Operations):
 
     def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
              complete: bool) -> tuple[Value, ...]:
-        """Add a node as `add_node` does. If `complete`, attributes are checked already, with their defaults."""
+        """Add a node as `add_node` does; `complete` says that `attrs` are checked and include all defaults."""
         where = op.name if name is None else f"{op.name} '{name}'"
         wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]

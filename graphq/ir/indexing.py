@@ -28,7 +28,7 @@ def indexed(value: Value, key: Any) -> Value:
         raise GraphError(f"{where}: the rank must be known")
     keys = _complete(key if isinstance(key, tuple) else (key,), len(value.shape), where)
     limits: dict[int, tuple[int, int, int]] = {}
-    axes: list[int | None] = []  # for each axis of the result that of the value; None for a new one
+    axes: list[int | None] = []  # per axis of the result: the axis of the value, or None for a new axis
     axis = 0
     for k in keys:
         if k is None:

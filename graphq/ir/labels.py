@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""What a value was in the original graph: a value there, and the order of axes that makes it this one (None: the same
-order)."""
+"""The value of the original graph that a value stands for, and the order of its axes (None: unchanged)."""
 
 SHOWN = 4
 """The most operands that the description of an unnamed value lists."""
@@ -23,8 +22,7 @@ SHOWN = 4
 class Labels:
     """The labels of a graph's values. Unnamed values are numbered again after each change, unless numbers are `kept`.
 
-    For reports on passes, `origins` maps each value to the value of the original graph that it stands for, with the
-    order of axes in which it has that value's elements (None: the same order). Original values map to themselves.
+    For reports on passes, `origins` maps each value to its `Origin`; values of the original graph map to themselves.
     `origins` is None if nobody has asked for a history; then nodes that are added have no `origin`.
     """
 
@@ -45,10 +43,7 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """How errors name a value.
-
-        A named value has its label, any other its operation, as in `the matmul of 'x' and a constant`.
-        """
+        """How errors name a value: by its label, or an unnamed one as `the matmul of 'x' and a constant`."""
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -61,10 +56,7 @@ class Labels:
         return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
-        """Note that the graph has changed.
-
-        Unless numbers are kept, the next label numbers unnamed values again.
-        """
+        """Note that the graph has changed: unless numbers are kept, unnamed values are numbered again."""
         if not self.kept:
             self._numbers = None
 

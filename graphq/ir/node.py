@@ -153,12 +153,12 @@ def _built(name: str, *operands: Any) -> Any:
 
 
 class Node:
-    """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
+    """An operation applied to operands: `inputs` has None for an absent optional operand, `attrs` all attributes.
 
     `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` has
-    facts that do not change what the node computes, such as the "id" and "name" of an operation that was loaded from a
-    file; copies of the graph share it. `origin` is the node of the original graph that this one came from, if passes
-    leave a `graphq.rewrite.history`; copies do not have it.
+    facts that do not change what the node computes, such as the "id" and "name" of an operation in a file; copies of
+    the graph share it. `origin` is the node of the original graph that this one came from, if passes leave a
+    `graphq.rewrite.history`; copies do not have it.
     """
 
     __slots__ = ("attrs", "graph", "inputs", "meta", "op", "origin", "outputs", "position", "removed")

@@ -89,14 +89,14 @@ class Op:
     the other fields:
 
         lanes   the lane rule, for kernels and formulas: a function from the operands' expressions to the result's
-                (`kernels.lanes.expression`). It gets the attributes that it names by keyword, numbers as expressions
+                (`kernels.lanes.expression`). Its keyword-only parameters are attributes; numbers arrive as expressions
         bound   how an error of the operands changes the result (`kernels.ties.error_bounds`): a Curve for one operand,
                 or the name of a rule for two operands, or a function that returns a Curve or None. The function gets
-                the sizes of further operands, and attributes by keyword
+                the magnitudes of the operands after the first, and attributes by keyword
         layout  how the operation computes on channels-last tensors: the name of a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
         onnx    the ONNX operator that has the same operands and the same names of attributes. An attribute that an
-                ONNX file leaves out has ONNX's default. There it may be a constant input, and `keep_dims` is `keepdims`
+                ONNX file leaves out has ONNX's default. In a file it may be a constant input; `keep_dims` is `keepdims`
         exact   whether a kernel's results are those of the reference to the last bit, given the same operands
     """
 
@@ -183,10 +183,7 @@ class Op:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def _left_out(self, a: Attribute) -> Any:
-        """The value of an attribute that is not given: its default, or one number that stands for all spatial axes.
-
-        `REQUIRED` if it has neither.
-        """
+        """An attribute's default, or its one number for all spatial axes; `REQUIRED` if it has neither."""
         number = self.per_axis.get(a.name) if a.required else None
         return a.default if number is None else number
 
@@ -233,8 +230,10 @@ def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
 
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
-"""Attributes with a number for each spatial axis, and their defaults (None: required). A user may leave them out; files
-of oneDNN, and patterns, have all of them."""
+"""Attributes with a number for each spatial axis, and their defaults (None: required).
+
+A user may leave out those with a default; oneDNN's files and patterns always state them.
+"""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
 """Attributes that are lists, for which a user may give a single number: it means a list of one element."""

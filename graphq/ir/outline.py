@@ -64,7 +64,7 @@ def outline(graph: Graph, *, bodies: bool = True) -> Outline:
 
 
 class _Outliner:
-    """Makes boxes and edges; `source` maps a value to the box that computes it, or to nothing for a constant."""
+    """Makes boxes and edges; `source` maps each value that is not constant to the id of the box that computes it."""
 
     def __init__(self, bodies: bool) -> None:
         self.bodies = bodies
@@ -72,7 +72,6 @@ class _Outliner:
         self.edges: dict[tuple[str, str], None] = {}
 
     def graph(self, graph: Graph, prefix: str) -> list[Box]:
-        """The boxes of inputs, operations and outputs."""
         boxes = []
         for k, v in enumerate(graph.inputs):
             self.source[v] = f"{prefix}i{k}"
@@ -111,10 +110,7 @@ class _Outliner:
         return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
 
     def connected(self, node: Node, id: str) -> Node:
-        """Add edges to a node's box from the boxes of its operands, and note the box as the source of its results.
-
-        Returns the node.
-        """
+        """Connect a node's box to those of its operands, and make it the source of its results. Returns the node."""
         for v in node.operands:
             self.connect(v, id)
         self.source |= dict.fromkeys(node.outputs, id)
@@ -131,6 +127,5 @@ class _Outliner:
         return boxes
 
     def connect(self, value: Value, target: str) -> None:
-        """Add an edge from the box that computes a value, if there is one."""
         if value in self.source:
             self.edges[self.source[value], target] = None

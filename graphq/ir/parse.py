@@ -220,7 +220,7 @@ class _Parser:
                 self.built(pos, partial(g.rename, out, json.loads(key[1:])))
 
     def key(self, text: str, pos: int) -> str:
-        """The one form of a name, quoted or not: `"x"` for an input, `%"w"` for a value, `%3` for an unnamed value."""
+        """The key of a name, quoted or not, in `env`: `"x"` for an input, `%"w"` or `%3` for other values."""
         if not text.startswith("%"):
             return json.dumps(self.unquote(text, pos))
         return text if text[1:].isdecimal() else "%" + json.dumps(self.unquote(text[1:], pos))

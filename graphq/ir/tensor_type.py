@@ -90,10 +90,7 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
 
 
 def _real(value: Any) -> Any:
-    """A Python integer as a float; any other object as it is. NumPy would make objects of integers beyond 64 bits.
-
-    Raises OverflowError if the integer is too large for f64.
-    """
+    """A Python integer as a float, since NumPy makes objects of large ones; raises OverflowError beyond f64's range."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

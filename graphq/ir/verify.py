@@ -51,7 +51,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None:
-    """Check one node against the values that earlier nodes define, and add its outputs to these."""
+    """Check one node against the values that earlier nodes define, and add its outputs to them."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue

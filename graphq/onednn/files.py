@@ -60,7 +60,7 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
-    """The graph of a document, whose name in errors is `where`; `adjust` may change an op whose operands are known."""
+    """The graph of a document; errors call it `where`, and `adjust` may change an op once its operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")

@@ -93,12 +93,10 @@ class GroupAnchor(Group):
 
     @property
     def anchor(self) -> str:  # type: ignore[override]
-        """The kind of the partition: the operation's name."""
         return self.op
 
     @property
     def name(self) -> str:
-        """The name in reports."""
         return f"{type(self).__name__}({self.op})"
 
     def pattern(self, g):
@@ -147,7 +145,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Group each anchor whose statistics are results, too, with its casts; no operation after it joins the group."""
+    """Group each anchor that also returns statistics with the casts before it; no later operation joins the group."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))

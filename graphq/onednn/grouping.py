@@ -20,10 +20,10 @@ PROLOGUE = frozenset({*POST, *MOVES})
 
 
 class Group(Fusion):
-    """A rewrite to a partition, which also takes in operations that only its operands need.
+    """A rewrite that replaces a match by a partition, together with operations before it that nothing else uses.
 
-    These are casts in front of operands, and operations of PROLOGUE that compute an operand from inputs. Further
-    results of its operations, such as softmax's statistics, may be used outside. `refuses(match)` may return a reason
+    These operations are casts of operands, and operations of PROLOGUE that compute an operand from graph inputs.
+    Results besides the root's, such as softmax's statistics, may be used outside. `refuses(match)` may return a reason
     against a match.
     """
 
@@ -38,7 +38,7 @@ class Group(Fusion):
         reason = self.refuses(match)
         if reason is not None:
             return reason
-        # Only the uses of the root and of further results lie outside, and nothing after the root comes back.
+        # Where each node has one result, only the root's is used outside, so no path leaves the group and comes back.
         if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
             return None
         return "a further result comes back to the group from outside"
@@ -54,7 +54,7 @@ class Group(Fusion):
 
 
 def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Value, Value]:
-    """Put a partition of `members`, which are convex, in the place of `last`; maps the members' values to its own.
+    """Put a partition of the convex set `members` in the place of `last`; returns a map from old results to new ones.
 
     The uses of all results are replaced, except for the value of `last` if it has a single output.
     """

@@ -91,7 +91,6 @@ def attribute_form(op: Op, name: str) -> str | None:
 
 
 def _plain(annotation: Any) -> Any:
-    """The annotation without its `| None`."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return next(a for a in typing.get_args(annotation) if a is not type(None))
     return annotation

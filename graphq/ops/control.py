@@ -27,7 +27,7 @@ ASKED = 1 << 24
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A body that runs by itself, such as a compiled one; other bodies run by the NumPy bodies of their operations."""
+    """A body that runs by itself, such as a compiled one; a graph runs by the NumPy references of its operations."""
 
     inputs: list[Value]
     outputs: list[Value]

@@ -16,11 +16,11 @@ from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, SUMS, Shape, expect_dtype, expect_same_dtype, output_dtype, show
 
 COLUMNS = 2**22
-"""About how many elements the im2col matrix has that `correlate` makes at a time: 32 MB of f64."""
+"""The approximate number of elements of the im2col matrix that `correlate` builds at a time: 32 MB of f64."""
 
 
 def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
-    """Where axis O, axis I and the `count` spatial axes are in weights of that format."""
+    """The positions of axis O, axis I and the `count` spatial axes in weights of a format such as "XIO"."""
     spatial = weights_format.index("X")
     axes = {"X": range(spatial, spatial + count)}
     for k, letter in enumerate(weights_format.replace("X", "")):

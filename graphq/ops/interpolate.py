@@ -21,7 +21,7 @@ from graphq.ops.window import DataFormat, channels_first, from_channels_first, i
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
                       coordinate_transformation_mode: str, sizes: tuple[int, ...], scales: tuple[float, ...],
                       data_format: str) -> TensorType:
-    """The spatial sizes are `sizes`, or the source's times `scales`, rounded down; those in a tensor are unknown."""
+    """The spatial sizes are `sizes`, or the source's times `scales`, rounded down; unknown if a tensor gives them."""
     expect_dtype("src", src, FLOATS)
     given = [name for name, x in (("sizes", sizes), ("scales", scales), ("sizes_tensor", sizes_tensor)) if x]
     if len(given) != 1:

@@ -27,7 +27,7 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """`start + k * delta` up to `limit`, given the three in this order.
+    """`start + k * delta` up to `limit`, where `numbers` are start, limit and delta.
 
     Raises CompileError if they take too much memory.
     """

@@ -1,4 +1,7 @@
-"""The pools: max_pool goes axis by axis, since a window is a product of intervals; avg_pool does not."""
+"""The operations max_pool and avg_pool.
+
+max_pool reduces one axis after another. avg_pool cannot, since it adds the elements of a window in a stated order.
+"""
 from __future__ import annotations
 
 import functools

@@ -34,10 +34,7 @@ def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
 
 
 def _largest_clamped(low: float, high: float, size: float) -> float:
-    """A bound of the magnitudes of clamped numbers whose magnitudes are at most `size` before.
-
-    It is the greater magnitude of both limits if both are finite, else the greater one of `size` and a finite limit.
-    """
+    """A bound of the magnitudes of clamped numbers whose magnitudes are at most `size` before."""
     limits = [abs(low), abs(high)]
     return float(np.max(limits if np.isfinite(limits).all() else [size, *(x for x in limits if np.isfinite(x))]))
 

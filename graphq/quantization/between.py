@@ -16,7 +16,8 @@ from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
 POOLS = frozenset({"avg_pool", "reduce_mean", "interpolate"})
-"""Operations whose kernels take a dequantize in; a quantize after one of them cannot be moved before it."""
+"""Operations whose kernels fuse a dequantize of the source; a quantize after such an operation cannot move before
+it."""
 KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
 """Operations that choose elements, so that quantizing before or after them gives the same. `interpolate` of mode
 "nearest" is one, too."""
@@ -35,7 +36,7 @@ def stored_between(graph: Graph) -> list[str]:
 
 
 def _is_stored(x: Value) -> bool:
-    """Whether a value is stored for readers that can all take bytes, and that are not all products."""
+    """Whether a kernel stores the value in f32 although every reader of it could take bytes."""
     readers = x.users
     if not all(n.op.elementwise or n.op.name in READS for n in readers) or not _from_products(x):
         return False
@@ -45,7 +46,7 @@ def _is_stored(x: Value) -> bool:
 
 
 def _from_products(x: Value) -> bool:
-    """Whether x comes through elementwise operations only from constants, inputs and operations of READS."""
+    """Whether x is computed by elementwise operations alone from constants, inputs and results of READS."""
     waiting, seen = [x], {x}
     while waiting:
         node = waiting.pop().node

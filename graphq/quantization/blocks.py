@@ -65,10 +65,7 @@ def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
 
 
 def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[str, np.ndarray]:
-    """The sum of x^T x over all rows of each product's source x, by the product's name.
-
-    The model itself computes it.
-    """
+    """For each product, by name, the sum of x^T x over all rows of its source x, computed by a compiled model."""
     g = graph.copy()
     names = {p.name for p in chosen if 0 in p.activations}
     outputs: dict[str, Value] = {}

@@ -110,10 +110,7 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """For each source that is multiplied by constant weights, by name, the axis of its channels.
-
-    The weights determine the number of channels.
-    """
+    """For each source that is multiplied by constant weights, by name, the axis of its channels."""
     axes = {str(p.factors[0].name): p.source_axis() for p in products(graph) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}
 

@@ -14,8 +14,8 @@ import numpy as np
 from graphq.quantization.calibrate import Batch
 
 CONTRAST, NOISE = 1.25, 0.05
-"""The factor by which changed elements lie further from their input's mean; the standard deviation of the added noise,
-as a share of the input's."""
+"""Changed elements lie CONTRAST times as far from their input's mean; the noise has NOISE times its standard
+deviation."""
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
     """Add a boolean input to a quantized graph that, when true, has a product computed as in the f32 graph.
 
     Returns False, and changes nothing, if the graph computes the product without a dequantize, or if it computes
-    operands of the product after it.
+    operands only after the product's result.
 
     The operands are the nearest inputs and `shared` tensors before the product, with the values that the quantized
     graph gives them. What lies between these and the product, such as weights or an operation without a name, comes

@@ -24,11 +24,7 @@ Evaluate = Callable[[CompiledGraph], float]
 
 @dataclass
 class Controlled:
-    """The result of accuracy control.
-
-    It has the quantized graph, its accuracy and that of f32, the milliseconds of a run of each, and the names of the
-    products left in f32.
-    """
+    """The quantized graph, its accuracy and that of f32, a run's milliseconds of both, and the products left in f32."""
 
     graph: Graph
     accuracy_f32: float

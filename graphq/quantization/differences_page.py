@@ -67,7 +67,6 @@ def _kind(cost: float | None, highest: float) -> str:
 
 
 def _lines(t: TensorDifference) -> Iterator[str]:
-    """The lines about a tensor in its box of the drawing."""
     cells = t.cells()
     yield t.name
     yield f"SQNR {cells['SQNR dB']} dB"
@@ -76,7 +75,6 @@ def _lines(t: TensorDifference) -> Iterator[str]:
 
 
 def _records(drawn: Outline, boxes: Mapping[str, Sequence[TensorDifference]]) -> dict[str, Record]:
-    """The records of all boxes, by their ids."""
     records: dict[str, Record] = {}
     for box in drawn.walk():
         rows = [[name, text] for t in boxes.get(box.id, ()) for name, text in {"tensor": t.name, **t.cells()}.items()

@@ -1,4 +1,4 @@
-"""How sure the loss of a setting is: from how many comparisons, and how far new data may leave the ranges seen."""
+"""How sure an estimated loss is, by the number of comparisons and how far new data may exceed observed ranges."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 SURE = 1.05
-"""The largest factor by which new data may be expected to exceed the ranges seen if these count as well known."""
+"""Ranges count as well known if new data are expected to exceed them by at most this factor."""
 LEAST_ASKED, MOST_ASKED = 4, 64
-"""The number of batches that are asked for at least; the number above which a text only says "more than" it."""
+"""The least number of batches that is advised, and the number above which a text only says "more than" it."""
 ALIKE = 8.0
 """Batches count as alike if the loss on changed copies is more than this many times that on those held out."""
 SMALL = 1e-4
@@ -39,7 +39,7 @@ class Estimate:
 
     @property
     def enough(self) -> int:
-        """How many batches would be enough, if what new batches exceed ranges by falls as 1 / number of batches."""
+        """The number of batches that would be enough, if the excess of new data falls as 1 / number of batches."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
         return max(self.batches * (1 + self.alike), LEAST_ASKED, asked)
 

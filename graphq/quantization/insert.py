@@ -74,7 +74,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
            between: Mapping[str, Parameters] | None = None) -> None:
     """Quantize the products of a `prepared` graph in place, each as `chosen` says.
 
-    Before that, channels of sources are divided and biases shifted.
+    The caller has already divided the channels of sources and shifted biases.
 
     The values that `between` names are quantized for everything that reads them.
 
@@ -114,7 +114,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
 
 def rest_of(p: Parameters) -> Parameters:
-    """The parameters of the remainder that a first part of 8 bits leaves: s8, with a step PART times smaller."""
+    """The parameters of the remainder that rounding to 8 bits leaves: s8, with a step PART times smaller."""
     return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
 
 

@@ -1,4 +1,4 @@
-"""What calibration knows of some batches, and how a product is quantized by it with given candidates."""
+"""What calibration found on some batches, and the parameters of a product's operands that follow from it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -50,8 +50,10 @@ class Known:
 
 
 Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
-"""What determines how one product is quantized: its name, the candidates of its activations, whether these have 16
-bits, whether its weights have 16, and the bits of weights otherwise."""
+"""What determines how a product is quantized: its name, the candidates of its activations, and its bits.
+
+The bits are whether activations have 16, whether weights have 16, and the bits of weights otherwise.
+"""
 
 
 def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:

@@ -207,7 +207,7 @@ def _parametrised(g: Graph, p: Product) -> Value:
 
 
 def _fake(g: Graph, x: Value, name: str, k: int) -> Value:
-    """The number that the integer of x stands for; step and limits are graph inputs."""
+    """x quantized and dequantized in f32; step and limits are graph inputs."""
     step, low, high = (g.input(f"{name}/{part}{k}", dtype="f32", shape=()) for part in ("step", "low", "high"))
     out: Value = g.multiply(g.minimum(g.maximum(g.round(g.divide(x, step)), low), high), step)
     return out

@@ -74,7 +74,7 @@ class Product:
 
     @property
     def has_channels(self) -> bool:
-        """Whether constant weights multiply channels of operand 0; in groups only those of a convolution count."""
+        """Whether constant weights multiply channels of operand 0; with groups, only a convolution's count."""
         return self.weights is not None and self.source_axis() is not None and 0 in self.activations \
             and (self.groups == 1 or self.node.op.name == "convolution")
 

@@ -137,9 +137,10 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
 
 
 def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
-    """The counts of magnitudes in bins of equal width up to `top`, those of the histogram spread evenly.
+    """The counts of magnitudes in bins of equal width up to `top`; each bin of the histogram is spread evenly.
 
-    The first bin counts as the second: the zeros that a ReLU leaves are exact in any range (as in TensorRT).
+    The first bin gets the count of the second, since the zeros that a ReLU leaves are exact in any range (as in
+    TensorRT).
     """
     lower, upper, counts = t.bins()
     a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))
@@ -159,7 +160,7 @@ def _divergence(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:
-    """The range of least mean squared error; one with two ends is searched at the lower and the upper end in turns.
+    """The range of least mean squared error; the lower and the upper end are searched in turns.
 
     Sung et al., 2015, "Resiliency of deep neural networks under quantization" choose the step so; Banner et al., 2019,
     "Post-training 4-bit quantization of convolution networks", the clipping threshold.
@@ -193,13 +194,13 @@ def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: 
     beyond = (np.maximum(upper - most, 0)**3 - np.maximum(lower - most, 0)**3
               + np.maximum(least - lower, 0)**3 - np.maximum(least - upper, 0)**3) / 3
     width = upper - lower
-    single = (lower - s * np.rint(start / s))**2  # of bins that the extremes cut down to one number
+    single = (lower - s * np.rint(start / s))**2  # for bins that the extremes cut down to a single number
     mean = np.where(width > 0, (inside + beyond) / np.maximum(width, 1e-300), single)
     return np.asarray(mean @ counts)
 
 
 def relative_error(t: TensorStatistics, p: Parameters) -> float:
-    """The squared error of a tensor in integers, as a share of the sum of its squares, by its histogram."""
+    """The squared error of a tensor quantized by `p`, over the sum of its squares; both follow from its histogram."""
     lower, upper, counts = bins = t.bins()
     squares = ((lower**2 + lower * upper + upper**2) / 3) @ counts
     return float(squared_errors(bins, [p])[0] / max(squares, 1e-300))

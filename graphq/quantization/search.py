@@ -39,21 +39,18 @@ TARGET = 0.002
 TRIED = 12
 """The number of products' operands whose own loss at the outputs is measured."""
 RECOVERS, PRICE = 0.25, 2.0
-"""How much of the loss 16 bits have to take away (`Search.pays`).
+"""16 bits must take away the share RECOVERS of the loss (`Search.pays`).
 
-The share RECOVERS of it, and the same share of what is left PRICE times more if the model's time doubles.
+If they double the model's time, they must PRICE times more take away that share of what is left.
 """
 IN_F32 = 8
-"""How much longer the elements of a product of 16 bits take than those of one of 8, which are stored as bytes.
-
-The terms of a product of 16 bits are added in f32.
-"""
+"""The time for an element of a 16-bit product, whose terms are added in f32, over that of 8 bits, stored as a byte."""
 LITTLE = 0.02
 """The share of the model's work that the smallest products have together, at most; 16 bits for all of them are tried at
 once."""
 MOST_WIDE = 0.5
-"""The share of the products' operands that may get 16 bits: each of these repeats the work of its product, so that with
-16 bits for all, f32 is faster."""
+"""The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
+that with 16 bits for all of them f32 is faster."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
@@ -73,7 +70,7 @@ class Fold(NamedTuple):
 
 
 def folds(count: int) -> list[Fold]:
-    """How `count` batches are divided, in two folds from four batches on: the last quarter is held out, then the first.
+    """The folds of `count` batches. From four on there are two: one holds out the last quarter, the other the first.
 
     Of two or three batches each is held out in turn; a single batch is compared with itself. Up to FEW batches, changed
     copies of those held out are compared, too.
@@ -108,9 +105,10 @@ class Chosen:
 
 
 class Search:
-    """The state of a search: the batches, their `folds`, what is known of parts of them, and the losses found so far.
+    """The state of a search: batches and their `folds`, what calibration found on them, and the losses so far.
 
-    Settings begin with the scheme's bits. `level` is the ISA level that the graph is compiled for.
+    Every setting tried begins with the bits that `scheme` gives. `level` is the ISA level that the graph is compiled
+    for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
@@ -319,14 +317,15 @@ class Search:
         return [n for n, x in zip(self.shares, together, strict=True) if x <= LITTLE and n in self.products]
 
     def repeated(self, setting: Setting) -> float:
-        """An estimate of the time that the factors of 16 bits add, where 1 is the time with all factors of 8 bits."""
+        """The estimated time that operands of 16 bits add, where 1 is the model's time with 8 bits throughout."""
         wide = [self.shares.get(n, (0.0, 0.0)) for n in (*setting.scheme.wide, *setting.scheme.wide_weights)]
         return sum(macs + IN_F32 * elements for macs, elements in wide) / 2
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS) -> bool:
-        """Whether more factors of 16 bits take away enough of a setting's loss for the time that they add.
+        """Whether `tried`, with more operands of 16 bits than `setting`, loses enough less for the time that they add.
 
-        They take away `least` of it, and then RECOVERS of what is left for each 1 / PRICE of the time of all factors.
+        Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) of the other one, where t is the time added
+        (`repeated`).
         """
         left = (1 - least) * (1 - RECOVERS)**(PRICE * max(0.0, self.repeated(tried) - self.repeated(setting)))
         return self.loss(tried) <= left * self.loss(setting)
@@ -338,8 +337,8 @@ class Search:
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
         """The operands of 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
 
-        They are sorted by noise over signal of the product's result. The first TRIED are then sorted by the loss at the
-        outputs if that operand alone has 8 bits.
+        "wide" stands for activations, "wide_weights" for weights. Operands are sorted by noise over signal of the
+        product's result. The first TRIED are then sorted by the loss at the outputs if that operand alone has 8 bits.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -420,10 +419,7 @@ def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
 
 
 def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence; they are read into a list if they are none, or if one has to be cut.
-
-    Raises InputError if there are none.
-    """
+    """The batches as a sequence; a list if they are none or one must be cut. Raises InputError if there are none."""
     if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
         batches = list(checked_batches(batches, graph.inputs))
     if not len(batches):

@@ -60,10 +60,7 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 
 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
-    """Divide the channels of tensors by `factors`, given by name, and multiply the weights of their products by them.
-
-    Returns the number of tensors that changed.
-    """
+    """Divide channels of tensors by `factors`, by name, and multiply weights; returns how many tensors changed."""
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     for x, users in chosen:
         divide_channels(graph, x, users, factors[str(x.name)])
@@ -122,7 +119,7 @@ class _Load(NamedTuple):
 
     largest: np.ndarray  # [outputs, channels], 0 outside of the output's group
     squares: np.ndarray  # [channels]
-    member: np.ndarray  # [outputs, channels], whether the channel is in the output's group
+    member: np.ndarray  # [outputs, channels], the number of weights, 0 outside of the output's group
 
 
 def expected_ranges(channels: Channels) -> np.ndarray:

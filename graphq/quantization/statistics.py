@@ -1,7 +1,4 @@
-"""The statistics of calibration.
-
-Each tensor has a histogram of fixed size, its extremes, and numbers for each channel.
-"""
+"""The statistics of calibration: for each tensor a histogram, its extremes, and numbers for each channel."""
 from __future__ import annotations
 
 import os
@@ -21,7 +18,7 @@ MOMENTUM = 0.1
 
 
 def _edges() -> np.ndarray:
-    """The BINS / 2 + 1 bounds of the bins' magnitudes, as finite numbers; the last bound stands for infinity."""
+    """The BINS / 2 + 1 bounds of the bins' magnitudes; those after infinity are of bins that stay empty."""
     bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
     with np.errstate(invalid="ignore"):  # some bins hold NaN, which calibration refuses
         return bits.view(np.float32).astype(np.float64)
@@ -133,7 +130,7 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @property
     def unseen(self) -> float:
-        """The most by which a new batch is expected to exceed the extremes of three of four tensors, as a factor.
+        """The factor by which a new batch is expected to exceed the extremes of three of four tensors, at most.
 
         It is estimated from the batch that holds a tensor's largest element: the ratio of that element to the largest
         one in the other batches is a sample of such a factor.

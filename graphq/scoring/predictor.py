@@ -179,10 +179,7 @@ class _Rows:
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
     def checked(self, given: Any, convert: bool) -> dict[str, np.ndarray]:
-        """The given arrays, with `convert` converted to the inputs' dtypes.
-
-        Raises InputError if they do not fit the inputs, or differ in their number of rows.
-        """
+        """The given arrays, converted if `convert`; raises InputError if they do not fit the inputs or each other."""
         names = list(self.model.inputs)
         if not isinstance(given, Mapping):
             columns = _columns(given)

@@ -11,7 +11,8 @@ from graphq.ir.interpret import named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 
 FEW = 0.01
-"""The share of an output's elements that may exceed the tolerances if a graph quantizes, since ties may round up."""
+"""The share of an output's elements that may exceed the tolerances if a graph quantizes: they may be at rounding
+ties."""
 
 
 class Baseline:
@@ -43,7 +44,7 @@ class Baseline:
         if text is not None:
             return text
         for given, wanted in self.results:
-            if rtol + atol > 0 and given.kind == "extremes":  # sums of them leave f32 in one order and not in another
+            if rtol + atol > 0 and given.kind == "extremes":  # sums of extremes overflow in one order, not in another
                 continue
             try:
                 _, got = _run(graph, given)

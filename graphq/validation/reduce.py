@@ -82,11 +82,7 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
-    """The size of a graph as a tuple, which each reduction must make smaller.
-
-    It has the numbers of nodes, also in bodies; of open dimensions of inputs; of elements of inputs and results; of
-    names; and of the text's characters.
-    """
+    """A size that reductions lower: the numbers of nodes, open dimensions, elements, names and characters of text."""
     results = [v for n in graph.nodes for v in n.outputs]
     opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)
     elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)

@@ -35,7 +35,6 @@ def _returning(graph: Graph, outputs: list[int]) -> Graph:
 
 
 def _without_unused(graph: Graph) -> Graph:
-    """The graph without inputs that nothing uses."""
     return subgraph(graph, graph.nodes)
 
 

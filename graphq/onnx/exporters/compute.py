@@ -137,7 +137,7 @@ def convolution(w: Writer, node: Node) -> None:
 
 
 def _axes(form: str, lead: str, r: int) -> list[int]:
-    """Where the axes of weights of format `form` are: first those named in `lead`, then the spatial ones."""
+    """The positions of the axes of weights in format `form`: those named in `lead`, then the spatial ones."""
     spatial = form.index("X")
     axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
     return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]

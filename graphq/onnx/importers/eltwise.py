@@ -97,7 +97,6 @@ def clip(c: Call) -> Outputs:
 
 
 def _clip_numbers(c: Call) -> Value:
-    """Import Clip of integers and f64, whose limits are inputs."""
     x = c.input(0)
     for k, function in ((1, "maximum"), (2, "minimum")):
         limit = c.optional(k)
@@ -117,7 +116,7 @@ def mean(c: Call) -> Outputs:
 
 @imports("Selu")
 def selu(c: Call) -> Outputs:
-    """Import Selu, `gamma * elu(x)`, like the next ones of f32 only: narrower floats would be rounded in between."""
+    """Import Selu: `gamma * elu(x)`, for f32 only, since narrower floats would be rounded after each step."""
     if c.input(0).dtype != f32:
         return None
     x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
@@ -196,7 +195,7 @@ def identity(c: Call) -> Outputs:
 
 @imports("Cast")
 def cast(c: Call) -> Outputs:
-    """Import Cast to `to`; f8 and dtypes of fewer bits, for which ONNX has more attributes, are left to ONNX."""
+    """Import Cast to `to`; ONNX's reference runs casts of f8 and narrower dtypes, which have more attributes."""
     return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
 
 

@@ -152,7 +152,7 @@ class Call:
         return tuple(self.numbers(k, f", the {name},"))
 
     def numbers(self, k: int, what: str = "") -> list[int]:
-        """The integers of input `k`, or Sizes, which only a run knows; raises GraphError if there are neither yet."""
+        """The integers of input `k`, as Sizes if open sizes decide them; raises GraphError if they are not known."""
         data = known(self.input(k))
         if data is None:
             raise GraphError(f"input {k}{what} is not known before it runs")
@@ -359,10 +359,7 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Replace the results of nodes whose operands are constants by constants, from node number `first` on.
-
-    Returns `outs` with the replaced values.
-    """
+    """Replace results of constants alone by constants, from node number `first` on; returns the new `outs`."""
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])

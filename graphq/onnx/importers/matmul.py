@@ -38,7 +38,7 @@ def product(c: Call, a: Value, b: Value, bias: Value | None = None, *, beta: flo
 
 
 class Term(NamedTuple):
-    """A value and the name of each of its axes, a letter of the equation."""
+    """An operand of Einsum, and the letters that name its axes in the equation."""
 
     value: Value
     names: tuple[str, ...]

@@ -130,7 +130,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may have to broadcast to the dimensions of x from `axis` on, some of them unknown."""
+    """Whether a scale or bias may have to be broadcast to the dimensions of x from `axis` on; some may be unknown."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]

@@ -64,10 +64,10 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
 
 
 def with_pads(c: Call) -> Outputs:
-    """The operator with pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None if it has neither.
+    """The node with explicit pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None if it has neither.
 
-    Before version 22 ONNX's shape inference counts the window beyond the source. The reference refuses `auto_pad` if it
-    rounds up, and gives other shapes if windows are dilated.
+    Before version 22 ONNX's shape inference counts a window that starts beyond the source. The reference refuses
+    `auto_pad` if it rounds up, and gives other shapes if windows are dilated.
     """
     attrs, x = pool(c), c.input(0)
     if not c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
@@ -187,12 +187,12 @@ def avg_pool(c: Call) -> Outputs:
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # for the reference; ceil_mode stays, as its padding would count as pads
+    if set(attrs.pop("dilations")) - {1}:  # left to ONNX's reference; ceil_mode stays, as pads would be counted
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
-    if not exclude and ends != counted:  # ceil_mode's padding does not count, pads_end would count it
+    if not exclude and ends != counted:  # the mean leaves out ceil_mode's padding, but would count pads_end
         x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
         beyond = [a - b for a, b in zip(ends, counted, strict=True)]
         attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
@@ -251,7 +251,10 @@ def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
 
 @imports("Resize")
 def resize(c: Call) -> Outputs:
-    """Import Resize: nearest by whole factors, and linear to sizes that the scales give exactly."""
+    """Import Resize in mode nearest by whole factors, and in mode linear to sizes that the scales give exactly.
+
+    ONNX's reference runs all other forms.
+    """
     x = c.input(0)
     if x.dtype == boolean:
         c.refuse("booleans are not resized: ONNX's reference has floats and integers alone")
@@ -278,7 +281,8 @@ def resize(c: Call) -> Outputs:
 
 
 WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
-"""Pairs of coordinate transformation and rounding for which element o is element floor(o / r) by a whole factor r."""
+"""Pairs of coordinate transformation and rounding by which, for a whole factor r, element o is source element floor(o /
+r)."""
 
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -54,7 +54,7 @@ class Parameters(NamedTuple):
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Import QuantizeLinear 10 to 25: the quotient is rounded to the scale's dtype, before version 23 to that of x."""
+    """Import QuantizeLinear 10 to 25; x / scale is rounded to the scale's dtype, before version 23 to that of x."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -168,7 +168,7 @@ def _units(c: Call, x: Value, p: Parameters) -> Value:
 
 
 def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
-    """Requantise sums: multiply by the factor, round, and add the zero point of input 7."""
+    """Requantize integer sums: multiply by the factor, round, and add the zero point of input 7."""
     zp = c.optional(7)
     p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
     return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)

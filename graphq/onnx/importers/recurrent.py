@@ -131,7 +131,6 @@ def _directions(c: Call, direction: Direction) -> list[Value]:
 
 
 def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:
-    """`x` with its first two dimensions swapped if `rows_first`."""
     return g.static_transpose(x, order=[1, 0, 2]) if rows_first else x
 
 
@@ -153,7 +152,6 @@ def _together(g: Graph, values: Sequence[Value], axis: int) -> Value:
 
 
 def _size(x: Value) -> int:
-    """The size of the last dimension; raises GraphError if it is not known yet."""
     if x.shape is None or x.shape[-1] is None:
         raise GraphError("the size of the state is not known yet")
     return x.shape[-1]
@@ -177,5 +175,4 @@ def _state(c: Call, k: int, d: int) -> Value | None:
 
 
 def _part(g: Graph, x: Value, start: int, stop: int) -> Value:
-    """The elements of a vector from `start` to before `stop`."""
     return g.slice(x, axes=[0], starts=[start], ends=[stop], steps=[1])

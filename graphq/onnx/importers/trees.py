@@ -54,7 +54,6 @@ class Forest:
 
 
 def _source(c: Call) -> Value:
-    """Input 0, cast to f32 unless it is f32 or f64."""
     x = c.input(0)
     return x if x.dtype in (f32, f64) else c.graph.cast(x, dtype=f32)
 

@@ -35,10 +35,7 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add to each of query, key and value its own slice of the bias.
-
-    If a width is unknown, each slice is a third of the bias.
-    """
+    """Add to query, key and value their slices of the bias, which are thirds of it if widths are unknown."""
     out, start = [], 0
     for x in values:
         size = x.shape[-1] if x.shape else None

@@ -1,7 +1,4 @@
-"""Importers of fused operators that ONNX Runtime writes.
-
-These are products with an activation, and channels-last convolutions.
-"""
+"""Importers of fused operators that ONNX Runtime writes: products with an activation, channels-last convolutions."""
 from __future__ import annotations
 
 from typing import Any

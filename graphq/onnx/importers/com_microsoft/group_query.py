@@ -63,7 +63,6 @@ def _wide(c: Call, x: Value) -> Value:
 
 
 def _check(c: Call) -> None:
-    """Raise GraphError for a node that breaks a rule or is not supported."""
     kinds = {c.attr("k_quant_type", "NONE"), c.attr("v_quant_type", "NONE")}
     if not kinds <= {"NONE", "PER_TENSOR", "PER_CHANNEL"}:
         raise GraphError(f"attributes 'k_quant_type' and 'v_quant_type' {sorted(kinds)} are not supported")
@@ -102,7 +101,6 @@ def _positive(c: Call, name: str) -> int:
 
 
 def _size(c: Call, heads: int, groups: int) -> int:
-    """The size of a head."""
     q, parts = c.input(0), heads if c.has(1) else heads + 2 * groups
     width = q.shape[-1] if q.shape is not None and len(q.shape) == 3 else None
     if not width or width % parts:

@@ -39,9 +39,9 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """Scale and zero point of A, of B and of C, if each is one finite constant; an absent zero point counts as 0.
+    """The scales and zero points of A, B and C in turn; an absent zero point counts as 0.
 
-    None if they are not, or if a scale is not positive.
+    None if one of them is not a single finite constant, or if a scale is not positive.
     """
     found = []
     for k in (1, 2, 4, 5, 6, 7):
@@ -91,10 +91,7 @@ def qlinear_unary(c: Call) -> Outputs:
 
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
-    """Import QLinearSoftmax.
-
-    Softmax in f32 along `axis` or, if its `opset` is below 13, over all dimensions from `axis` on.
-    """
+    """Import QLinearSoftmax: over `axis` or, if its `opset` is below 13, over all dimensions from `axis` on."""
     opset, axis = c.attr("opset"), c.attr("axis", -1)
     y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
     return result(c, y, 3, c.input(0).dtype)
@@ -119,10 +116,7 @@ def qlinear_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(c: Call) -> Outputs:
-    """Import QLinearGlobalAveragePool: the f32 mean over the spatial axes, quantized.
-
-    If the attribute `channels_last` is set, the channels come last.
-    """
+    """Import QLinearGlobalAveragePool: the quantized f32 mean over the spatial axes, which `channels_last` tells."""
     x = at(c, 0)
     if x.shape is None:
         raise GraphError("the rank is not known")
@@ -140,10 +134,7 @@ def qlinear_reduce_mean(c: Call) -> Outputs:
 
 @imports("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(c: Call) -> Outputs:
-    """Import QLinearWhere.
-
-    Its operands are a condition, X and Y with scales and zero points, then scale and zero point of the result.
-    """
+    """Import QLinearWhere: condition, X and Y with scales and zero points, then the result's scale and zero point."""
     return result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype)
 
 

@@ -73,10 +73,7 @@ def unique(c: Call) -> Outputs:
 
 @imports("MulInteger", domain=MICROSOFT)
 def mul_integer(c: Call) -> Outputs:
-    """Import MulInteger: `(A - zero point) * (B - zero point)` in s32.
-
-    Zero points are the second and the fourth operand, 0 if they are absent.
-    """
+    """Import MulInteger: `(A - za) * (B - zb)` in s32, for operands A, za, B and zb; an absent zero point is 0."""
     a, b = (_less_zero_point(c, k) for k in (0, 2))
     return standard(c, "Mul", [a, b])
 
@@ -109,10 +106,7 @@ def bias_add(c: Call) -> Outputs:
 
 @imports("BiasSoftmax", domain=MICROSOFT)
 def bias_softmax(c: Call) -> Outputs:
-    """Import BiasSoftmax: the softmax of x + bias over the dimensions from `axis` on.
-
-    The bias broadcasts by its shape.
-    """
+    """Import BiasSoftmax: the softmax of x + bias, which is broadcast, over the dimensions from `axis` on."""
     return standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11, axis=c.attr("axis", 1))
 
 
@@ -132,10 +126,7 @@ def gemm_fast_gelu(c: Call) -> Outputs:
 
 @imports("ScaledSiLU", domain=MICROSOFT)
 def scaled_silu(c: Call) -> Outputs:
-    """Import ScaledSiLU: `z * sigmoid(z)`, where z is alpha * x, or x times a scale that is an input.
-
-    Each step is rounded.
-    """
+    """Import ScaledSiLU: `z * sigmoid(z)`, where z is alpha * x, or x times a scale input; each step is rounded."""
     g, x = c.graph, c.input(0)
     scale = c.optional(1)
     if scale is not None and scale.dtype != x.dtype:

@@ -95,8 +95,8 @@ def embed_layer_normalization(c: Call) -> Outputs:
 def attention(c: Call) -> Outputs:
     """Import Attention.
 
-    Its operands are input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], and a bias of the
-    scores.
+    Its operands are input, weights [input width, 3 * output width], bias, mask, past keys and values [2, batch, heads,
+    length, size], and a bias of the scores.
     """
     y = c.graph.matmul(c.input(0), c.input(1))
     return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
@@ -104,10 +104,7 @@ def attention(c: Call) -> Outputs:
 
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
-    """Import QAttention, with quantized input and weights.
-
-    Its operands are input, weights, bias, both scales, mask, both zero points, and past keys and values.
-    """
+    """Import QAttention: input, weights, bias, both scales, mask, both zero points, and past keys and values."""
     x, w = c.input(0), c.input(1)
     y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
                        dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1)))
@@ -222,7 +219,7 @@ keys from its start (by default 0) to before its end.
 def _hidden(c: Call, mask: Value, scores: Value) -> Value:
     """The number that is added to each score: 0 if the query sees the key, else a negative number.
 
-    The mask is a raw mask (see `masked`), or a vector of one end for each batch element, then perhaps one start each.
+    The mask is a raw mask (see `masked`) or a vector as the function WITHIN takes it.
     """
     away = c.attr("mask_filter_value", -10000.0)
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
