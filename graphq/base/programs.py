@@ -1,7 +1,8 @@
 """Computing the numbers of an open plan at other sizes than its example's, and storing a trace in a file.
 
-The module `sizes` explains traces, slots, guards and the example. A program first runs the calls that guards need. If a
-guard has another answer than in the example, the plan does not hold for these sizes, and nothing else is computed.
+The module `sizes` explains traces, guards and the example; a slot is the number of a value in a trace. A program first
+runs the calls that guards need. If a guard has another answer than in the example, the plan does not hold for these
+sizes, and nothing else is computed.
 """
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Program:
         return None if failed is not None else Values({k: values[k] for k in self._results})
 
     def failed(self, sizes: Sequence[int]) -> int | None:
-        """The slot of the first guard that fails at these sizes, or of a value that cannot be computed, if any."""
+        """The slot of a value whose guard fails at these sizes, or that cannot be computed; None if the plan holds."""
         return self._run(sizes)[1]
 
     def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:

@@ -29,9 +29,9 @@ class Deviation:
 def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
     """How far `got`, the output `name`, is from the reference's result `wanted`; `value` has its dtype.
 
-    Integers pass if at most 1 of 10,000 elements, and one more, differ, each by one step. Other numbers pass if they
-    differ by at most 1e-5 of the largest element in f32 and f64, by 2 ulp in bf16 and f16, and by 1 ulp in narrower
-    floats. Other shapes, and NaN or infinities at other places, do not pass.
+    Integers pass if at most 1 + size / 10,000 elements differ, each by one step. Other numbers pass if they differ by
+    at most 1e-5 of the largest element in f32 and f64, by 2 ulp in bf16 and f16, and by 1 ulp in narrower floats. Other
+    shapes, and NaN or infinities at other places, do not pass.
     """
     dtype = value.dtype
     if got.shape != wanted.shape:

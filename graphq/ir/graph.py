@@ -185,7 +185,7 @@ class Graph(Operations):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
-        """Remove every node whose outputs nothing uses; with `start` only these nodes and nodes above them.
+        """Remove every node whose outputs nothing uses; with `start`, only among these nodes and their predecessors.
 
         Returns the number of removed nodes.
         """

@@ -169,7 +169,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The file's attributes that are still true, then those that are required or not at their default."""
+    """The attributes to write: the file's that still hold, then others that are required or not at their default."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):

@@ -70,7 +70,7 @@ def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Valu
 
 
 def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: Node) -> None:
-    """Move nodes in front of `last` that use a result to a place behind the partition, by adding them again there."""
+    """Add nodes before `last` that use a result of the partition again behind it, and remove the old ones."""
     moved = dict(new)
     late = []
     for node in [n for n in g.nodes if n.position < last.position and n not in members]:
@@ -87,7 +87,7 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
 
 
 def absorbing(matched: tuple[Node, ...]) -> set[Node]:
-    """The matched nodes and the nodes above them that nothing else uses: casts, and PROLOGUE operations on inputs."""
+    """The matched nodes, and nodes before them that nothing else uses: casts, and PROLOGUE operations on inputs."""
     members = set(matched)
     above = _above(matched)
     # The greatest set whose nodes all satisfy the rule: start from all, and drop those that break it until none does.
@@ -102,7 +102,7 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
 
 
 def _above(matched: tuple[Node, ...]) -> set[Node]:
-    """The nodes of PROLOGUE above the matched nodes, reached only through such nodes, in at most MAX_CHAIN steps."""
+    """The PROLOGUE nodes that lead to the matched nodes through at most MAX_CHAIN PROLOGUE nodes."""
     seen: set[Node] = set()
     edge = set(matched)
     for _ in range(MAX_CHAIN):

@@ -61,7 +61,7 @@ def op_of_kind(kind: str) -> Op:
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
-    """The op's attributes by those of a file; raises GraphError for an unknown or missing one, or a wrong type."""
+    """The op's attributes from those of a file; raises GraphError for an unknown or missing one, or a wrong type."""
     out = {}
     for name, a in given.items():
         form = attribute_form(op, name)

@@ -121,9 +121,9 @@ def _check(model: ModelProto, where: str) -> None:
 
 
 OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
-"""Operators that ONNX Runtime also has in ONNX's domain, with the operator set since which ONNX has them.
+"""Operators that ONNX Runtime accepts in ONNX's domain, with the first operator set in which ONNX itself has them.
 
-SimplifiedLayerNormalization has a number that no operator set reaches, since ONNX does not have it.
+ONNX does not have SimplifiedLayerNormalization: its number is one that no operator set reaches.
 """
 
 
@@ -197,7 +197,7 @@ def _copy(message: Any, name: str, value: Any) -> None:
 
 
 def _check_count(model: ModelProto, where: str) -> None:
-    """Refuse models that would have more than MAX_NODES nodes, or no end of them, with their functions expanded."""
+    """Refuse models that have more than MAX_NODES nodes once functions are expanded, or functions without end."""
     functions = {(f.domain, f.name): f for f in model.functions}
     known: dict[tuple[str, str], int] = {}
 

@@ -5,4 +5,4 @@ for _family in ("arithmetic", "attention", "binary", "cast", "control", "conv", 
                 "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic",
                 "matmul", "move", "norm", "normalise", "pick", "pool", "quant", "recurrent", "reduce", "shape",
                 "structure", "threshold", "trees"):
-    import_module(f"graphq.ops.{_family}")  # the import enters the family's operations in OPERATIONS
+    import_module(f"graphq.ops.{_family}")  # the import enters the family's operations in OPS

@@ -80,7 +80,7 @@ def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
                      keep_stats: bool, begin_norm_axis: int, use_affine: bool, epsilon: float) -> Normed:
     """gamma and beta have the source's dimensions from `begin_norm_axis` on, or are vectors of as many elements.
 
-    The statistics have the dimensions before.
+    The statistics have the dimensions before that axis.
     """
     _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
     _check_affine(use_affine, gamma, beta)

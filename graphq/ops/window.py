@@ -74,7 +74,7 @@ def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[i
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Array:
-    """`x` [n, c, spatial...] with elements of `fill` around its spatial axes; `pads` are their numbers.
+    """`x` [n, c, spatial...] with `pads` elements of `fill` at both ends of its spatial axes.
 
     Negative numbers at an end cut elements off. Raises CompileError if the result would take too much memory.
     """

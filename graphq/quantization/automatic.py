@@ -5,14 +5,14 @@ The best setting is then made with the statistics of all batches. One model, com
 (`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
 setting is the largest 1 - cosine of its outputs with f32. The steps:
 
-    1. find for each tensor the candidate that changes the products that read the tensor least, all else exact
+    1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32
     2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
        with 16 bits (as two of 8) for products that are little work; then try to correct biases
     3. if the loss is still above TARGET, give 16 bits to the products that lose most
     4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
-    5. if much is still lost, networks are near to chaotic, and comparisons on few batches say little: make the MADE
-       best settings, and compare them once more
-    6. quantize values between products, too, which saves time: as many as hardly raise the loss
+    5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
+       chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
+    6. quantize values between products, too, which saves time: as many as do not raise the loss
     7. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
        within TARGET
 """
@@ -35,7 +35,8 @@ DYNAMIC_FROM = 0.001
 """A loss, as 1 - cosine, from which dynamic ranges are tried: they take longer when the model runs."""
 
 MADE, MADE_FROM = 4, 0.005
-"""How many of the best settings are made and compared again; the loss, as 1 - cosine, from which this is done."""
+"""The number of best settings with which graphs are made and compared, and the loss, as 1 - cosine, from which they
+are."""
 
 
 @dataclass

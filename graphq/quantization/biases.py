@@ -1,4 +1,4 @@
-"""Bias correction: the mean change that quantization causes at each product is subtracted by its bias."""
+"""Bias correction: the bias of each product subtracts the mean change that quantization causes there."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
     """Add the mean difference of each channel to the bias of each product; returns how many biases changed.
 
     This is empirical bias correction (Nagel et al., 2019, "Data-free quantization through weight equalization and bias
-    correction", 4.2), for all products at once: each is measured on exact operands.
+    correction", 4.2). It corrects all products at once, since each change is measured on exact operands.
     """
     return shift_biases(graph, {name: d.shift for name, d in found.items()})
 

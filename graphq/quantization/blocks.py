@@ -51,7 +51,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
 
 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
-    """The scales [k / block, n] of least squared error, among some that clip the largest weight a little."""
+    """For each block the scale, [k / block, n], of least squared error; some of those tried clip the largest weight."""
     parts = w.reshape(-1, block, w.shape[1])
     top = np.abs(parts).max(axis=1)
     best, scales = np.full(top.shape, np.inf), np.ones(top.shape, np.float32)

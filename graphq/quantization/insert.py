@@ -18,7 +18,7 @@ from graphq.quantization.statistics import Statistics
 from graphq.quantization.weights import quantized_weights, rest_of_weights
 
 MAX_BIAS = 2**30
-"""A bias of larger integers stays in f32: sums need room, too."""
+"""A bias whose integers are larger stays in f32, since the products that are added to it need room in s32."""
 
 
 PART = 256
@@ -138,7 +138,7 @@ def _add_rests(graph: Graph, product: Product, rests: Mapping[int, Value]) -> No
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[Product]:
-    """The products that the scheme does not exclude; raises GraphError for a name in it that no product has."""
+    """The products that the scheme does not exclude; raises GraphError if it names a product that does not exist."""
     found = list(products(graph))
     names = [p.name for p in found]
     for wanted in (*scheme.exclude, *scheme.wide, *scheme.wide_weights):

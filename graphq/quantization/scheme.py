@@ -23,12 +23,12 @@ class Scheme:
 
     `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers; u8 data that are never
     negative have 0. `method`: how the range of a tensor follows from its histogram (`ranges`); `percentile` is the
-    percentage of magnitudes that the method of that name keeps. The method "automatic" lets the search in `automatic`
-    choose whatever is not set here.
+    percentage of magnitudes that the method of that name keeps. `headroom`: the factor by which ranges are made wider
+    than the method says. The method "automatic" lets the search in `automatic` choose whatever is not set here.
 
-    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7, whose products are exact in
-    16 bits, and so faster on CPUs without VNNI (`weights`); with mode "weight_only" also 4, in blocks of `block` along
-    the sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
+    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7, whose products are exact in 16
+    bits, and so faster on CPUs without VNNI (`weights`); with mode "weight_only" also 4, in blocks of `block` along the
+    sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
     product of both scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 
     `exclude`: products that stay in f32. `wide`: products whose activations get 16 bits; `wide_weights`: products whose

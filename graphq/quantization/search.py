@@ -41,13 +41,13 @@ TRIED = 12
 RECOVERS, PRICE = 0.25, 2.0
 """16 bits must take away the share RECOVERS of the loss (`Search.pays`).
 
-If they double the model's time, they must PRICE times more take away that share of what is left.
+If they double the model's time, they must take away that share of the rest PRICE times more.
 """
 IN_F32 = 8
 """The time for an element of a 16-bit product, whose terms are added in f32, over that of 8 bits, stored as a byte."""
 LITTLE = 0.02
-"""The share of the model's work that the smallest products have together, at most; 16 bits for all of them are tried at
-once."""
+"""Products are little work as long as the smallest ones have at most this share of the model's work together. All of
+them are tried with 16 bits at once."""
 MOST_WIDE = 0.5
 """The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
 that with 16 bits for all of them f32 is faster."""
@@ -131,7 +131,10 @@ class Search:
         self.compared: dict[Setting, dict[int, float]] = {}
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        """What is known of the given parts of the batches; the first is all of them, so that errors name the batch."""
+        """What calibration finds on each of the given parts of the batches.
+
+        The first part is all batches, so that an error names the batch by its number.
+        """
         model, found = Calibration(self.graph, channels=True), {}
         self.tensors = tuple(model.values)
         for seen in dict.fromkeys(parts):

@@ -132,7 +132,7 @@ class Predictor:
 
 
 def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
-    """A key that differs for other files, and for an earlier file of the same name."""
+    """A key that is different for another file, and for the same path after the file was replaced."""
     try:
         found = os.stat(path)
     except OSError:  # `load_compiled` raises the error for this file

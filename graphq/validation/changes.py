@@ -26,8 +26,8 @@ class Snapshot:
     def changed(self, graph: Graph) -> bool:
         """Whether `graph`, of which this is a copy, has changed; sets `removed` and `touched` to nodes of the copy.
 
-        A node is touched if its attributes or operands changed. It is also touched if it computes a value that was or
-        now is the operand or output that changed.
+        A node is touched if its attributes or operands changed. It is also touched if it computes the old or the new
+        value of a changed operand or output.
         """
         now = set(graph.nodes)
         self.removed = {copy for node, copy in self.was.items() if node not in now}
@@ -60,8 +60,8 @@ class Snapshot:
     def regions(self) -> Iterator[Graph]:
         """Parts of the copy as graphs.
 
-        The first has the removed nodes, the second also the touched ones, the next more and more nodes around them; the
-        last is the whole graph.
+        The first has the removed nodes, the second also the touched ones, each further part more nodes around them; the
+        last has all nodes that are connected with them.
         """
         members = self.removed | self.touched
         sets = [self.removed, members]

@@ -85,7 +85,7 @@ def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
 
 
 def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantizes: bool) -> str | None:
-    """The first elements that differ by more than the tolerances; None if there are none, or as few as may differ."""
+    """The first elements that differ by more than the tolerances; None if no more of them differ than may."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
     if x.tobytes() == y.tobytes():

@@ -57,7 +57,7 @@ def _expression(step: Pass) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Whether another process can import the module: no script, and not imported by pytest by its path."""
+    """Whether another process can import the module: it is no script, and pytest did not import it by its path."""
     try:
         return module != "__main__" and PathFinder.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -65,7 +65,7 @@ def _importable(module: str) -> bool:
 
 
 def _arguments(step: Pass) -> str:
-    """The arguments of an instance as code, as far as it has attributes with the names of the parameters."""
+    """The arguments of an instance as code, read from the attributes that are named like the parameters."""
     try:
         parameters = inspect.signature(type(step)).parameters.values()
     except (TypeError, ValueError):

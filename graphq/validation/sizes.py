@@ -18,7 +18,7 @@ RANKS = (2, 4, 3, 1, 0)
 """The ranks that are tried for inputs of unknown rank."""
 
 DRAWS = 8
-"""How many sets of unequal sizes are tried at most, until the graph accepts one."""
+"""The most sets of unequal sizes that are tried until the graph accepts one."""
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Place: TypeAlias = tuple[str, int]

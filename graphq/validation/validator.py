@@ -123,8 +123,8 @@ def failing(step: Pass, graph: Graph) -> Graph | None:
 def failure(step: Pass, graph: Graph, tolerance: float | None = None) -> str | None:
     """The fault of the pass on a copy of `graph`: changed results, or an inconsistent graph; None if it has no fault.
 
-    A pass that raises an exception refuses the graph, which is not a fault. It may move results by `tolerance`, by
-    default its own.
+    A pass that raises an exception refuses the graph, which is not a fault. The pass may move results by `tolerance`,
+    by default its own.
     """
     return _tried(step, graph, tolerance)[1]
 

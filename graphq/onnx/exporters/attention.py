@@ -1,7 +1,4 @@
-"""The exporter of cached_attention.
-
-ONNX has no attention whose caches end where an operand of lengths says, so an operator of ONNX Runtime is written.
-"""
+"""The exporter of cached_attention, as an operator of ONNX Runtime: ONNX's set 21 has no attention with caches."""
 from __future__ import annotations
 
 from graphq.ir import Node

@@ -115,7 +115,7 @@ class Writer:
 
 
 def declared(w: Writer, node: Node) -> None:
-    """Write the ONNX operator that the operation is declared as; attributes that are ONNX inputs become initializers.
+    """Write the ONNX operator that `Op.onnx` names; attributes that are inputs of the operator become initializers.
 
     ONNX's operator may broadcast operands that the operation requires to have equal shapes.
     """

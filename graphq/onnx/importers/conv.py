@@ -127,7 +127,7 @@ def stft(c: Call) -> Outputs:
         c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
     angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
     cosines, sines = np.cos(angle) * window, np.sin(angle) * window
-    real, imaginary = (cosines, -sines), (sines, cosines)  # factors of a sample's two parts
+    real, imaginary = (cosines, -sines), (sines, cosines)  # weights of a sample's real and imaginary part
     weights = np.stack([np.concatenate(part) for part in (real, imaginary)[:x.shape[2]]], axis=1)
     frames = g.convolution(g.static_transpose(x, order=[0, 2, 1]), g.constant(weights.astype(np.float32)),
                            strides=[int(known(c, 1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],

@@ -67,12 +67,12 @@ def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
 
 
 def operation_of(op_type: str) -> Op | None:
-    """The operation that is declared as this operator of ONNX's own domain; None when there is none."""
+    """The operation whose `Op.onnx` names this operator of ONNX's own domain; None if there is none."""
     return next((op for op in walk_ops() if op.onnx == op_type), None)
 
 
 def importer_of(domain: str, op_type: str) -> Importer | None:
-    """The importer of an operator: its own, or `by_declaration` if an operation is declared as this operator."""
+    """The importer of an operator: its own, or `by_declaration` if an operation's `Op.onnx` names the operator."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
 
@@ -260,7 +260,7 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
 
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
-    """The outputs by name from the operator's importer and an empty text, or None and the reason why there are none."""
+    """The outputs by name that the operator's importer gives, and ""; or None, and why it gives none."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
@@ -298,7 +298,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
 
 
 def by_declaration(c: Call) -> Outputs:
-    """Import an operator that an operation is declared as; attributes that the node leaves out have ONNX's defaults.
+    """Import an operator that an operation's `Op.onnx` names; attributes that the node leaves out have ONNX's defaults.
 
     If an attribute of the operation is an input of the operator, the input must be a constant.
     """

@@ -19,7 +19,7 @@ from graphq.ops.infer import FLOATS
 def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`.
 
-    Dtypes other than floats run by ONNX's reference, which lacks the older versions; these become the newer form.
+    Dtypes other than floats run by ONNX's reference. It lacks versions before 7, whose nodes are changed to the newest.
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})

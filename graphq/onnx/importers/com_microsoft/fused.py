@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 def fused_conv(c: Call) -> Outputs:
     """Import FusedConv: Conv, plus an optional fourth operand, then an activation.
 
-    For NhwcFusedConv the channels of all operands are last, except for the weights, which are OIX.
+    For NhwcFusedConv the channels of all operands are last, except for the weights, whose format is OIX.
     """
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",

@@ -49,7 +49,7 @@ def group_query_attention(c: Call) -> Outputs:
 
 
 def _scales(c: Call, k: int, groups: int, size: int) -> Value:
-    """The scales in input `k` as [groups, size]; the input has one scale, or one for each number of each group."""
+    """The scales in input `k` as [groups, size]; the input has one scale or groups * size scales."""
     x = _wide(c, c.input(k))
     if not x.type.known or x.type.size not in (1, groups * size):
         c.refuse(f"input {k} must be one scale, or {groups} times {size}, got {x.type}")

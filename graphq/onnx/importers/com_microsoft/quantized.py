@@ -101,8 +101,8 @@ def qlinear_softmax(c: Call) -> Outputs:
 def qlinear_average_pool(c: Call) -> Outputs:
     """Import QLinearAveragePool, with channels first or last.
 
-    ONNX Runtime's kernel adds the zero point before it rounds. With an odd zero point, quotients halfway between two
-    integers then round the other way.
+    ONNX Runtime's kernel adds the zero point before it rounds. If the zero point is odd, a quotient halfway between two
+    integers then rounds to the other one.
     """
     attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
