@@ -3,10 +3,7 @@ from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs the packages of one of graphq's extras, for messages.
-
-    It installs a checkout, since the package index has another project of the name graphq.
-    """
+    """The command that installs an extra's packages, from a checkout: the package index has another graphq."""
     return f'pip install -e ".[{extra}]" in a checkout of graphq'
 
 

@@ -104,10 +104,7 @@ def reserve(nbytes: int, what: str) -> None:
 
 
 def recount(live: Callable[[], int]) -> None:
-    """Replace the count of reserved bytes by `live()`, since part of the reserved memory was freed.
-
-    Nothing happens if nothing was reserved since the last recount.
-    """
+    """Replace the count of reserved bytes by `live()`, if any were reserved since the last recount."""
     now = _CURRENT.get()
     if now is not None and now.used > now.live:
         now.used = now.live = live()

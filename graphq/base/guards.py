@@ -34,10 +34,7 @@ def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
 
 
 def why_not(program: Program, trace: Trace, sizes: Sequence[int], names: Sequence[str]) -> str:
-    """The first guard that does not hold at these sizes, as text; empty if all hold.
-
-    `names` are the names of the open sizes.
-    """
+    """The first guard that fails at these sizes, as text with the `names` of the open sizes; empty if all hold."""
     slot = program.failed(sizes)
     if slot is None:
         return ""

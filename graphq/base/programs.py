@@ -64,10 +64,7 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
 
 
 class TraceRecord(NamedTuple):
-    """The parts of a trace that a `Program` needs, as plain data.
-
-    `values` maps numbers of slots to the values that they have in the example.
-    """
+    """The parts of a trace that a `Program` needs, as plain data; `values` are by the numbers of their slots."""
 
     values: Mapping[int, Any]
     calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
@@ -77,10 +74,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace, with all that computing `results` needs.
-
-    Of the values that are computed from sizes only those of a PLAIN type are kept.
-    """
+    """The record of a trace for computing `results`; of values computed from sizes it has those of a PLAIN type."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}

@@ -53,10 +53,7 @@ class Trace:
         self._known: dict[Any, int] = {}
 
     def leaf(self, assumed: int, place: str, name: str = "") -> int:
-        """A new open size, whose value in the example is `assumed`.
-
-        `place` identifies it; `name` is its name in texts for the user.
-        """
+        """A new open size: `assumed` in the example, identified by `place`, and called `name` in texts for the user."""
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed

@@ -126,7 +126,6 @@ def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int, preci
 
 
 def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
-    """The path of the model as an ONNX file; if MODEL is another kind of file, an ONNX file is written."""
     if path.suffix == ".onnx":
         return str(path)
     save_graph(graph, folder / "model.onnx")

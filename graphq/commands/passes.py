@@ -138,7 +138,6 @@ class _Verdicts:
 
 
 def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:
-    """A line for each pass; passes of a Fixpoint are indented."""
     lines = []
     for step in steps:
         lines.append(indent + pass_name(step))

@@ -52,6 +52,5 @@ def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
 
 
 def _zero_point(users: Sequence[Node]) -> int:
-    """The mean zero point of the dequantizes that read the value."""
     zps = [z for n in users for z in n.attrs.get("zps") or ()]
     return round(sum(zps) / len(zps)) if zps else 0

@@ -1,7 +1,4 @@
-"""Times several calls in one process, in turns, and compares their results.
-
-Since calls take turns, ratios of their times hold even if the machine's speed drifts.
-"""
+"""Times several calls in turns, in one process, so that ratios hold even if the machine's speed drifts."""
 from __future__ import annotations
 
 import time
@@ -12,9 +9,7 @@ import numpy as np
 from graphq.base.progress import progress
 
 ROUNDS = 8
-"""The number of turns of each side.
-
-The first call of a turn, with the other side's data in the caches, is not counted."""
+"""The number of turns of each side. The first call of a turn, with the other side's data in caches, is not counted."""
 PAUSE = 0.05
 """Seconds between turns, so that a side's idle worker threads stop spinning before the next side's turn."""
 

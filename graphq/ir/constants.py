@@ -1,7 +1,4 @@
-"""Constant folding of single nodes: the results of a node whose operands are all known.
-
-Models with open shapes compute most of their shapes by such nodes.
-"""
+"""Constant folding of single nodes, by which models with open shapes compute most of their shapes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +110,6 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
 
 def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
              dtypes: Sequence[np.dtype]) -> tuple[np.ndarray, ...]:
-    """The results of the operation's reference, converted to arrays of these dtypes."""
     out = op.reference(*operands, **attrs)
     outs = out if isinstance(out, tuple) else (out,)
     return tuple([np.asarray(x, t) for x, t in zip(outs, dtypes, strict=True)])

@@ -109,10 +109,7 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """The graph as the arguments of `rebuilt`, in which values are numbers, inputs first.
-
-    Raises VerifyError for nodes out of order.
-    """
+    """The graph as the arguments of `rebuilt`, with numbers for values; raises VerifyError for nodes out of order."""
     from graphq.ir.verify import check_order
 
     check_order(graph)
@@ -127,10 +124,7 @@ def flat(graph: Graph) -> tuple[Any, ...]:
 
 def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
             meta: Mapping[str, Any]) -> Graph:
-    """Rebuild the graph from the result of `flat`.
-
-    Arrays among the attributes are not copied: they become read-only and belong to the graph.
-    """
+    """Rebuild the graph from the result of `flat`; arrays among the attributes become read-only and are not copied."""
     out = Graph(name)
     values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
     for op, operands, attrs, names, facts in nodes:
@@ -162,7 +156,6 @@ def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
 
 def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
            meta: Mapping[str, Any]) -> tuple[Value, ...]:
-    """Name the outputs of the newest node, and give the node its `meta`; returns the outputs."""
     for value, name in zip(outs, names, strict=True):
         if name is not None:
             graph.rename(value, name)

@@ -44,10 +44,7 @@ def _quoted(text: str) -> str:
 
 
 def to_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart; partitions, and bodies of loops and branches, are subgraphs.
-
-    Mermaid refuses more than 500 edges by default: use `to_dot` for larger graphs.
-    """
+    """The graph as a Mermaid flowchart (see `Graph.to_mermaid`); partitions and bodies are subgraphs."""
     made = outline(graph)
     lines = ["flowchart TD"]
     for box in made.boxes:

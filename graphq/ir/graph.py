@@ -318,10 +318,7 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """The operand `x`, checked: a value, an array for a constant, or None.
-
-        A Python number, which has no dtype, gets the dtype `real`.
-        """
+        """The operand `x`, checked: a value, an array for a constant (`real` for a Python number), or None."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:
@@ -375,7 +372,6 @@ class Graph(Operations):
 
     def _append(self, op: Op, operands: tuple[Value | None, ...], attrs: Mapping[str, Any],
                 types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:
-        """Add a new node, fully checked, at the insertion point; returns its outputs."""
         node = Node(self, op, operands, attrs)
         if self._before is not None and self.labels.origins is not None:
             like = next((n for n in self._instead if n.op is op), self._before)

@@ -230,10 +230,7 @@ def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
 
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
-"""Attributes with a number for each spatial axis, and their defaults (None: required).
-
-A user may leave out those with a default; oneDNN's files and patterns always state them.
-"""
+"""Attributes with a number for each spatial axis, and their values if a user leaves them out (None: required)."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
 """Attributes that are lists, for which a user may give a single number: it means a list of one element."""

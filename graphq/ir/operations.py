@@ -1,7 +1,4 @@
-"""Methods of graphs that other files add: a builder for each operation (`register_op`), and a few more.
-
-Type checkers and editors see `operations.pyi` instead, which `python -m graphq.ir.stub` writes.
-"""
+"""Methods of graphs: a builder for each operation, and a few more; type checkers see `operations.pyi` instead."""
 from __future__ import annotations
 
 import inspect

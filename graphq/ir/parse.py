@@ -204,7 +204,6 @@ class _Parser:
 
     def define(self, g: Graph, env: dict[str, Value], op: Op, outs: tuple[Value, ...], results: list[tuple[str, int]],
                types: list[TensorType] | None, start: int) -> None:
-        """Check the annotated types of a node, and name its results."""
         if len(outs) != len(results):
             self.fail(f"{op.name} has {len(outs)} results, the text names {len(results)}", start)
         got = [o.type for o in outs]
@@ -287,7 +286,6 @@ class _Parser:
         return out
 
     def element(self, dtype: DType) -> float:
-        """Read a number that the dtype can hold, perhaps after rounding."""
         pos = self.pos
         if dtype.kind != "float":
             n = self.integer()

@@ -13,10 +13,7 @@ from graphq.ir.tensor_type import TensorType
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input of a graph: its name, its type, and its `property`.
-
-    The property is oneDNN's property of the value; or "size" if shapes depend on its numbers (`model.open_shapes`).
-    """
+    """An input of a graph; `property` is oneDNN's, or "size" if shapes depend on its numbers (`model.open_shapes`)."""
 
     name: str
     type: TensorType

@@ -1,7 +1,4 @@
-"""The writer of `operations.pyi`, which tells type checkers and editors the builder methods.
-
-`python -m graphq.ir.stub` writes the file from the declarations of the operations.
-"""
+"""`python -m graphq.ir.stub` writes `operations.pyi`, by which type checkers and editors know the builder methods."""
 from __future__ import annotations
 
 import inspect

@@ -15,8 +15,7 @@ from graphq.errors import GraphError
 Dim: TypeAlias = int | None
 
 MAX_ELEMENTS = 2**48
-"""The most elements of a tensor. Larger ones are mistakes; up to this limit sizes in bytes are far below the limits of
-64 bits."""
+"""The most elements of a tensor: more are a mistake, and up to here sizes in bytes are far below 64 bits."""
 
 
 MAX_RANK = 64
@@ -79,10 +78,7 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
-    """Raise GraphError for more axes than NumPy has, or more than MAX_ELEMENTS elements.
-
-    Dimensions of 0 count as 1, since strides count them so.
-    """
+    """Raise GraphError for more than MAX_RANK axes or MAX_ELEMENTS elements; dimensions of 0 count as 1."""
     if len(dims) > MAX_RANK:
         raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
     if math.prod([int(n) for n in map(assumed, dims) if n]) > MAX_ELEMENTS:

@@ -1,7 +1,4 @@
-"""The verifier: checks whether the order, uses, names, attributes and inferred types of a graph are consistent.
-
-It runs after every pass under pytest.
-"""
+"""The verifier: checks the order, uses, names, attributes and inferred types of a graph, after every pass in tests."""
 from __future__ import annotations
 
 from collections import Counter
@@ -34,10 +31,7 @@ def verify(graph: Graph) -> None:
 
 
 def check_order(graph: Graph) -> None:
-    """Raise VerifyError, naming the node, unless every operand is an input or computed by an earlier node.
-
-    A graph in such an order has no cycles.
-    """
+    """Raise VerifyError, naming the node, unless every operand is an input or computed by an earlier node."""
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for k, v in enumerate(node.inputs):

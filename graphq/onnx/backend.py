@@ -41,10 +41,7 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output in the form of the inputs, as ONNX's test runner expects it.
-
-    It is a TensorProto if `every` input was one, or if one of the `same` dtype was; otherwise it is an array.
-    """
+    """An output as ONNX's test runner expects it: a TensorProto if `every` input, or one of its dtype, was one."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

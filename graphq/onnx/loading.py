@@ -27,7 +27,6 @@ def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
 
 
 def _loaded(model: ModelProto, folder: str | None, where: str) -> Graph:
-    """The graph of a model; error messages begin with `where`."""
     try:
         return _graph(model, folder, where)
     except (GraphError, CompileError) as e:

@@ -1,7 +1,4 @@
-"""onnx_node: the operation that stands for an ONNX node while graphq has no operation of its own for it.
-
-ONNX's own shape inference gives its types, and ONNX's reference evaluator runs it.
-"""
+"""onnx_node: an ONNX node that graphq has no operation for; ONNX's shape inference types it, its reference runs it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -156,7 +156,6 @@ def _own(node: NodeProto, opset: int) -> bool:
 
 
 def _without_data(model: ModelProto) -> ModelProto:
-    """A copy of the model in which tensors that are large or in other files are inputs."""
     checked, graph = ModelProto(), model.graph
     for field, value in model.ListFields():
         if field.name != "graph":
@@ -187,7 +186,6 @@ def _with_types(model: ModelProto) -> ModelProto:
 
 
 def _copy(message: Any, name: str, value: Any) -> None:
-    """Set one field of a message to the value that another message has in it."""
     if isinstance(value, str | bytes | int | float):
         setattr(message, name, value)
     elif hasattr(value, "CopyFrom"):

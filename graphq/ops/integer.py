@@ -20,7 +20,6 @@ def _as_f32(type: TensorType) -> TensorType:
 
 
 def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
-    """Check that the operand has 8 bits, and its zero point the same dtype."""
     expect_dtype(name, src, (s8, u8))
     if zero_point is not None and zero_point.dtype != src.dtype:
         raise GraphError(f"the zero point of '{name}' must be {src.dtype}, got {zero_point}")
@@ -42,7 +41,6 @@ def _wrapped(y: Array) -> Array:
 
 
 def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> None:
-    """Check that a zero point broadcasts to its tensor, and does not enlarge it."""
     if not src or zero_point is None or zero_point.shape is None:
         return
     z = zero_point.shape

@@ -39,7 +39,6 @@ def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None =
 
 
 def _transposed(shape: Shape, transpose: bool) -> Shape:
-    """The last two dimensions exchanged; a 1-D operand stays as it is."""
     if shape is None or not transpose or len(shape) < 2:
         return shape
     return (*shape[:-2], shape[-1], shape[-2])
@@ -62,7 +61,6 @@ def _product(a: Shape, b: Shape) -> Shape:
 
 
 def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
-    """Check that the bias broadcasts to the output, and that the weights have columns."""
     if weights is not None and len(weights) == 1:
         raise GraphError(f"'bias' needs weights with columns, got weights {show(weights)}")
     shape = bias.shape

@@ -32,7 +32,6 @@ def _check_parameters(src: TensorType, allowed: dict[DType, tuple[DType, ...]],
 
 
 def _check_elements(name: str, got: Shape, want: tuple[Dim, ...], why: str) -> None:
-    """Raise GraphError unless a parameter can have the dimensions `want`."""
     if not shapes_agree(got, want):
         raise GraphError(f"'{name}' must be {show(want)}, {why}, got {show(got)}")
 

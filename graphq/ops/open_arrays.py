@@ -27,10 +27,7 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """`start + k * delta` up to `limit`, where `numbers` are start, limit and delta.
-
-    Raises CompileError if they take too much memory.
-    """
+    """`start + k * delta` up to `limit`, for `numbers` start, limit and delta; raises CompileError if too large."""
     start, limit, delta = (x.reshape(()) for x in numbers)
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")

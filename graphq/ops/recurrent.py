@@ -1,7 +1,4 @@
-"""Recurrent layers of one direction: lstm, gru and rnn.
-
-The products of the input and its weights are computed before, for all steps, by a matmul; they are the first operand.
-"""
+"""Recurrent layers of one direction, lstm, gru and rnn; a matmul has computed the input's products for all steps."""
 from __future__ import annotations
 
 import numpy as np

@@ -41,10 +41,7 @@ are."""
 
 @dataclass
 class Choice:
-    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
-
-    `estimate` tells the loss of the chosen setting, and how sure it is.
-    """
+    """The quantized graph, its setting and an `estimate` of its loss; `losses` has the loss of each setting tried."""
 
     graph: Graph
     setting: Setting

@@ -71,10 +71,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays: 0 if both are all zeros, and 2 if their elements that are not finite differ.
-
-    Elements that are not finite and equal in both do not count.
-    """
+    """1 - cosine of two arrays: 0 if both are zeros; equal infinities and NaN are left out, unequal ones give 2."""
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():
@@ -143,7 +140,6 @@ def _graph(given: object, word: str) -> Graph:
 
 
 def _check_outputs(left: Graph, right: Graph) -> None:
-    """Raise GraphError unless the outputs can be compared one by one."""
     pairs = zip(left.outputs, right.outputs, strict=False)
     if len(left.outputs) == len(right.outputs) and all(
             (a.dtype.kind == "float") == (b.dtype.kind == "float") and _fit(a, b) for a, b in pairs):
@@ -154,7 +150,6 @@ def _check_outputs(left: Graph, right: Graph) -> None:
 
 
 def _fit(x: Value, y: Value) -> bool:
-    """Whether the shapes of two values agree in all dimensions that both state."""
     return x.shape is None or y.shape is None or len(x.shape) == len(y.shape) and all(
         a is None or b is None or a == b for a, b in zip(x.shape, y.shape, strict=True))
 

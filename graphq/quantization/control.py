@@ -93,7 +93,6 @@ class _Trials:
                 raise InputError(f"{path} holds no state of quantize_with_accuracy_control: {e}") from None
 
     def made(self, setting: Setting, excluded: tuple[str, ...]) -> Graph:
-        """The graph quantized by the setting, with the products `excluded` in f32."""
         chosen = replace(setting, scheme=replace(setting.scheme, exclude=excluded))
         return self.search.made(chosen)
 

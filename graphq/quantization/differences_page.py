@@ -55,12 +55,10 @@ def differences_html(found: Comparison) -> str:
 
 
 def _ids(graph: Graph) -> dict[str, str]:
-    """The ids of the boxes in the drawing that compute the named tensors."""
     return {v.name: f"n{k}" for k, node in enumerate(graph.nodes) for v in node.outputs if v.name is not None}
 
 
 def _kind(cost: float | None, highest: float) -> str:
-    """The CSS class of a tensor, by its share of the highest cost."""
     if cost is None:
         return "plain"
     return "most" if cost >= 0.5 * highest else "much" if cost >= 0.1 * highest else "little"
@@ -84,7 +82,6 @@ def _records(drawn: Outline, boxes: Mapping[str, Sequence[TensorDifference]]) ->
 
 
 def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -> str:
-    """The chart of the distances, with a row for each tensor in graph order."""
     ordered = sorted(found.tensors, key=lambda t: int(ids[t.name][1:]))
     columns = {"SQNR dB": [(t.sqnr, t.cells()["SQNR dB"]) for t in ordered],
                "1 - cosine": [(1 - t.cosine, f"{1 - t.cosine:.1e}") for t in ordered],

@@ -98,10 +98,7 @@ class Parametrised:
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
              between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """The outputs of each batch; products that are not `chosen`, and values that are not in `between`, stay in f32.
-
-        `scheme` tells how weights are quantized.
-        """
+        """The outputs of each batch; products that are not `chosen`, and values not in `between`, stay in f32."""
         if self.model is None:
             return
         parameters = self.inputs(chosen, scheme, between)

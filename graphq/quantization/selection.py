@@ -53,7 +53,6 @@ def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A regular expression for a text in which `*` stands for any letters."""
     return re.compile(".*".join(map(re.escape, text.split("*"))))
 
 

@@ -152,7 +152,6 @@ def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> fl
 
 
 def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) -> np.ndarray | None:
-    """The factors to divide by, or None if they do not help."""
     loads = [_load(p) for p in users]
     if any(load.largest.shape[1] != len(channels.low) for load in loads):
         return None

@@ -202,7 +202,6 @@ class _Rows:
         return out
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for arrays that `checked` has returned."""
         count = len(arrays[next(iter(self.batched))])
         if count == 0:
             return self._of_no_rows(arrays)

@@ -11,10 +11,7 @@ from graphq.validation.subgraphs import subgraph
 
 
 class Snapshot:
-    """A copy of a graph that passes cannot change.
-
-    `was` and `inputs` map the graph's nodes and inputs to the copy's.
-    """
+    """A copy of a graph that passes cannot change; `was` and `inputs` map nodes and inputs to the copy's."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = detached(graph)

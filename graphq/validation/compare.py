@@ -57,7 +57,6 @@ class Baseline:
         return None
 
     def _interface(self, graph: Graph) -> str | None:
-        """A difference in names or types of inputs and outputs."""
         outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
         for word, old, new in (("inputs", self.inputs, {str(v.name): v.type for v in graph.inputs}),
                                ("outputs", self.outputs, outputs)):

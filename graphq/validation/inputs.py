@@ -99,7 +99,6 @@ def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
 
 
 def _elements(graph: Graph) -> int:
-    """The number of elements of all inputs and results, without constants."""
     results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
     return sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
 
@@ -185,7 +184,6 @@ def _extremes(dtype: DType) -> np.ndarray:
 
 
 def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Random numbers of the pool that are in the type's range."""
     dtype = type.dtype
     if dtype.kind == "bool":
         return random_array(type, rng)

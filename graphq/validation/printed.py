@@ -37,7 +37,6 @@ def as_test(step: Pass, graph: Graph) -> str:
 
 
 def _expression(step: Pass) -> tuple[str, str]:
-    """Python code for the pass, and the statements that it needs."""
     name = pass_name(step)
     try:
         if find_pass(PIPELINE, name) is step:
@@ -109,12 +108,10 @@ def _with_decorators(text: str, statement: ast.stmt) -> str:
 
 
 def _names(tree: ast.AST) -> set[str]:
-    """The names that code reads, except in quoted annotations."""
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module defines."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         yield from ((a.asname or a.name.partition(".")[0]) for a in statement.names)
     elif isinstance(statement, ast.FunctionDef | ast.ClassDef):

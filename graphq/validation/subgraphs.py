@@ -66,7 +66,6 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _free(prefix: str, taken: set[str | None]) -> str:
-    """A name that is not taken; it is added to `taken`."""
     name = next(n for k in count() if (n := f"{prefix}{k}") not in taken)
     taken.add(name)
     return name

@@ -67,7 +67,6 @@ def _constants(rng: np.random.Generator) -> Iterator[Change]:
 
 
 def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
-    """Changes of each attribute of each node to other values."""
     for node in graph.nodes:
         for name, attribute in node.op.attributes.items():
             if isinstance(node.attrs[name], np.ndarray | Graph):
@@ -81,7 +80,6 @@ def _with(chosen: Node, attrs: Mapping[str, Any], node: Node) -> Mapping[str, An
 
 
 def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:
-    """Other values of an attribute that have the same type as this one."""
     value = node.attrs[name]
     if name == "zps":
         count = len(node.attrs["scales"])

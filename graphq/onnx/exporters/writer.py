@@ -41,10 +41,7 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 class Writer:
-    """Collects what becomes an ONNX graph: nodes and initializers in order, and a name for each value.
-
-    `functions` are those of the whole model, which the writers of partitions share.
-    """
+    """Collects nodes, initializers and names of an ONNX graph; writers of partitions share the model's `functions`."""
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
         self.functions = [] if functions is None else functions

@@ -16,10 +16,7 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
-    """Import Det and DeformConv: f16 and bf16 are computed in f32 and rounded once.
-
-    The reference has no determinants of f16, and rounds partial sums.
-    """
+    """Import Det and DeformConv; f16 and bf16 are computed in f32, since the reference rounds partial sums."""
     x, g = c.input(0), c.graph
     if x.dtype not in (bf16, f16):
         return None

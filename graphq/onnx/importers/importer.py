@@ -344,10 +344,7 @@ def by_body(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """Add the nodes of a function's body; returns its first `outputs` outputs.
-
-    Inputs that are absent or None are absent in the nodes, too.
-    """
+    """Add the nodes of a function's body, without inputs that are absent or None; returns its first outputs."""
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}

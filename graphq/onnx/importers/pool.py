@@ -286,7 +286,6 @@ r)."""
 
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The dimensions of the result, and the scales that they come from."""
     if c.has(3):
         if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
             raise GraphError("sizes with axes or a policy are left to ONNX")

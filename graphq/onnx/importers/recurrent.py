@@ -49,7 +49,6 @@ def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 
 def _biased(c: Call, gates: Value, d: int) -> Value:
-    """The gates plus the biases of the input and of the state."""
     if not c.has(3):
         return gates
     both, g = _of(c, 3, d), c.graph
@@ -58,7 +57,6 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
 
 
 def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
-    """The initial state and the initial cell of direction `d`; each is None if absent."""
     return _state(c, 5, d), _state(c, 6, d)
 
 

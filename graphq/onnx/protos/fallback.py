@@ -1,7 +1,4 @@
-"""What ONNX itself says of one node: types by its shape inference, results by its reference evaluator.
-
-Both run on a model that consists of this node alone.
-"""
+"""What ONNX says of one node, as a model of its own: types by shape inference, results by the reference evaluator."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -63,7 +63,6 @@ def dense(sparse: SparseTensorProto, where: str) -> np.ndarray:
 
 
 def _with_data(tensor: TensorProto, nbytes: int, folder: str | None, where: str) -> TensorProto:
-    """The tensor with its data read from the external file; raises an error unless the data has `nbytes`."""
     facts = {e.key: e.value for e in tensor.external_data}
     out = TensorProto(data_type=tensor.data_type, dims=tensor.dims, name=tensor.name)
     out.raw_data = _read(facts.get("location", ""), _number(facts, "offset", where) or 0,

@@ -10,10 +10,7 @@ from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 
 @imports("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(c: Call) -> Outputs:
-    """Import MultiHeadAttention.
-
-    Its operands are query, key and value [batch, length, width], one bias for all three, masks, past keys and values.
-    """
+    """Import MultiHeadAttention: query, key, value [batch, length, width], one bias, masks, past keys and values."""
     q, k, v = (_wide(c.input(i)) for i in range(3))
     if c.has(8) or c.has(9) or c.outputs > 3:
         raise GraphError("past sequence lengths, cache indirection and the products as an output are not supported")

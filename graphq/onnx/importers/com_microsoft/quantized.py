@@ -1,7 +1,4 @@
-"""Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
-
-Each becomes dequantize, the float operation, and quantize. Weights of a few bits are unpacked.
-"""
+"""Importers of com.microsoft's quantized operators (ContribOperators.md): dequantize, a float operation, quantize."""
 from __future__ import annotations
 
 from typing import Any, TypeAlias
@@ -39,10 +36,7 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """The scales and zero points of A, B and C in turn; an absent zero point counts as 0.
-
-    None if one of them is not a single finite constant, or if a scale is not positive.
-    """
+    """Scales and zero points (0 if absent) of A, B, C; None unless each is one finite constant, and scales positive."""
     found = []
     for k in (1, 2, 4, 5, 6, 7):
         data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
@@ -140,10 +134,7 @@ def qlinear_where(c: Call) -> Outputs:
 
 @imports("QGemm", domain=MICROSOFT)
 def qgemm(c: Call) -> Outputs:
-    """Import QGemm: `alpha * A' @ B' + C`, where C is s32 with the scale alpha * a_scale * b_scale.
-
-    The result is f32 if there is no operand for its scale.
-    """
+    """Import QGemm: `alpha * A' @ B' + C`, C s32 of scale alpha * a_scale * b_scale; f32 if the result has no scale."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     columns = 0 if c.attr("transB", 0) else 1
     y = g.matmul(at(c, 0), at(c, 3, columns), transpose_a=bool(c.attr("transA", 0)),
@@ -212,10 +203,7 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """Quantize `x` to s8 and dequantize it again, with the scale max |x| / 127 for each block of its last axis.
-
-    The last axis has `k` elements, and a block has `block` of them.
-    """
+    """`x` quantized to s8 and dequantized, with scale max |x| / 127 per `block` of the last axis's `k` elements."""
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
