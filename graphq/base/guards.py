@@ -13,11 +13,7 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 
 
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
-    """How a number of the trace is computed from open sizes, as text; `slot` is the number's place in the trace.
-
-    Operators are written as in Python. Any other function is written as its name and the open sizes that it depends on.
-    `names` are the names of the open sizes.
-    """
+    """The number in a `slot` of the trace as a formula of the open sizes `names`; functions go by their names."""
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 
     def text(slot: int, depth: int) -> str:

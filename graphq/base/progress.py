@@ -1,8 +1,4 @@
-"""Progress bars for long work. They are shown if `bars` asks for them, as the command line does on a terminal.
-
-Loops that can take seconds run over `progress(items, "what they are")`. The bars need the package tqdm (the extra
-`progress`); without it none are shown.
-"""
+"""Progress bars for long work, where `bars` asks for them and the package tqdm (the extra `progress`) is installed."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator

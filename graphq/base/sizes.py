@@ -350,11 +350,7 @@ def largest(*numbers: T) -> T:
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, which is a number; the result is a Size if arguments hold a Size or Later.
-
-    The function is called with plain numbers and objects. It must depend only on its arguments and must not change
-    them.
-    """
+    """`function(*arguments)`, a number: a Size if arguments hold a Size or Later. `later` has the function's rules."""
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 

@@ -68,11 +68,7 @@ def check_names(names: Any, where: str) -> tuple[str, ...]:
 
 
 def returning(graph: Graph, names: Sequence[str]) -> Graph:
-    """A copy whose outputs are the values of these names, without nodes that they do not need.
-
-    A name is that of an output or of any value of the graph. Raises GraphError, with near names, if there is no such
-    value.
-    """
+    """A copy that returns the values of these names, pruned; raises GraphError, with near names, for unknown ones."""
     out = graph.copy()
     named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
     named |= dict(zip(out.output_names, out.outputs, strict=True))

@@ -196,11 +196,7 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """The value or node at a place of a graph, for pickling.
-
-    If `node` is None, it is input number `index`. Otherwise it is output `index` of node number `node`, or for -1 the
-    node itself.
-    """
+    """For pickling: input `index` if `node` is None, output `index` of node number `node`, or for -1 that node."""
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]

@@ -19,11 +19,7 @@ Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A box: its id, which is unique in the outline and a word of letters and digits, and its lines of text.
-
-    `node` is the operation or partition that it shows, `value` the input or output. Partitions and groups have boxes
-    `inside`.
-    """
+    """A box: a unique id, lines of text, the `node`, or input or output `value`, that it shows, and boxes `inside`."""
 
     id: str
     kind: Kind

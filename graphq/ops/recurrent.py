@@ -13,11 +13,7 @@ from graphq.ops.infer import expect_dtype, show
 
 
 def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
-    """Check the operands of a layer; returns the known ones of the sizes T (steps), B (batch) and H (hidden).
-
-    Each operand comes with the names of its dimensions, such as ("B", "4H"). Raises GraphError for an operand of a
-    wrong dtype, or for one that contradicts the others.
-    """
+    """Check a layer's operands, each given with names of dimensions such as "4H"; returns known sizes T, B and H."""
     sizes: dict[str, Dim] = {}
     for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
         if t is None:

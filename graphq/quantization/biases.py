@@ -47,5 +47,5 @@ def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
 
 
 def correctable(product: Product, shift: np.ndarray) -> bool:
-    """Whether a product's bias can take the shift."""
+    """Whether the shift can be added to a product's bias: shapes are equal, and all numbers finite."""
     return takes_bias(product) and shift.shape == bias_of(product).shape and bool(np.isfinite(shift).all())

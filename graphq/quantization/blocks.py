@@ -1,8 +1,4 @@
-"""Weight-only quantization: weights of matmuls in 4 or 8 bits with a scale for each block along the sum.
-
-Weights are rounded to nearest, or one input channel after the other, where later channels compensate each error
-(`gptq`).
-"""
+"""Weight-only quantization: weights of matmuls in 4 or 8 bits, with a scale for each block along the sum."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -11,9 +11,9 @@ from graphq.quantization.scheme import Method, Scheme
 class Candidate(NamedTuple):
     """How a tensor's range is chosen, and whether its channels are divided before (`smooth`).
 
-    `margin` is a power: the range is multiplied by `Statistics.unseen`, the factor by which a new batch is expected to
-    exceed the statistics, to this power. A fixed number would not do, since more batches need a smaller factor, and
-    comparisons use the statistics of fewer batches than the result.
+    The range is widened by the factor `Statistics.unseen`**`margin`, where `unseen` is the factor by which a new batch
+    is expected to exceed the statistics. A fixed factor would not do: more batches need a smaller one, and comparisons
+    use the statistics of fewer batches than the result.
     """
 
     method: Method

@@ -1,8 +1,4 @@
-"""Simplifications of a graph, which `reduce_graph` tries one after the other.
-
-Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError if the result would
-not be a valid graph.
-"""
+"""Simplifications of a graph: each of KINDS gives functions that make a simpler graph, or raise GraphqError."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -72,9 +72,9 @@ class Validator:
         self.snapshot = Snapshot(graph)
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
-        """How the results of the whole graph differ from the results before the pass.
+        """How the results of the whole graph differ from those before the pass; None for a pass with a tolerance.
 
-        It is None for a pass with a tolerance, which `_region` compares; later passes are compared with its result.
+        `_region` compares such a pass; later passes are compared with the graph that it leaves.
         """
         if tolerance_of(step):
             self.baseline = None

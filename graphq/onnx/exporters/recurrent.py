@@ -1,8 +1,4 @@
-"""Exporters of recurrent layers.
-
-graphq's layers take the products of the input and its weights as an operand. This operand becomes the input of an ONNX
-layer whose weights of the input are the identity matrix.
-"""
+"""Exporters of recurrent layers, which take the input's products: ONNX's weights of the input become the identity."""
 from __future__ import annotations
 
 from typing import Any

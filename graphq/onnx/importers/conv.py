@@ -108,8 +108,7 @@ MOST = 1 << 24
 def stft(c: Call) -> Outputs:
     """Import STFT: each frame times the window's cosines and sines, as a convolution whose stride is the frame step.
 
-    It takes f32, real or complex. Since it sums products instead of using a fast transform, results differ from those
-    of a fast transform by rounding errors of f32.
+    It takes f32, real or complex. Results differ from those of a fast transform by rounding errors of f32.
     """
     x, g = c.input(0), c.graph
     if x.dtype != f32:

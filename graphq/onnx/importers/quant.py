@@ -113,8 +113,7 @@ def conv_integer(c: Call) -> Outputs:
 def qlinear_matmul(c: Call) -> Outputs:
     """Import QLinearMatMul, versions 10 and 21.
 
-    A tensor has one scale and zero point, but a may have one for each row, and b one for each column. All batches share
-    them.
+    A tensor has one scale and zero point; a may have one for each row, and b one for each column, for all batches.
     """
     a, b = c.input(0), c.input(3)
     if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):

@@ -93,11 +93,7 @@ def embed_layer_normalization(c: Call) -> Outputs:
 
 @imports("Attention", domain=MICROSOFT)
 def attention(c: Call) -> Outputs:
-    """Import Attention.
-
-    Its operands are input, weights [input width, 3 * output width], bias, mask, past keys and values [2, batch, heads,
-    length, size], and a bias of the scores.
-    """
+    """Import Attention: input, weights [in, 3 * out], bias, mask, past [2, batch, heads, length, size], score bias."""
     y = c.graph.matmul(c.input(0), c.input(1))
     return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
 
