@@ -145,7 +145,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Group each anchor that also returns statistics with the casts before it; no later operation joins the group."""
+    """Group each anchor that also returns statistics, together with the casts before it and nothing after it."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))

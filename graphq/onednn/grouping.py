@@ -70,7 +70,7 @@ def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Valu
 
 
 def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: Node) -> None:
-    """Add nodes before `last` that use a result of the partition again behind it, and remove the old ones."""
+    """Add again, behind the partition, the nodes before `last` that use its results, and remove the old ones."""
     moved = dict(new)
     late = []
     for node in [n for n in g.nodes if n.position < last.position and n not in members]:

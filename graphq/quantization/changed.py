@@ -40,7 +40,10 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """A batch of several rows as two, each of every other row, repeated to the same number; any other batch alone."""
+    """A batch of several rows as two batches, each of every other row, repeated up to the same number of rows.
+
+    Any other batch is returned alone.
+    """
     arrays = {name: np.asarray(x) for name, x in batch.items()}
     counts = {x.shape[:1] for x in arrays.values()}
     rows = counts.pop()[0] if len(counts) == 1 and counts != {()} else 0

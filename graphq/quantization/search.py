@@ -327,7 +327,7 @@ class Search:
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS) -> bool:
         """Whether `tried`, with more operands of 16 bits than `setting`, loses enough less for the time that they add.
 
-        Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) of the other one, where t is the time added
+        Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the other's, where t is the time added
         (`repeated`).
         """
         left = (1 - least) * (1 - RECOVERS)**(PRICE * max(0.0, self.repeated(tried) - self.repeated(setting)))

@@ -1,4 +1,4 @@
-"""The exporter of cached_attention, as an operator of ONNX Runtime: ONNX's set 21 has no attention with caches."""
+"""The exporter of cached_attention, as ONNX Runtime's operator: ONNX's operator set 21 has no attention."""
 from __future__ import annotations
 
 from graphq.ir import Node

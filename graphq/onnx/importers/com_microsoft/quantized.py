@@ -1,4 +1,7 @@
-"""Importers of com.microsoft's quantized operators (ContribOperators.md): dequantize, a float operation, quantize."""
+"""Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
+
+Each becomes dequantize, the float operation, and quantize. Weights of a few bits are unpacked.
+"""
 from __future__ import annotations
 
 from typing import Any, TypeAlias
@@ -36,7 +39,10 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """Scales and zero points (0 if absent) of A, B, C; None unless each is one finite constant, and scales positive."""
+    """The scales and zero points of A, B and C in turn; an absent zero point counts as 0.
+
+    None if one of them is not a single finite constant, or if a scale is not positive.
+    """
     found = []
     for k in (1, 2, 4, 5, 6, 7):
         data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
@@ -134,7 +140,10 @@ def qlinear_where(c: Call) -> Outputs:
 
 @imports("QGemm", domain=MICROSOFT)
 def qgemm(c: Call) -> Outputs:
-    """Import QGemm: `alpha * A' @ B' + C`, C s32 of scale alpha * a_scale * b_scale; f32 if the result has no scale."""
+    """Import QGemm: `alpha * A' @ B' + C`, where C is s32 with the scale alpha * a_scale * b_scale.
+
+    The result is f32 if there is no operand for its scale.
+    """
     g, alpha = c.graph, c.attr("alpha", 1.0)
     columns = 0 if c.attr("transB", 0) else 1
     y = g.matmul(at(c, 0), at(c, 3, columns), transpose_a=bool(c.attr("transA", 0)),
