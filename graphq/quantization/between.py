@@ -16,8 +16,8 @@ from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
 POOLS = frozenset({"avg_pool", "reduce_mean", "interpolate"})
-"""Operations whose kernels fuse a dequantize of the source; a quantize after such an operation cannot move before
-it."""
+"""Operations that read integers by a dequantize inside their kernels. They compute new numbers, so a quantize after one
+of them cannot move before it."""
 KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
 """Operations that choose elements, so that quantizing before or after them gives the same. `interpolate` of mode
 "nearest" is one, too."""

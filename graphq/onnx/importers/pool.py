@@ -201,7 +201,7 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """Import a global pool as a pool of one window, the whole image, or ReduceMax for maxima of other dtypes."""
+    """Import a global pool as a pool whose one window is the whole image; maxima of integers and f64 as ReduceMax."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
