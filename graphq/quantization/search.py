@@ -422,7 +422,7 @@ def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
 
 
 def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence: a list unless they are one of which none must be cut. InputError if there are none."""
+    """The batches as a sequence: iterators, and batches that must be cut, become a list. InputError for none."""
     if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
         batches = list(checked_batches(batches, graph.inputs))
     if not len(batches):
