@@ -1,14 +1,15 @@
 """Time a model by thread counts, ISA levels and precisions, beside other engines.
 
-All sides run in one process and take turns, so that ratios hold although the machine's speed drifts. A row's ratio is
-its median over the one of graphq's first row with as many threads: where it is above 1, that first row is faster. In
-brackets is the same of the least times, which other work on the machine changes less. `differs` is how far the outputs
-are from those of that row: in steps for integers, else in parts of the largest number. graphq's own outputs are the
-same bit for bit in all rows of one precision; where they are not, the exit code is 1.
+All sides run in one process and take turns, so that ratios hold although the machine's speed drifts. A row's ratio
+divides its median time by the median of graphq's first row with as many threads: above 1, that first row is faster.
+The ratio in brackets divides the two least times, which other work on the machine changes less. `differs` is the
+distance of the outputs from those of that row: in steps for integers, else in parts of the largest number. graphq's
+outputs are the same bit for bit in all rows of one precision; where they are not, the exit code is 1.
 
-Beside peers, `cosine` is that of the angle between a row's outputs and what the graph means, computed operation by
-operation in NumPy: a peer may be fast by products that saturate, or by bf16. The smallest of all outputs counts. Peers
-run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with the extra `bench`.
+Beside peers, `cosine` compares a row's outputs with what the graph means, computed operation by operation in NumPy: it
+is the cosine of the angle between the two, the smallest of all outputs. A peer may be fast by products that saturate,
+or by bf16, and then its cosine is smaller. Peers run the ONNX file itself, or what `save_onnx` writes of another kind
+of file. They come with the extra `bench`.
 """
 from __future__ import annotations
 
