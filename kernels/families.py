@@ -20,13 +20,13 @@ from graphq.kernels.ties.attach import attach
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
 
 ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
-"""The operations that partitions are built around: their kernels also compute the lane-wise operations around them."""
+"""The operations that can be the anchor of a partition; its kernel also computes the lane-wise operations around it."""
 
 TIES = "ties"
 """The key of a partition's `meta` under which the plan keeps `Lowered.ties` for reports."""
 
 CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
-"""The operations whose kernels read only channels-last tensors."""
+"""The operations whose kernels read only channels-last tensors (NHWC)."""
 
 
 def family_named(name: str) -> Family:
@@ -38,7 +38,7 @@ def family_named(name: str) -> Family:
 
 
 def multiplies_integers(partition: Node) -> bool:
-    """Whether the partition's anchor multiplies integers, or numbers that the partition has dequantized."""
+    """Whether the partition's anchor multiplies integers, given as such or dequantized within the partition."""
     for node in partition.attrs["body"].nodes:
         if any(node.op.name in f.macs for f in FAMILIES):
             source = next(node.operands)
@@ -47,10 +47,10 @@ def multiplies_integers(partition: Node) -> bool:
 
 
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
-    """Lower a partition: work out the numbers that its kernels compute.
+    """Lower a partition: work out the expression that its kernels compute.
 
-    Raises CompileError for an anchor that no family has. The plan calls it once, with the ISA level, which decides
-    where look-ups in tables replace operations; formulas call it again.
+    Raises CompileError for an anchor that no family has. Plans pass the ISA level, which decides where look-ups in
+    tables replace operations; formulas pass none.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -1,8 +1,4 @@
-"""The ISA levels to compile for: those that the machine has, each tried once on a small matmul.
-
-The self-test notices what feature bits cannot: an LLVM intrinsic whose operands moved, a virtual machine that hides
-state.
-"""
+"""The ISA levels to compile for: those of this machine whose kernels compute a small matmul correctly."""
 from __future__ import annotations
 
 import os
@@ -33,9 +29,10 @@ _checked: dict[Level, bool] = {}
 def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
     """Give the levels to compile for, best first: only `isa` or $GRAPHQ_ISA if given, else all that the machine has.
 
-    For each, the kernels of its self-test are already being compiled. Call `works` before any code of the level runs,
-    and go on to the next level if it fails. Raises KernelError if no level is left, for an unknown name, and for a
-    level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel cache.
+    When a level is given out, the kernels of its self-test are already being compiled in the background. The caller
+    must call `works` before it runs any code of the level, and take the next level if that returns False. Raises
+    KernelError if no level is left, for an unknown name, and for a level that this machine lacks. With `cache=False`
+    the self-test neither reads nor writes the kernel cache.
     """
     name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
     if name is not None:
@@ -60,8 +57,8 @@ def resolve(isa: str | None = None, cache: bool = True) -> Level:
 def works(level: Level, cache: bool = True) -> bool:
     """Test once per process whether the level's kernels compute a small matmul correctly; warn if they do not.
 
-    The self-test notices what feature bits cannot show: an LLVM intrinsic whose operands moved, a virtual machine that
-    hides state.
+    The test notices what the CPU's feature bits cannot show: an LLVM intrinsic whose operands changed places, or a
+    virtual machine that does not save a part of the registers.
     """
     with _lock.hold:
         if level not in _checked:
@@ -76,7 +73,7 @@ def works(level: Level, cache: bool = True) -> bool:
 
 
 def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
-    """Plan small matmuls of u8 and of s8 activations by the best kernels of the level, and of bf16 if it has them."""
+    """Plan small matmuls by the best kernels of the level: for u8, for s8, and for bf16 activations if it has them."""
     order = [x.name for x in LEVELS]
     best = {x.dtypes: x for x in sorted(reversed(KERNELS.values()), key=lambda x: order.index(x.level))
             if level.includes(x.level)}
@@ -102,7 +99,7 @@ def self_test(level: Level, cache: bool = True) -> str | None:
 
 
 def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The operands and the results of the products of `plan_self_test`."""
+    """The operands and the expected result of each product of `plan_self_test`."""
     m, n, k = SELF_TEST
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)

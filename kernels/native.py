@@ -1,4 +1,4 @@
-"""NATIVE: operations that have a kernel of their own, outside of partitions."""
+"""NATIVE: the operations that run outside of partitions by a kernel of their own."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -23,27 +23,21 @@ from graphq.plan.builder import PlanBuilder
 
 
 class Native(NamedTuple):
-    """The kernel of an operation: its plan steps, and its work.
-
-    `steps` adds the plan steps of a node; `macs` counts its multiply-accumulates, if it has any.
-    """
+    """The kernel of an operation: `steps` adds its plan steps, `macs`, if given, counts its multiply-accumulates."""
 
     steps: Callable[[PlanBuilder, Node], None]
     macs: Count | None = None
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of an LSTM, a GRU or an RNN.
-
-    Their kernels are imported only here, as few models have such layers.
-    """
+    """Add the plan steps of an LSTM, a GRU or an RNN; their kernels are imported only here, as few models have them."""
     from graphq.kernels.recurrent.steps import STEPS
 
     STEPS[node.op.name](b, node)
 
 
 def recurrent_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each batch row of each time step is multiplied with all recurrent weights."""
+    """Count the multiply-accumulates: each batch row at each time step is multiplied with all recurrent weights."""
     gates, weights, *_ = (v.type.dims for v in node.operands)
     return gates[0] * gates[1] * prod(weights)
 
@@ -56,7 +50,7 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates of all queries with all rows of the caches."""
+    """Count the multiply-accumulates: each query with each row of both caches."""
     return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 

@@ -1,7 +1,8 @@
-"""The kernel of attention to caches: a tile of query rows that share a head of keys, against all keys that they see.
+"""The kernel of attention to caches: a tile of query rows attends to all keys of a head that the rows see.
 
-The query rows of a group are its tokens times its heads, with the heads of a token side by side. Keys are transposed 16
-at a time in registers. Scores and their powers lie in a temporary buffer; each piece of the blocks has one.
+Several heads of queries may share one head of keys. Such a group has one query row for each of its tokens and heads;
+the heads of a token are side by side. Keys are transposed in registers, 16 at a time. Scores and their powers are kept
+in a temporary buffer; each piece of the blocks has a buffer of its own.
 """
 from __future__ import annotations
 
@@ -28,29 +29,29 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
                 "room_count", "room_bytes", "batch", "tokens", "groups", "shared", "rows", "capacity", "most", "stride",
                 "half", "places", "window", "causal", "scale", "softcap", "bias_batch", "bias_head", "bias_row",
                 "key_scale", "value_scale", "each")
-"""The argument block: `batch` elements of `tokens`, with `groups` heads of keys; `shared` heads of queries use each.
+"""The argument block: `batch` elements of `tokens` query tokens, and `groups` heads of keys.
 
-The tokens of the query are `stride` bytes apart. rows, capacity, most, half, places and positions have the meaning that
-`cache.KEEP` gives them. `scale` and `softcap` are the bits of f32, the strides of `bias` are bytes, and `each` is the
-number of query rows of a block. The caller fills in the addresses; those of scales only for caches of integers.
+Each head of keys is used by `shared` heads of queries. The tokens of the query are `stride` bytes apart. rows,
+capacity, most, half, places and positions have the meaning that `cache.KEEP` gives them. `scale` and `softcap` are the
+bits of f32 numbers. The strides of `bias` are in bytes. `each` is the number of query rows of a block. The caller fills
+in the addresses; addresses of scales are needed only if the caches hold integers.
 """
 view = ATTEND.view
 ROW = Record("query", "first", "last", "target", "bias", "stats")
-"""A query row of a tile, in the temporary buffer.
+"""What a tile keeps of a query row in the temporary buffer.
 
-It has the addresses of the query, the output and the bias, the first key that the row sees and the one after the last,
-and the reciprocal of the sum of the powers. The rows of a tile are followed by a line of scores for each, with the
-score of the sink in front.
+The record has the addresses of the query, the output and the bias, the first key that the row sees, the key after the
+last one, and the reciprocal of the sum of the powers. After the records of a tile follows a line of scores for each
+row; the score of the attention sink stands in front of the line.
 """
 
 
 def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Value, Value]]:
-    """The addresses of the record and of the first key's score, for each row of a tile."""
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
 def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Intrinsic:
-    """Make the function that stores the scores of a tile for the keys from `base` to before `high`, 16 at a time."""
+    """Make the function that stores the scores of a tile for keys `base` to `high` (exclusive), 16 at a time."""
     kind = vector(F32, LANES)
 
     @emits
@@ -112,7 +113,8 @@ def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) 
 def _outputs(rows: int, size: int, bits: int) -> Intrinsic:
     """Make the function that stores the weighted sums of values of a tile.
 
-    Values that a row does not see are left out; the keys from `common` to before `until` are those that all rows see.
+    A row leaves out the values of keys that it does not see. All rows see the keys from `common` up to `until`
+    (exclusive).
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))
@@ -166,7 +168,10 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
 
 def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
-    """Make the block function for tiles of `rows`, and heads of `size` numbers of `bits` bits; the others are flags."""
+    """Make the block function for tiles of `rows` query rows and heads of `size` numbers of `bits` bits.
+
+    The other parameters are flags.
+    """
     copy, rotate, numbers = row_copier(), rotation(bool(interleaved)), numbers_of("softmax")
     scores, outputs = _scores(rows, size, bool(capped), bool(biased), bits), _outputs(rows, size, bits)
     row_view = ROW.view
@@ -229,7 +234,7 @@ def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, ca
 
 def plan_attention(words: dict[str, int], size: int, bits: int, rotary: bool, interleaved: bool, capped: bool,
                    biased: bool, sunk: bool, target: Target) -> Step:
-    """Plan the attention to caches with heads of `size` numbers of `bits` bits; `words` are the numbers of ATTEND."""
+    """Plan the attention to caches; `words` are the numbers of ATTEND, `bits` the width of a number in the caches."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)

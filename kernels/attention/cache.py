@@ -1,6 +1,7 @@
-"""The kernel that keeps keys or values: a head's rows of the past, then the new ones, rotated if they have angles.
+"""The kernel that writes a cache of keys or values: the rows of the past cache, then the new rows.
 
-A cache may be written to the memory of the past one: then the past rows stay, and only the new ones are written.
+New rows are rotated if there are angles (rotary position embedding). If the new cache has the memory of the past one,
+only the new rows are written.
 """
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
 MOST = 256
-"""The largest size of a head. The products of a head are a single chain."""
+"""The largest size of a head. Up to this size a dot product of two heads is one chain of additions."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
               "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
 """The argument block: the caches of `heads` heads, `groups` of them in a batch element, `each` heads in a block.
 
-The `new` tokens are `stride` bytes apart, and their heads of `size` f32 lie side by side. Past caches have `rows` rows,
-new ones `capacity`, of which `most` may be needed. Angles are `places` rows of `half`; `positions` says which row a
-token takes, or is 0 if that is its place in the cache. A wrong length or position is `reported` at the last two
-addresses. `scale` is f32 [groups, size], for caches of integers. The caller fills in the addresses.
+The `new` tokens are `stride` bytes apart, and a token's heads of `size` f32 numbers are side by side. Past caches have
+`rows` rows and new caches `capacity` rows, of which at most `most` are needed. The tables of angles (`cos`, `sin`) have
+`places` rows of `half` numbers. `positions` says which row a token takes; if it is 0, the row is the token's place in
+the cache. A wrong length or position is written to `wrong_length` or `wrong_position` as `reported` encodes it. `scale`
+is f32 [groups, size], for caches of integers. The caller fills in the addresses.
 """
 view = KEEP.view
 
@@ -55,7 +57,7 @@ def rotation(interleaved: bool) -> Intrinsic:
 
 @emits
 def clear(b: Builder, address: Value, nbytes: Value) -> None:
-    """Store zeros, a line at a time, then a byte at a time."""
+    """Store `nbytes` zeros, in lines of 64 bytes, then byte by byte."""
     zeros = constant(vector(I8, 64), 0)
     with Loop(b, nbytes // 64) as loop:
         zeros.store(address + loop.k * 64)
@@ -64,7 +66,7 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
 
 
 def packing(bits: int) -> Intrinsic:
-    """Make the function that stores `size` f32 as integers of 8 or 4 bits."""
+    """Make the function that quantizes `size` f32 numbers to integers of 8 or 4 bits and stores them."""
     half = 1 << bits - 1
 
     @emits
@@ -87,17 +89,20 @@ def packing(bits: int) -> Intrinsic:
 
 @njit
 def reported(number: int) -> int:
-    """Encode a number as an error report, which is never 0: numbers from 0 on get 1 added."""
+    """Encode a wrong number as an error report. A report is never 0, so numbers from 0 on get 1 added."""
     return number + 1 if number >= 0 else number
 
 
 def number_of(report: int) -> int:
-    """The number that `reported` stands for."""
+    """Decode a report of `reported`."""
     return report - 1 if report > 0 else report
 
 
 def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
-    """Make the block function of the caches of some heads, with numbers of `bits` bits; the others are flags."""
+    """Make the block function that writes the caches of some heads, with numbers of `bits` bits.
+
+    `rotary` and `interleaved` are flags.
+    """
     copy, rotate, pack = row_copier(), rotation(bool(interleaved)), packing(bits)
     whole, room = bits < 32, 4 * MOST
 
@@ -136,7 +141,7 @@ def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
 
 
 def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, bits: int, target: Target) -> Step:
-    """Plan a cache of keys or values with numbers of `bits` bits; `words` are the numbers of KEEP."""
+    """Plan the writing of a cache of keys or values with numbers of `bits` bits; `words` are the numbers of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
                      of=(int(rotary), int(rotary and interleaved), bits))

@@ -15,7 +15,10 @@ from graphq.plan.step import Ref, Word
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add three steps; wrong lengths and positions are errors after the run. The reference takes large heads."""
+    """Add three steps: write both caches, then attend to them. Wrong lengths and positions raise errors after the run.
+
+    Heads above `MOST` numbers run by the reference.
+    """
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
     a, (y, *caches) = node.attrs, node.outputs
@@ -67,7 +70,7 @@ def _bits(x: float) -> int:
 
 
 def _strides(bias: Value) -> tuple[int, int, int]:
-    """Bytes from one batch element, head and token of the bias to the next; 0 where all share the same bias."""
+    """Bytes from one batch element, head and token of the bias to the next; 0 along a dimension of size 1."""
     batch, heads, tokens, keys = bias.type.dims
     row = 4 * keys
     return 0 if batch == 1 else row * tokens * heads, 0 if heads == 1 else row * tokens, row

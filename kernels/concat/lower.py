@@ -1,8 +1,8 @@
-"""Lowering of a concat: one elementwise chain for each source computes its slice of the result.
+"""Lowering of a concat: each source has a lane-wise expression of its own, which computes its slice of the result.
 
     result[part k] = f(dequantize?(x_k))        f: the epilogue of the concat, with the scales of this part's channels
 
-A part is a plain copy if its elements do not change: for example if the quantize after the concat has the scale and
+A part is a plain copy if its elements do not change, for example if the quantize after the concat has the scale and
 zero point of the source.
 """
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphq.kernels.lanes.stores import Store
 class Part(NamedTuple):
     """A slice of the result, from element `start` of the axis on.
 
-    `inputs` are the numbers of the partition's inputs to which the sources of `lowered` refer.
+    Source k of `lowered` is input `inputs[k]` of the partition.
     """
 
     start: int
@@ -42,27 +42,27 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Lowered):
-    """The parts one after the other along `axis`."""
+    """A concat along `axis`: its parts in order."""
 
     axis: int = 0
     parts: tuple[Part, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
-        """The same concatenation, with table look-ups in place of operations on one byte (`Lowered.tabulated`)."""
+        """Replace operations on one byte by table look-ups in each part, as `Lowered.tabulated` does."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The parts' formulas, concatenated."""
+        """The concatenated results of the parts."""
         return np.concatenate([inputs[p.inputs[0]].reshape(p.lowered.out) if p.copies
                                else p.lowered.formula([inputs[k] for k in p.inputs]) for p in self.parts], self.axis)
 
 
 class _Chain(NamedTuple):
-    """What is to be computed for one part, from element `start` of the axis on: a body of lane-wise nodes.
+    """The operations that compute one part, which begins at element `start` of the axis: a body of lane-wise nodes.
 
-    A body without nodes is a copy. `inputs` says which of the partition's inputs the inputs of the body are; `result`
-    is the body's result.
+    A body without nodes is a copy. Input k of the body is input `inputs[k]` of the partition. `result` is the body's
+    result.
     """
 
     start: int
@@ -72,7 +72,7 @@ class _Chain(NamedTuple):
 
 
 def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]]:
-    """The axis and the parts of a body of dequantize nodes, concat and an epilogue; raises Unsupported."""
+    """Find the axis and the parts of a body of dequantize nodes, a concat and an epilogue; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")
     if node.output.type.dims != out:
@@ -108,8 +108,8 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
           start: int) -> _Chain:
     """The part of one source: the body with the source in place of the concat.
 
-    `rest` are the nodes of the body, including the concat, without the nodes that compute its sources; so n parts take
-    time in proportion to n. `numbers` are the numbers of the body's inputs.
+    `rest` are the nodes of the body without those that compute the concat's sources, so that the time for n parts is
+    proportional to n. `numbers` gives each input of the body its number.
     """
     nodes = [*([] if source.node is None else [source.node]), *rest]
     read = {source, *(v for n in nodes if n is not node for v in n.operands)}
@@ -138,10 +138,7 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:
-    """Refuse operands of nodes after the concat that vary along its axis: no part would have all of them.
-
-    `joined` is the result of the concat.
-    """
+    """Refuse operands of nodes after the concat that vary along its axis, since no part would see all of an operand."""
     rank = len(node.output.type.dims)
     for v in node.operands:
         shape = v.type.dims
@@ -154,7 +151,7 @@ def _check_operands(node: Node, after: set[Value], joined: Value, along: int) ->
 
 
 def _sliced(node: Node, axis: int, start: int, size: int) -> dict:
-    """A node's attributes, with a part's share of the scales along the axis."""
+    """A node's attributes, with scales and zero points along the axis cut to `size` elements from `start` on."""
     attrs = dict(node.attrs)
     if attrs.get("qtype") == "per_channel" and attrs["axis"] % len(node.output.type.dims) == axis:
         for name in ("scales", "zps"):

@@ -1,4 +1,4 @@
-"""The plan steps of a concat: one for each part, which writes its slice of the result."""
+"""The plan steps of a concat: one for each part, to write its slice of the result."""
 from __future__ import annotations
 
 from dataclasses import replace

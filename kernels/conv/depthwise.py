@@ -23,7 +23,7 @@ from graphq.plan.step import Ref
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step that multiplies, after one that packs the weights if they are not constant."""
+    """Add the step of the convolution; if the weights are not constant, a step before it packs them."""
     c = lowered.anchor
     assert isinstance(c, Convolution)
     source, value = node.operand(c.a), node.operand(c.b)
@@ -59,13 +59,13 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
-    """The weights less their zero points, [taps, output channels]."""
+    """The weights minus their zero points, [taps, output channels]."""
     return c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(c.windows.taps, c.filter.outputs)
 
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | None,
              how: packing.Layout | floats.Tile) -> int:
-    """The buffer of the packed weights, which a step packs if they are not constant."""
+    """Give the buffer of the packed weights; if they are not constant, add the step that packs them."""
     value, taps, channels = node.operand(c.b), c.windows.taps, c.filter.outputs
     if isinstance(how, packing.Layout):
         pack, size = partial(packing.pack, layout=how), packing.packed_bytes(how, channels)

@@ -1,4 +1,4 @@
-"""The record of the family of convolutions, transposed and depthwise ones too."""
+"""The record of the family of convolutions, including transposed and depthwise ones."""
 from __future__ import annotations
 
 from math import prod
@@ -13,18 +13,18 @@ from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """The pattern convolution(dequantize(x), dequantize(w), bias?), or conv_transpose in place of convolution."""
+    """The pattern convolution(dequantize(x), dequantize(w), bias?), and the same for conv_transpose."""
     return dequantized_operands(g, *CONVOLUTIONS)
 
 
 def macs(node: Node) -> int:
-    """Count the products: for each element of the result, one for each weight of an output channel."""
+    """Count the multiply-accumulates: each element of the result takes one for each weight of an output channel."""
     dims = _weights(node)
     return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
 
 
 def transposed_macs(node: Node) -> int:
-    """Count the products: for each element of the source, as many as an input channel has weights."""
+    """Count the multiply-accumulates: each element of the source takes one for each weight of an input channel."""
     dims = _weights(node)
     return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
 

@@ -10,10 +10,11 @@ MERGED_BYTES = 16
 
 
 class Filter(NamedTuple):
-    """How weights lie: their shape, the axes O, I and the spatial ones, groups, and whether I counts all groups.
+    """The weights of a convolution: their shape, which axes are O (output), I (input) and spatial, and their groups.
 
-    For a convolution, O is the number of output channels, and I the number of channels of a group. For a transposed
-    one, O is the number of output channels of a group, and I the number of channels.
+    For a convolution, the size of axis O is the number of output channels, and that of axis I the number of channels of
+    a group. For a transposed convolution, the size of axis O is the number of output channels of a group, and that of
+    axis I the number of all input channels.
     """
 
     dims: tuple[int, ...]
@@ -23,33 +24,33 @@ class Filter(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """The number of output channels in a group."""
+        """The number of output channels of a group."""
         return self.dims[self.axes[0]] // (1 if self.transposed else self.groups)
 
     @property
     def channels(self) -> int:
-        """The number of input channels in a group."""
+        """The number of input channels of a group."""
         return self.dims[self.axes[1]] // (self.groups if self.transposed else 1)
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The size of the kernel along every spatial axis."""
+        """The size of the convolution's kernel along each spatial axis."""
         return tuple(self.dims[k] for k in self.axes[2:])
 
     @property
     def multiplier(self) -> int:
-        """Output channels for each input channel if every output channel reads a single input channel, otherwise 0."""
+        """Output channels per input channel of a depthwise convolution (one input channel a group); 0 for any other."""
         return self.columns if self.groups > 1 and self.channels == 1 else 0
 
     @property
     def outputs(self) -> int:
-        """The number of output channels."""
+        """The number of output channels of all groups."""
         return self.groups * self.columns
 
     def reads_lines(self, pixel_bytes: int) -> bool:
-        """Whether taps that lie side by side in a line are to be read as one long tap, as is best for few channels.
+        """Whether the taps along a line of the kernel are read as one long tap, as is best for few channels.
 
-        The channels of one tap would not fill a vector then, for example in the first layer of an image model.
+        With few channels, as in the first layer of an image model, the channels of a single tap do not fill a vector.
         """
         return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
 

@@ -1,15 +1,15 @@
 """Lowering of convolutions of integers and of floats, and their NumPy formulas.
 
-A convolution of a channels-last image is a matmul whose rows are windows (docs/numbers.md):
+A convolution of a channels-last image is a matmul whose rows are windows of the image (docs/numbers.md):
 
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
 x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is that of a
 matmul. Transposed convolutions differ only in their windows. Groups are matmuls side by side.
 
-For floats, acc is the f32 sum that `tile_sums` defines, or `float_sums` if the convolution is depthwise. It goes over
-the taps of the pixel's phase (`phases`) in order. Each tap, or line of taps that are read as one, has a whole number of
-groups of 4 bytes: an odd number of bf16 or f16 gets a zero added. The padding is 0.0.
+For floats, acc is the f32 sum that `tile_sums` defines, or `float_sums` if the convolution is depthwise. The sum goes
+over the taps of the pixel's phase (`phases`) in order. Each tap, or each line of taps that are read as one, takes whole
+groups of 4 bytes: an odd number of bf16 or f16 numbers gets a zero added. The padding is 0.0.
 """
 from __future__ import annotations
 
@@ -43,12 +43,15 @@ from graphq.ops.window import padding
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
-"""The largest number of elements of windows that one matrix product of the formula reads: 32 MB of f64."""
+"""The largest number of window elements of one matrix product in the formula; as f64 they take 32 MB."""
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: its operands (by number among the partition's inputs), their types, its windows, its filter."""
+    """A convolution: windows of operand `a` times the filter, operand `b`.
+
+    `a` and `b` are numbers of the partition's inputs.
+    """
 
     integer: ClassVar[bool]
     a: int
@@ -74,22 +77,22 @@ class Convolution:
 
     @property
     def pad(self) -> int:
-        """The stored number that stands for 0 in the padding: a zero point, or 0."""
+        """The stored number that stands for 0 in the padding: a zero point, or 0 for floats."""
         return 0
 
     @property
     def padding(self) -> np.ndarray:
-        """The number of the padding as an array: one number for all channels, or one for each."""
+        """`pad` as an array: one number for all channels, or one for each."""
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of the convolution, given windows that have the same sums as `view`."""
+        """The phases of the convolution (see `phases`); `view` are its windows, or windows that give the same sums."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """The weights that are multiplied, [groups, taps, channels, columns], less their zero points."""
+        """The weights minus their zero points, [groups, taps, channels, columns]."""
         return self.filter.matrix(w)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -116,7 +119,7 @@ class Convolution:
 
 @dataclass(frozen=True, eq=False)
 class IntegerConvolution(Convolution):
-    """A convolution of u8 and s8, and its zero points; `b_zp` is one number, or one for each output channel.
+    """A convolution of u8 or s8 with its zero points; `b_zp` is one number, or one for each output channel.
 
     For the depthwise kernel `a_zp` may also vary by output channel, since each output channel reads one input channel.
     """
@@ -127,17 +130,23 @@ class IntegerConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes this convolution, with activations unshifted and weights w - zw."""
+        """Whether the depthwise kernel computes this convolution.
+
+        It takes activations unshifted and weights as w - zw.
+        """
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The source's zero point as kernels take it: for u8 activations, but for the depthwise kernel unchanged."""
+        """The source's zero point as kernels take it. Most kernels read s8 as u8, so it is shifted by 128.
+
+        The depthwise kernel reads s8 as it is.
+        """
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point of the source; 0 if there are several, or if the step fills it in at run time."""
+        """The zero point of the source; 0 if it varies by channel, or if only the run tells it."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
@@ -147,7 +156,7 @@ class IntegerConvolution(Convolution):
         return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """w - zw [groups, taps, channels, columns]: s32, or w itself where zw is 0 and w is s8."""
+        """w - zw as s32 [groups, taps, channels, columns]; if zw is 0 and w is s8, w itself."""
         w = self.filter.matrix(w)
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
@@ -168,7 +177,7 @@ class IntegerConvolution(Convolution):
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The accumulators; if the zero point is a tensor, it is read from `inputs`."""
+        """The accumulators, s32. If the source's zero point is a tensor of the graph, it is read from `inputs`."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
@@ -214,9 +223,9 @@ class FloatConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it.
+        """Whether the depthwise kernel computes the convolution.
 
-        For a transposed convolution that kernel reads all taps, most of them padding.
+        A transposed convolution runs there too: the kernel reads all taps of a window, and most of them are padding.
         """
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
@@ -248,7 +257,7 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a (transposed) convolution, an epilogue, and a dequantize of both operands or of none.
+    """Analyse a body: a (transposed) convolution, an epilogue, and a dequantize of both operands or of neither.
 
     `constants` has the arrays of constant inputs. Raises Unsupported.
     """
@@ -274,8 +283,8 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_convolution` accepts; raises Unsupported.
 
-    Integer kernels give sums without the source's zero point, so the expression of the outputs begins by compensating
-    it.
+    The sums of integer kernels ignore the source's zero point, so the expression of the outputs begins with its
+    compensation.
     """
     node, c, scales, producers = check_convolution(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -291,7 +300,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """The f32 products that the graph as written sums; a transposed convolution sums them tap by tap."""
+    """The f32 products that the graph as written adds; a transposed convolution adds them tap by tap."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
@@ -307,7 +316,7 @@ def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[Quan
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
-    """The fields of Convolution for a body whose inputs `a` and `b` are the operands."""
+    """The fields of `Convolution` for a body whose inputs `a` and `b` are the operands."""
     filter = _filter(node, b.type.dims)
     pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
@@ -421,7 +430,7 @@ def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding along every spatial axis, with auto_pad resolved; a transposed convolution cuts so much off."""
+    """The padding along each spatial axis, with auto_pad resolved; a transposed convolution crops so much."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
@@ -430,7 +439,7 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
-    """The accumulator R - zx * colsum(w'), modulo 2**32, from the sum R = sum a' * w' that kernels leave.
+    """The accumulator R - zx * colsum(w'), modulo 2**32, from the sum R = sum a' * w' that kernels compute.
 
     a' is the activation as kernels take it (u8, or s8 + 128), zx is shifted in the same way, and w' is w - zw. If the
     weights are constant, zx * colsum(w') is computed when the plan is made.

@@ -11,9 +11,9 @@ from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.plan.step import Step, Target, plan_rows
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
-"""The argument block: `rows` of `length` bytes, `each` rows a block, with margins of `before` and `after` bytes.
+"""The argument block: `rows` rows of `length` bytes, `each` rows a block, with margins of `before` and `after` bytes.
 
-`value_at` is the address of the padding value if this is known only at run time, otherwise 0.
+If the padding value is known only at run time, `value_at` is its address; otherwise `value_at` is 0.
 """
 view = PAD.view
 

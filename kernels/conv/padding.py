@@ -1,4 +1,4 @@
-"""The padding of convolutions: a known number, or the zero point that the source has at run time."""
+"""The padding of convolutions: a number that is known at compile time, or the source's zero point, read at run time."""
 from __future__ import annotations
 
 import numpy as np
@@ -13,17 +13,17 @@ from graphq.plan.step import Ref
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the byte for the padding, if the zero point is a tensor; otherwise 0.
-
-    If that tensor is s32, it is the address of its low byte.
-    """
+    """The address of the padding's byte if the zero point is a tensor (of an s32 tensor, the low byte); otherwise 0."""
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
     return Ref(b.of[node.operand(c.a_zp.index)])
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """The buffer of the im2col tables (`Windows.block`), which end with a row of padding."""
+    """The buffer with the im2col tables `block` (see `Windows.block`), which end with a row of padding.
+
+    If the padding is known only at run time, a step copies the tables and fills the row.
+    """
     constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:
         return constant

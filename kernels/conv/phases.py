@@ -1,4 +1,4 @@
-"""Phases of a transposed convolution: the outputs that the same taps reach.
+"""Phases of a transposed convolution: a phase is the set of outputs that read the same taps.
 
 A transposed convolution with a stride of 2 along two axes has four phases: the pixels with even and odd coordinates
 along each axis. Each phase is a convolution of its own, with some of the taps. A convolution that is not transposed has
@@ -16,13 +16,14 @@ import numpy as np
 from graphq.kernels.operands.windows import Windows
 
 MOST_PHASES = 4096
-"""The largest number of phases, which strides of 64 along two axes reach: each phase needs its own steps."""
+"""The largest number of phases, since each needs its own steps. Strides of 64 along two axes give as many."""
 
 
 class Phase(NamedTuple):
     """A part of a convolution's outputs: those at `origin + i * step` along each spatial axis, for i < `counts`.
 
-    All of them use the same `taps`, the numbers of taps in the kernel; `windows` says where in the image these read.
+    All of them use the same `taps`, which are numbers of taps in the kernel. `windows` says where these taps read the
+    image.
     """
 
     windows: Windows
@@ -57,7 +58,7 @@ def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence
     """The phases of a transposed convolution: one for each remainder of the output coordinates modulo the strides."""
     numbers = np.arange(view.taps).reshape(view.kernel)
     for origin in product(*(range(min(s, n)) for s, n in zip(strides, view.outputs, strict=True))):
-        # output o gets by tap k the input (o + begin - k * dilation) / stride, if this is a whole number
+        # output o reads by tap k the input (o + begin - k * dilation) / stride, if this is a whole number
         taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
                 in zip(origin, pads, view.kernel, dilations, strides, strict=True)]
         yield Phase(view.subset(origin, strides, taps), numbers[np.ix_(*taps)].ravel(), origin, tuple(strides))

@@ -1,6 +1,6 @@
-"""From a lowered convolution to plan steps: matmuls over windows, or over pixels where windows are single pixels.
+"""From a lowered convolution to plan steps: matmuls over windows, or over pixels if a window is a single pixel.
 
-There is one such step for each phase (`phases`); only transposed convolutions with strides have several.
+Each phase (see `phases`) has one such step; only transposed convolutions with strides have several phases.
 """
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
-    """Add the step that computes a phase; `merged` is the number of taps that are read as one."""
+    """Add the step that multiplies the windows of a phase; `merged` is the number of taps that are read as one."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # groups may extend beyond the taps: there weights are 0, and `_padded` has room
+    if merged > 1 and c.integer:  # groups of 4 bytes may extend beyond the taps: weights there are 0
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # the second look needs merged taps in windows
+    in_rows = merged == 1 or lowered.store.second_look is None  # outputs near a tie read windows of merged taps
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -104,9 +104,10 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
-    """Turn the strides along the result, [n, spatial..., c], into strides along the dimensions that `_space` takes.
+    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions that `_space` takes.
 
-    These dimensions are images, groups, the outputs of a phase along each spatial axis, and the `columns` of a group.
+    These dimensions are the images, the groups, the phase's outputs along each spatial axis, and the `columns` of a
+    group.
     """
     ref, (image, *spatial, column) = of_result
     first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
@@ -115,11 +116,11 @@ def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
 
 
 def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
-    """The iteration domain: images, groups, the outputs of a phase along each spatial axis, and the columns of a group.
+    """The iteration domain over images, groups, the phase's outputs along each spatial axis, and columns of a group.
 
-    Its rows are the pixels of as many neighbouring lines as merge, given the strides of all operands. Pixels of
-    neighbouring images merge, too, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge,
-    since each has its own weights.
+    Lines of pixels merge into longer rows where the strides of all operands allow it. Pixels of neighbouring images
+    merge too, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge, since each has its
+    own weights.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
@@ -129,9 +130,9 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
-    """The distance in bytes between the pixels that neighbouring outputs read, if windows are single pixels.
+    """The distance in bytes between the pixels that neighbouring outputs read, if a window is a single pixel.
 
-    None if windows are larger, if the distance varies, or if a pixel is padding.
+    Returns None if windows are larger, if the distance varies, or if a pixel is padding.
     """
     if view.taps != 1:
         return None
@@ -142,7 +143,7 @@ def _even(c: Convolution, view: Windows) -> int | None:
 
 
 def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
-    """The buffer with the im2col tables, repeated for every part of the weights, and a row of padding."""
+    """The buffer with the im2col tables, repeated for each part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
@@ -151,7 +152,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
-    """The image with padded lines, the windows on it with merged pixels, and the number of pixels that merge."""
+    """Pad the image's lines; returns its buffer, the windows over merged pixels, and how many pixels are merged."""
     width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
@@ -167,10 +168,10 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
              sorted_channels: int | None) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) whose sum is the weights.
+    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) that add up to the weights.
 
-    `sorted_channels`, if given, is the order of channels in which the kernel reads a tap; constant weights are packed
-    in it.
+    If the kernel reads the channels of a tap in another order, `sorted_channels` says how many there are; constant
+    weights are packed in that order.
     """
     value = node.operand(c.b)
     if value.data is not None:
@@ -189,21 +190,21 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
-    """The constant weights of a phase's taps, less their zero points, [groups, taps, channels, columns]."""
+    """The constant weights of a phase's taps minus their zero points, [groups, taps, channels, columns]."""
     data = node.operand(c.b).data
     assert data is not None
     return _arranged(c, c.matrix(data), merged)[:, phase.taps]
 
 
 def _joined(c: Convolution) -> int:
-    """The number of neighbouring groups that are computed as one, with zeros between their weights.
+    """How many neighbouring groups are computed as one, with zeros between their weights.
 
     As many are joined as fill a panel of 16 columns. This takes no more products than a panel for each group, and fewer
-    tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 in 0.52 ms instead of 1.60, two columns for each of 256
-    channels at 14 x 14 in 0.11 instead of 1.05; two panels are slower.
+    tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns
+    each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
 
-    Groups of floats are never joined: the zeros would meet infinities. Depthwise groups of one channel take a panel
-    each.
+    Groups of floats are never joined, since infinite activations times the zeros would give NaN. Depthwise groups of
+    one channel take a panel each.
     """
     if not c.integer:
         return 1
@@ -231,7 +232,7 @@ def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
-    """Split weights into s8 arrays whose sum is `w`: one array, unless zero points move weights out of s8's range."""
+    """Split weights into s8 arrays whose sum is `w`: one array, unless zero points move weights out of range."""
     if w.size == 0 or -128 <= w.min() and w.max() <= 127:
         return [w.astype(np.int8, copy=False)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]
@@ -246,14 +247,13 @@ def _whole_groups(k: int, itemsize: int) -> int:
 
 
 def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
-    """The bytes of the packed weights of one group."""
     _, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
     return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
 
 
 def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
-    """Pack weights [groups, taps, k, columns], given as s8 arrays `parts` whose sum they are.
+    """Pack weights [groups, taps, k, columns] that are the sum of the s8 arrays `parts`.
 
     The taps of all parts follow one another; each is rounded up to whole groups of 4 bytes.
     """

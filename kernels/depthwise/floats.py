@@ -3,20 +3,19 @@
     acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
     out[i, c] = Store(acc[i, c], operands)
 
-Taps outside of the image read a row of padding. m is the multiplier, as in `packing`: how many output channels
-read an input channel.
+Taps outside of the image read a row of padding. m is the multiplier: how many output channels read an input channel.
 
 A tile is some neighbouring pixels of a line times some vectors of channels. Each accumulator stays in a register from
 the first product to the Store. With sums in memory in between, as in the loops of `pixels`, 3 x 3 taps took twice as
-long (Zen 4). In a run of taps along a line, neighbouring pixels share columns of the image: each column is loaded once,
-as are the run's weights. So the 72 products of 3 x 3 taps take 39 loads. The last tile of a line overlaps the one
-before, and writes the same bytes again.
+long (Zen 4). In a run of taps along a line, neighbouring pixels share columns of the image. Each column is loaded once,
+and so are the run's weights: the 72 products of a tile with 3 x 3 taps take 39 loads. The last tile of a line overlaps
+the tile before it, and writes the same bytes again.
 
 Weights are packed, widened to f32, as [chunk][tap][channels of a chunk]. If the channels do not fill the last chunk, it
-overlaps the one before. If there are fewer channels than a chunk has, they are read and written masked.
+overlaps the chunk before it. If there are fewer channels than a chunk has, they are read and written masked.
 
-Output row (batch, i) is pixel batch * m + i of all images, where m is here the rows of a batch element, a multiple of a
-line.
+Output row (batch, i) is pixel batch * rows + i of all images, where `rows` is the number of rows of a batch element, a
+multiple of the length of a line.
 """
 from __future__ import annotations
 
@@ -49,14 +48,14 @@ ACCUMULATORS = 8
 """The accumulator registers of a tile: enough to hide the latency of a multiply-add, and few enough for AVX2."""
 LONGEST_RUN = 8
 LINE = 8
-"""The addresses of this many columns are computed at once, as one vector."""
+"""How many addresses of columns are computed at once, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes reserved for the addresses of a tile's columns.
 
 The first number is enough for most windows, the second for all.
 """
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block: the number of `tiles` in all, of tiles `across` a line, and of tiles in `each` block.
+"""The argument block: `tiles` is the number of tiles in all, `across` in a line, and `each` in a block.
 
 The caller fills in the addresses of images, of weights, and of a WINDOWS block that contains the result of `table`.
 """
@@ -66,8 +65,8 @@ view, view_windows = TILES.view, WINDOWS.view
 class Tile(NamedTuple):
     """A tile of outputs: some neighbouring pixels of a line times some vectors of channels.
 
-    The fields are the number of pixels, of vectors and of their lanes, the taps of a run, and the stride and dilation
-    of windows along a line.
+    The fields are the number of pixels, the number of vectors and of their lanes (`width`), the taps of a run, and the
+    stride and dilation of windows along a line.
     """
 
     pixels: int
@@ -84,12 +83,12 @@ class Tile(NamedTuple):
 
     @property
     def columns(self) -> SharedColumns:
-        """The columns of the image that a tile's pixels read in a run, each once although windows overlap."""
+        """The columns of the image that a tile's pixels read in a run; a column in several windows is listed once."""
         return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property
     def lines(self) -> int:
-        """The number of vectors of LINE addresses that the columns of a run need."""
+        """The number of vectors of LINE addresses that hold the addresses of a run's columns."""
         return -(-len(self.columns) // LINE)
 
 
@@ -102,7 +101,7 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
            transposed: bool = False) -> Tile:
     """Choose the tile for `channels` output channels; `stride` and `dilation` are those along lines.
 
-    Pixels of `transposed` convolutions share no columns.
+    Neighbouring pixels of `transposed` convolutions share no columns.
     """
     ow, taps = windows.outputs[-1], windows.kernel[-1]
     width = 8 if channels <= 8 <= lanes else lanes
@@ -112,9 +111,9 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
-    """The byte offsets of columns, which `Windows.block` appends to its own tables.
+    """The byte offsets of the columns that tiles read, int64 [tiles a line, runs, lines * LINE].
 
-    They are int64 [tiles a line, runs, lines * LINE].
+    `Windows.block` appends them to its own tables.
     """
     return later(_table, windows.inner, tile)
 
@@ -147,7 +146,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 @emits
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Store the addresses of the columns that tile `tile` of a line reads in all its runs: `nbytes` bytes."""
+    """Store the addresses of the columns that tile `tile` of a line reads in all its runs; they take `nbytes` bytes."""
     ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
     size = nbytes // ko
     starts = windows + outers + outer * ko * 8
@@ -164,10 +163,9 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
 
 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Intrinsic:
-    """Make the function that writes the outputs of the tile at row i.
+    """Make the function that writes the outputs of the tile at row i, from the addresses that `locate` has stored.
 
-    It reads the addresses that `locate` has stored. If the image has fewer channels than a chunk, `few` is their
-    number, otherwise 0.
+    If the image has fewer channels than a chunk, `few` is their number, otherwise 0.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
@@ -191,7 +189,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # in order: each pixel adds its taps in their order
+            for n, (_, uses) in enumerate(tile.columns):  # in this order each pixel adds its taps in their order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)
@@ -201,7 +199,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             return out
 
         def total(c: Value, w: Value) -> list[Value]:
-            """Add up the sums of chains of BLOCK products each. A chain starts from +0, so no sum is -0."""
+            """Add up the sums of chains of at most BLOCK products each. A chain starts from +0, so no sum is -0."""
             with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
                 first = blocks.k * (BLOCK // tile.run)
                 with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:

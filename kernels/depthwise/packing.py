@@ -3,18 +3,19 @@
     R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32
     out[i, c] = Store(R[i, c], operands)
 
-Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read
-the same input channel. A vector of output channels c repeats each input channel c // m that it loads m times.
+Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read the same
+input channel. A vector of output channels c loads its input channels c // m once and repeats each m times.
 
-Two taps share a 32-bit lane, and weights are s16: they are s8, or u8 less a zero point (`pairs`). Where weights are
-known to be s8 and the CPU has vpdpbusd, four taps of a column of the window share a lane (`quads`). Weights are packed
-in the order in which vectors meet them:
+Two taps share a 32-bit lane, and weights are s16: s8, or u8 minus a zero point (`pairs`). If weights are known to fit
+into s8 and the CPU has vpdpbusd, four taps of a column of the window share a lane (`quads`). Weights are packed in the
+order in which the kernel reads them:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
-A chunk is two vectors of channels, or four. If the channels do not fill the last chunk, it overlaps the one before; if
-they do not fill one chunk, they are read masked. At the scalar level a chunk is one channel, and loops are plain.
+A chunk is two vectors of channels, or four. If the channels do not fill the last chunk, it overlaps the chunk before
+it. If they do not fill one chunk, they are read masked. At the scalar level a chunk is one channel, and loops are
+plain.
 """
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ PAIR, QUAD = 2, 4
 class Layout(NamedTuple):
     """How weights of ko x ki taps are packed for vectors of `lanes` s32: pairs of taps, or four taps of a column.
 
-    Four taps of a column are packed for tiles of `pixels` output pixels of a line, whose windows are `stride` apart. If
-    `pixels` is 0, taps are packed in pairs.
+    Four taps of a column are packed for tiles of `pixels` output pixels of a line, whose windows are `stride` pixels
+    apart. If `pixels` is 0, taps are packed in pairs.
     """
 
     lanes: int
@@ -49,7 +50,7 @@ class Layout(NamedTuple):
 
     @property
     def group(self) -> int:
-        """How many taps a lane of 32 bits holds: 4 or 2."""
+        """How many taps share a lane of 32 bits: 4 or 2."""
         return QUAD if self.pixels else PAIR
 
     @property
@@ -66,7 +67,7 @@ class Layout(NamedTuple):
     def order(self) -> np.ndarray:
         """The channel of a chunk that each [vector, lane] holds.
 
-        Pairs of taps are in the order that vpunpcklbw gives within 128 bits.
+        With pairs of taps, the order of vpunpcklbw in 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
@@ -75,7 +76,10 @@ class Layout(NamedTuple):
 
     @property
     def taps(self) -> np.ndarray:
-        """The tap, in row-major order, at each place [group, tap of a lane]; ko * ki at places that no tap fills."""
+        """The tap at each place [group, tap of a lane], numbered in row-major order.
+
+        Ko * ki where a place has no tap.
+        """
         numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
         if not self.pixels:
             return np.append(numbers, np.full(none % PAIR, none)).reshape(-1, PAIR)
@@ -94,7 +98,7 @@ class Layout(NamedTuple):
         return len(self.taps) * 4 * self.size
 
     def offsets(self) -> np.ndarray:
-        """Byte offsets (int64) within a chunk: where each tap's weight for the first lane lies."""
+        """Where in a chunk each tap's weight for the first lane is: byte offsets, int64."""
         out = np.zeros(self.ko * self.ki + 1, np.int64)
         groups, places = np.indices(self.taps.shape)
         out[self.taps] = groups * 4 * self.size + places * self.item
@@ -102,7 +106,7 @@ class Layout(NamedTuple):
 
 
 PIXELS = {8: 2, 16: 4}
-"""The output pixels of a tile, by the lanes of the ISA level.
+"""The output pixels of a tile for each number of lanes of an ISA level.
 
 With 5 x 5 taps the sums then take 8 of 16 registers (8 lanes), or 16 of 32 (16 lanes).
 """
@@ -112,8 +116,8 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
            dilation: int = 1, transposed: bool = False) -> Layout:
     """Choose the layout for `channels` output channels; `weights` are the arrays that are multiplied, if constant.
 
-    `stride` and `dilation` are those along lines; the pixels of `transposed` convolutions share no columns. Taps packed
-    in fours use the widest vectors of which `channels` fill at least four.
+    `stride` and `dilation` are those along lines; neighbouring pixels of `transposed` convolutions share no columns.
+    Taps packed in fours use the widest vectors of which `channels` fill at least four.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
@@ -125,7 +129,7 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 
 
 def fits(taps: int, channels: int, multiplier: int) -> bool:
-    """Whether the kernel takes such windows, `channels` output channels, and `multiplier` of them per input channel."""
+    """Whether the kernel takes windows of `taps` taps and `channels` output channels, `multiplier` per input."""
     return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 

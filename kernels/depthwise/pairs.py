@@ -1,4 +1,4 @@
-"""Depthwise convolutions of u8 and s8 by vpmaddwd, which adds the products of two taps to a 32-bit lane.
+"""Depthwise convolutions of u8 and s8 by vpmaddwd, which adds the products of two taps into a 32-bit lane.
 
 The bytes of two taps are interleaved and widened to 16 bits, so u8 and s8 activations are both taken as they are.
 """
@@ -16,10 +16,10 @@ from graphq.kernels.pixels.blocks import ADDRESSES, tap_locator, tile_functions,
 
 
 def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:
-    """Make the function that stores the s32 sums of one output pixel, densely.
+    """Make the function that stores the s32 sums of one output pixel, one channel after another.
 
-    `taps` is their number, or 0 for a function that takes any number. If there are fewer channels than a chunk has,
-    `few` is their number, otherwise 0. The function may write up to a chunk beyond the last channel.
+    `taps` is the number of taps, or 0 for a function that takes any number. If there are fewer channels than a chunk
+    has, `few` is their number, otherwise 0. The function may write up to a chunk beyond the last channel.
     """
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
     size, order = layout.size, layout.order
@@ -68,7 +68,7 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
             into = target + c * 4
             if lanes == 1:
                 sums[0].store(into)
-            else:  # from the order of the interleaved halves back to that of the channels
+            else:  # the interleaved halves are put back into the order of the channels
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
@@ -77,7 +77,7 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
 
 
 def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Functions:
-    """Make the module of tiles of one pixel of a ko x ki window, whose taps are packed in pairs (`pixels.unrolled`)."""
+    """Make the module of tiles of one pixel with a window of ko x ki taps, packed in pairs (see `pixels.unrolled`)."""
     locate, multiply = tap_locator(ko, ki), pair_sums(dtype, lanes, ko * ki, few, emulated, multiplier)
 
     @njit

@@ -16,7 +16,7 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     """Plan an integer depthwise convolution for which `packing.fits` holds.
 
     The caller fills in fields of `blocks.PIXELS`: the images, the windows, and the weights as `packing.pack` makes
-    them. If outputs near rounding ties are computed a second time, the caller also fills in the offsets of the layout.
+    them. If outputs near rounding ties are computed a second time, the caller also fills in `Layout.offsets`.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks = -(-x.channels // size)

@@ -1,9 +1,9 @@
-"""Depthwise convolutions of u8 and s8 by vpdpbusd, which adds four taps of a column of the window to a 32-bit lane.
+"""Depthwise convolutions of u8 and s8 by vpdpbusd, which adds four taps of a column of the window into a 32-bit lane.
 
-The bytes of four taps of a column are interleaved into vectors of 32-bit lanes, one a channel. Neighbouring output
-pixels of a line share columns, whose bytes are interleaved once: with 3 x 3 taps, four pixels take 8 operations for a
-vector of outputs, where the pairs of taps of `pairs` take 20. s8 activations are read as x + 128, and their
-sums start from -128 * (sum of w).
+The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel. Neighbouring output
+pixels of a line share columns, and the bytes of a column are interleaved once. With 3 x 3 taps, four pixels take 8
+operations for a vector of outputs; by pairs of taps (`pairs`) they take 20. s8 activations are read as x + 128, and
+their sums start from -128 * (sum of w).
 """
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from graphq.kernels.pixels.blocks import ADDRESSES, tile_functions, view_frame, 
 def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
     """Make the function that stores the addresses of the image columns which neighbouring output pixels read.
 
-    The pixels are neighbours on a line, the first one is at (outer, inner). The addresses are stored line by line of
-    the window.
+    The first pixel is at (outer, inner), the others follow it on its line. The addresses are stored line by line of the
+    window.
     """
 
     @emits
@@ -47,10 +47,9 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
 
 
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
-    """Interleave the bytes of four taps.
+    """Interleave the bytes of four taps, given as vectors of bytes.
 
-    The taps are vectors of bytes as `_loaded` returns them. The result is four vectors of `lanes` channels, in which
-    each lane has the bytes of the four taps of its channel.
+    The result is four vectors of `lanes` channels; each lane has the bytes of the four taps of its channel.
     """
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
         """Interleave the elements of `x` and `y` within each 128 bits; returns the low halves and the high halves."""
@@ -69,15 +68,15 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
           emulated: bool) -> Intrinsic:
-    """Make the function that stores the s32 sums of neighbouring output pixels, densely.
+    """Make the function that stores the s32 sums of neighbouring output pixels, one channel after another.
 
-    It reads the addresses that `column_locator` has stored. `weights` and `sums` lie as `packing.pack` orders them. The
-    sums of a pixel lie `step` bytes after the sums of the pixel before.
+    It reads the addresses that `column_locator` has stored. `weights` and `sums` are in the order of `packing.pack`.
+    The sums of a pixel begin `step` bytes after the sums of the pixel before it.
     """
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Unpacking leaves the dwords 4 * part + q of each 128-bit part in vector q. This reorders them into its own
-    # channels.
+    # Unpacking puts 32-bit element 4 * part + q of each 128-bit part into vector q. This order of the weights and sums
+    # makes each vector a run of channels.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 

@@ -8,11 +8,14 @@ from graphq.kernels.family.record import Family
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 MAX_CHAIN = 48
-"""The most operations in one kernel; longer chains are cut, since their temporaries no longer fit into registers."""
+"""The largest number of operations in one kernel.
+
+Longer chains are cut, since their temporaries exceed the registers.
+"""
 
 
 def floats(g: PatternBuilder) -> PatternLike:
-    """The pattern f(g(x), h(y), ...), where all functions are lane-wise."""
+    """The pattern of a tree of lane-wise operations: f(g(x), h(y), ...)."""
     return g.repeat(lane_wise_operations(), max=MAX_CHAIN, where=refuses)
 
 

@@ -9,6 +9,6 @@ from graphq.plan.builder import PlanBuilder
 
 
 def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add one step: the loop over the output."""
+    """Add the step, a loop over the elements of the output."""
     space, slots = store_slots(b, node, lowered)
     b.run(eltwise.plan_eltwise(lowered.store, space, b.target, b.strip_rows), {}, slots)

@@ -1,6 +1,6 @@
-"""Elementwise kernel: a Store over the iteration domain (batch, m, n), for chains that no anchor takes.
+"""The elementwise kernel: a Store over the iteration domain (batch, m, n), for lane-wise operations without an anchor.
 
-The slots of operands and output follow the record's head, as in every kernel (`store_code.SlotOperand`).
+As in every kernel, the slots of operands and output follow the record's fields (`store_code.SlotOperand`).
 """
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | N
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Choose the batch elements, rows and columns of a block (`split`), by how long the work takes.
+    """Choose the batch elements, rows and columns of a block (see `split`), by the time that the work takes.
 
-    A vector takes a cycle for each operation (measured: 0.65 to 0.85), and 4 to be loaded and stored.
+    A vector takes about one cycle for each operation (measured: 0.65 to 0.85) and 4 cycles to be loaded and stored.
     """
     cycles = batch * m * n * (operations + 4) // lanes
     most = 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))
@@ -64,9 +64,9 @@ def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: in
 
 
 def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
-    """Cut the space into `parts` blocks or somewhat more: by batch elements first, then by rows, then by 64 columns.
+    """Cut the space into at least `parts` blocks: by batch elements first, then by rows, then by 64 columns.
 
-    Gives the batch elements, rows and columns of a block, each at least 1.
+    Returns the batch elements, rows and columns of a block, each at least 1.
     """
     if batch >= parts or not batch * m * n:
         return max(1, batch // parts), max(1, m), max(1, n)

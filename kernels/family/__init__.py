@@ -1,1 +1,1 @@
-"""Code that all kernel families share: from bodies of partitions to expressions, tables, scales and slots."""
+"""Code that all kernel families share: expressions from bodies of partitions, tables, scales and slots."""

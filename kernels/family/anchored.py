@@ -1,4 +1,4 @@
-"""Lowering of a body around an anchor, with a description of the f32 sum that the graph as written has in its place."""
+"""Lowering of a body around an anchor, with a description of the f32 sum that the written graph has in its place."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container
@@ -21,12 +21,12 @@ def dequantized_products(
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
         ) -> Products | None:
-    """Describe the products that an integer anchor sums in the graph as written, where operands are dequantized first.
+    """Describe the products that the written graph adds up; it dequantizes operands before it multiplies them.
 
-    None if scales or zero points are tensors that are known only at run time, or vary along more than one dimension.
-    `start` is the bias if the sums start from it. The packed weights have the zero points plus `shift` if `packed_zps`;
-    otherwise their zero points are already subtracted. The other arguments are the fields of Products and
-    DequantizedSum.
+    Returns None if scales or zero points are tensors that are known only at run time, or vary along more than one
+    dimension. `start` is the bias if the sums start from it. With `packed_zps`, the packed weights still contain their
+    zero points, increased by `shift`; otherwise zero points are subtracted before packing. The other arguments are the
+    fields of Products and DequantizedSum.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
@@ -42,9 +42,9 @@ def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers
              accumulated: Expr, products: Products | None = None, own: Container[int] = range(2)) -> Lowered:
     """Lower a body whose anchor `node` gives the expression `total`, plus its bias if it has one; raises Unsupported.
 
-    `accumulated` is the part of `total` that `anchor` accumulates. `producers` are the nodes that only the anchor's
-    kernel reads, `own` the numbers of the operands that it reads itself. `products` describes the sum in the graph as
-    written.
+    `accumulated` is the part of `total` that `anchor` accumulates. `producers` are the nodes whose results only the
+    anchor's kernel reads. `own` are the numbers of the operands that the anchor's kernel reads itself. `products`
+    describes the sum in the graph as written.
     """
     def dense(args: list[Any]) -> Expr:
         return total if len(args) < 3 or args[2] is None else total + args[2]

@@ -1,4 +1,4 @@
-"""Whether lane-wise expressions can be made of a body: fusion asks before it makes a partition."""
+"""Whether lane-wise expressions can compute a body: fusion asks before it makes a partition."""
 from __future__ import annotations
 
 from collections.abc import Container
@@ -13,7 +13,7 @@ from graphq.kernels.lanes.expression import STORAGE
 
 def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, skip: Container[Node | None] = (),
                 own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
-    """Raise Unsupported where an operation, a type or a shape does not let `translate` make an expression for `out`.
+    """Raise Unsupported if an operation, type or shape keeps `translate` from making an expression of shape `out`.
 
     The arguments are those of `translate`; `anchored` has the same meaning as in EpilogueBuilder.
     """
@@ -45,7 +45,7 @@ def check_loads(value: Value) -> None:
 
 
 def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
-    """Raise Unsupported for a shape that would broadcast the output to a larger one."""
+    """Raise Unsupported if an operand of shape `shape` would broadcast the output to a larger one."""
     more = len(out) - len(shape)
     if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
         raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",

@@ -1,4 +1,4 @@
-"""From graph operations to lane-wise expressions: the rules, and the operands that the expressions load."""
+"""From graph operations to lane-wise expressions: a rule for each operation, and the operands that expressions load."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -18,11 +18,12 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the data of an operand slot is: input `index` of the partition, an array of parameters, or a step's result.
+    """Where the data of an operand slot comes from.
 
-    `shape` is the shape under which the operand broadcasts to the output. A table has the shape (), since it is the
-    same for all elements. Equal numbers of one `role` share one operand. Numbers of different roles never do, even if
-    they happen to be equal: otherwise the kernel would depend on the values.
+    It is input `index` of the partition, an array of parameters, or the result of a step. `shape` is the shape under
+    which the operand broadcasts to the output. A table has the shape (), since it is the same for all elements.
+    Operands of one `role` with equal numbers share a slot. Operands of different roles never share one, even if their
+    numbers happen to be equal: otherwise the kernel's code would depend on the values.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -34,7 +35,7 @@ class Source:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Sources with equal keys share one operand."""
+        """A key that is equal for sources that share one operand."""
         data: Any = self.data
         numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
         return self.origin, self.dtype, self.shape, self.index, numbers, self.role
@@ -44,7 +45,7 @@ class Source:
 class EpilogueBuilder:
     """Collects operand slots while nodes are translated to expressions, for an output of shape `out`.
 
-    `anchored` says whether the expressions follow an anchor's accumulator; without one, they are a loop over memory.
+    `anchored` says whether the expressions are the epilogue of an anchor; if not, they are a loop over memory.
     `sources` has the source of each slot, `values` the expression of each value of the body.
     """
 
@@ -77,7 +78,7 @@ class EpilogueBuilder:
         return op("ne", x, 0) if value.dtype == "boolean" else x
 
     def slot(self, source: Source) -> Expr:
-        """The expression that loads `source`; sources of equal keys share one."""
+        """The expression that loads `source`; sources with equal keys share one slot."""
         key = source.key
         if key not in self._slots:
             self._slots[key] = self._load(len(self.sources), source)
@@ -85,15 +86,12 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # A scalar is read before the loop of the kernel, which must not happen with what the kernel itself stores.
+        # A scalar is read before the kernel's loop, so numbers that the kernel itself stores must be loaded as rows.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
-        """The numbers that operands load, if they are the same for all rows and known when the plan is made.
-
-        The keys are the expressions of the loads.
-        """
+        """The arrays of operands that are equal for all rows and known when the plan is made, keyed by their loads."""
         of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
@@ -109,8 +107,7 @@ class EpilogueBuilder:
     def dequantized(self, x: Expr, node: Node, value: Value) -> Expr:
         """The expression (x - zp) * scale of a dequantize node, whose result is `value`.
 
-        The expression x has values in the range of the node's source type. If every user of `value` quantizes it back,
-        the result is x itself.
+        x is in the range of the node's source type. If every user of `value` quantizes it back, the result is x itself.
         """
         if value.users and not value.is_output and all(_undoes(node, user) for user in value.users):
             return x
@@ -120,12 +117,14 @@ class EpilogueBuilder:
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
 
     def _kind(self, shape: tuple[int, ...]) -> str:
-        """The kind of a load for an operand of this shape: how the operand varies over the output.
+        """The kind of the load of an operand of this shape: how the operand varies over the output.
 
-        It is "scalar" if it does not vary, "row" if it is the same along the last dimension of the output whose size is
-        not 1, and "vector" or "column" if it varies along that dimension. After an anchor, that dimension is always the
-        last one, the anchor's columns, even if their number is 1. A "column" operand varies along no other dimension;
-        there are such only after an anchor.
+        - "scalar": the operand does not vary.
+        - "row": it is the same along the last dimension of the output whose size is not 1.
+        - "column": it varies along that dimension only; there are such operands only after an anchor.
+        - "vector": it varies along that dimension, and perhaps along others.
+
+        After an anchor, that dimension is always the last one, the anchor's columns, even if it has size 1.
         """
         if all(d == 1 for d in shape):
             return "scalar"
@@ -136,10 +135,7 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether y depends on the accumulator only through quantized numbers.
-
-    Then y equals its value in the graph as written.
-    """
+    """Whether y depends on the accumulator only through quantized numbers, as then it is what the written graph has."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
@@ -164,7 +160,7 @@ def _undoes(dequantize: Node, node: Node) -> bool:
 def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
     """The expression of a node's result, made from the expressions of its operands by the operation's `lanes` rule.
 
-    Attributes that are numbers become operands, so that one kernel serves all their values.
+    Numbers in the attributes become operands, so that one kernel serves all their values.
     """
     if (convert := CONVERSIONS.get(node.op.name)) is not None:
         return convert(e, node, args)
@@ -183,7 +179,7 @@ def lane_wise_operations() -> list[str]:
 
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 CONVERSIONS: dict[str, Rule] = {}
-"""The rules of casts and (de)quantizes, which need to know more of the partition than the operands' expressions."""
+"""The rules of casts, quantizes and dequantizes, which need the node and its sources, not only expressions."""
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
@@ -232,7 +228,7 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 
 def inverse_scales(quantize: Node) -> np.ndarray:
-    """1/scale of each scale of a quantize, rounded once from f64 to f32."""
+    """1/scale for each scale of a quantize, computed in f64 and rounded once to f32."""
     with np.errstate(over="ignore"):
         return (1 / np.asarray(quantize.attrs["scales"], np.float32).astype(np.float64)).astype(np.float32)
 
@@ -246,9 +242,9 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
 
 @_rule("dynamic_quantize")
 def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """saturate(rint(y / s) + zp), where a NaN gives the saturated zp. Zero points are clamped to +-2**22.
+    """saturate(rint(y / s) + zp); a NaN gives the saturated zp. Zero points are clamped to +-2**22.
 
-    The clamp would change results only if a number of more than 2**22 steps met a zero point that large.
+    The clamp changes a result only if |y / s| and the zero point are both above 2**22.
     """
     q, dtype = args[0] / args[1], node.attrs["dtype"].name
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -265,7 +261,7 @@ INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
 
 
 def refuses(node: Node) -> str | None:
-    """A reason why no lane-wise rule computes this node, or None."""
+    """A reason why no lane-wise rule computes this node; None if one does."""
     if node.op.lanes is None and node.op.name not in CONVERSIONS:
         return f"no lane-wise rule for {node.op.name}"
     for v in node.operands:
@@ -291,10 +287,10 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """The expression of the body's result, or of `result`, a value that lane-wise nodes compute.
 
-    It has the precision of the value's type. `anchor` is a node and a function that makes the expression of its result
-    from those of its operands. Values that only the anchor's kernel reads have no expression: they are None. These are
-    the results of the nodes in `skip`, and the anchor's operands whose numbers are in `own`. The body is one that
-    `check_lanes` accepts.
+    The expression has the precision of the value's type. `anchor` is a node and a function that makes the expression of
+    the anchor's result from the expressions of its operands. Values that only the anchor's kernel reads have no
+    expression, and the function gets None for them: the results of the nodes in `skip`, and the anchor's operands whose
+    numbers are in `own`. The body must be one that `check_lanes` accepts.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}

@@ -1,7 +1,7 @@
 """Lowering: a partition's body becomes expressions for kernels, and a NumPy formula of the same numbers.
 
-Each kernel family has its own file for it, such as kernels/matmul/lower.py. This file has their common code, and the
-lowering of bodies without an anchor.
+Each kernel family has a file of its own for lowering, such as kernels/matmul/lower.py. This file has what they share,
+and the lowering of bodies without an anchor.
 """
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class SumsAsWritten(Protocol):
 class Products:
     """The f32 sum that the graph as written has in place of an integer anchor: `k` products of dequantized numbers.
 
-    `node` is the anchor in the body. `total` is the expression of the sum; it includes the bias if the sum starts from
-    it. `activations` is the range of the activations less their zero point. `weights` is a function that returns the
-    weights less their zero points, as [columns, k] in the order of the sum, for `batch` matrices one after another; if
-    the weights are not constant, it is the largest absolute value that one can have. `packed_zps` are the zero points
-    that kernels subtract from the packed weights.
+    `node` is the anchor in the body. `total` is the expression of the sum, including the bias if the sum starts from
+    it. `activations` is the range of the activations minus their zero point. `weights` is a function that returns the
+    weights minus their zero points, as [columns, k] in the order of the sum, for `batch` matrices one after another. If
+    the weights are not constant, `weights` is the largest absolute value that one of them can have. `packed_zps` are
+    the zero points that kernels subtract from the packed weights.
     """
 
     node: Node
@@ -59,8 +59,8 @@ class Accumulator(Protocol):
     """The part of a partition that its anchor computes, before the epilogue.
 
     Kernels leave in scratch memory either the accumulators or simpler numbers, such as an integer product without the
-    compensation of zero points. In the second case the expression of the outputs begins with the compensation
-    (`Lowered.accumulated`).
+    compensation of zero points. In the second case the epilogue's expression begins with the compensation (see
+    `Lowered.accumulated`).
     """
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -71,15 +71,15 @@ class Accumulator(Protocol):
 class Lowered:
     """A partition as kernels compute it.
 
-    `store` is the epilogue, which computes each output element; its operands come from `sources`, one for each slot.
+    `store` is the epilogue, which computes each output element; slot k of its operands comes from `sources[k]`.
     `anchor` computes the accumulators, and is None if there are none. The expression of `store` takes accumulators as
-    kernels leave them. `accumulated` is the part of this expression that equals the result of `anchor.accumulate`, or
-    None if kernels leave exactly this result.
+    kernels leave them. `accumulated` is the part of this expression that equals the result of `anchor.accumulate`; it
+    is None if kernels leave exactly that result.
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
     the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` has one string for each
-    quantize after a sum: "proved" or "estimated", the kind of the bound with which outputs near a rounding tie are
-    found, or else the reason why they are not found.
+    quantize after a sum. It says by what kind of bound outputs near a rounding tie are found, "proved" or "estimated",
+    or else why they are not found.
     """
 
     out: tuple[int, ...]
@@ -92,7 +92,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """An equal partition in which tables replace operations on one byte, where look-ups are faster at `level`.
+        """An equal partition in which look-ups in tables replace operations on one byte, if they are faster at `level`.
 
         `constants` has the arrays of constant inputs.
         """
@@ -101,7 +101,10 @@ class Lowered:
         return replace(self, store=store, sources=sources, accumulated=accumulated)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
+        """The partition's result in NumPy, equal to every kernel's bit for bit.
+
+        `inputs` are the arrays of its inputs.
+        """
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
         direct = self._direct()
@@ -147,7 +150,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
     """Whether every operand that is input `number` has the output's size along all dimensions but the last.
 
-    The operands are those of the store, and `more`.
+    The operands are those of the store, and those in `more`.
     """
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)

@@ -1,4 +1,4 @@
-"""Family: the record of a kernel family, with all that passes, planning and reports need to know of it."""
+"""Family: the record of a kernel family, with everything that passes, planning and reports need to know of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +21,9 @@ Count: TypeAlias = Callable[[Node], int]
 
 
 MAX_EPILOGUE = 24
-"""The largest number of operations after the anchor, without casts and quantizes.
+"""The largest number of operations after the anchor, not counting casts and quantizes.
 
-The patterns of oneDNN have up to 20 unary and binary ones.
+The patterns of oneDNN have up to 20 unary and binary operations.
 """
 
 
@@ -32,23 +32,23 @@ class Family:
     """A kernel family: it computes partitions of one operation, the anchor, and the lane-wise operations around it.
 
     `name` is the anchor of its partitions as reports show it. `operations` are the possible anchors: each partition has
-    one of them. Only the family of lane-wise operations has none.
+    exactly one of them. Only the family of lane-wise operations has no anchors.
 
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
     built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
     them.
 
     Patterns say which operands the anchor has in a fusion; the fusion pass adds the epilogue (`passes/fuse.py`).
-    `quantized` is matched first, while constants are still quantized and each is followed by a dequantize: such a
-    dequantize joins the partition. `floats` is matched after constants have been dequantized. Patterns are functions at
-    the top of modules, since passes are pickled.
+    `quantized` is matched first, while each quantized constant is still followed by a dequantize, which joins the
+    partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top level of
+    modules, since passes are pickled.
 
     `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
-    compute. The steps can then run strip by strip after the steps that make the input (`plan.strips`). It is None if
-    the family's steps cannot run so.
+    compute. Then the steps can run strip by strip (some rows at a time) after the steps that make the input
+    (`plan.strips`). `follows` is None if the family's steps cannot run so.
 
-    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` gives for
-    the name of an operation a function that counts the multiply-accumulates of a node.
+    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` maps the
+    name of an operation to a function that counts the multiply-accumulates of a node.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """The refusal of a partition whose epilogue broadcasts the anchor's product to a larger result, or None."""
+        """The refusal of an epilogue that broadcasts the anchor's product to a larger result; None if there is none."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size > product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",

@@ -19,8 +19,8 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 class QuantParameter:
     """The scales or the zero points of a quantized operand.
 
-    They are `data` if they are constants, otherwise input `index` of the partition; `plus` is added to them. `shape` is
-    the shape under which they broadcast both to the operand that is multiplied and to the result.
+    If they are constants, `data` has them; otherwise they are input `index` of the partition. `plus` is added to them.
+    `shape` is the shape under which they broadcast both to the operand that is multiplied and to the result.
     """
 
     dtype: str
@@ -64,7 +64,7 @@ def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s3
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The parameter whose numbers are an input of the body, which may be constant."""
+    """The parameter whose numbers are the input `value` of the body; that input may be a constant."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -73,7 +73,7 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
 
 
 def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The scales of a dequantize or dynamic_dequantize; `shape` is the shape that scales by channel get."""
+    """The scales of a dequantize or dynamic_dequantize; `shape` is the shape of scales that vary by channel."""
     if node.op.name == "dequantize":
         return known(node.attrs["scales"], shape, "f32")
     return given(node.operand(1), body, constants, shape)
@@ -90,7 +90,7 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
 def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
     """The expression y * f32(sx * sw), where sx and sw are two scales.
 
-    The product of two f32 is exact in f64, so it does not matter when it is rounded to f32.
+    The product of two f32 is exact in f64, so it makes no difference whether NumPy or the kernel rounds it to f32.
     """
     if left.data is None or right.data is None:
         return y * (left.expr(e) * right.expr(e))

@@ -1,4 +1,4 @@
-"""The slots of a step: where the operands of a Store and its output lie, as words of the argument block."""
+"""The slots of a step: words of the argument block that say where the operands of a Store and its output are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,16 @@ from graphq.plan.step import Ref, Slot
 
 Strides: TypeAlias = tuple[int, ...]
 Operand: TypeAlias = tuple[Ref, Strides]
-"""Where an operand lies, and its byte strides along the dimensions of the output, 0 where it is broadcast."""
+"""The address of an operand, and its byte strides along the dimensions of the output (0 where it is broadcast)."""
 
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
     """The iteration domain of a partition, and the slots of its Store: its operands, then the output, which is dense.
 
-    `own` has for origins of sources that the family computes itself, such as column sums, a function that gives the
-    operand of such a source. `before` are operands whose slots come before the Store's, such as the operands of the
-    product whose sums the Store takes. The last `keep` dimensions are not merged (`factor`).
+    `own` is for sources that the family computes itself, such as column sums: it maps their origin to a function that
+    gives the operand of such a source. `before` are operands whose slots come before those of the Store, such as the
+    operands of a product whose sums the Store takes. The last `keep` dimensions are not merged (see `factor`).
     """
     operands = list(before)
     for s in lowered.sources:
@@ -36,9 +36,10 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
-    """The iteration space of an output of shape `out` (`factor`).
+    """The iteration domain of an output of shape `out` (see `factor`).
 
-    For steps that run strip by strip, it has rows that can be cut into strips (`apart`), and operands in rooms.
+    For steps that run strip by strip, its rows can be cut into strips (see `apart`), and operands may be in rooms (see
+    `in_room`).
     """
     strides = [s for _, s in operands]
     if b.strips is None:
@@ -49,7 +50,7 @@ def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], ke
 
 
 def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
-    """The access map of a buffer that holds one strip of rows at a time, a room; None for one that holds a whole value.
+    """The access map of a buffer that is a room: it holds one strip of rows at a time. None if it holds a whole value.
 
     The strips of all batch elements use the same room.
     """

@@ -1,4 +1,4 @@
-"""Tables in place of runs of operations on one byte: a look-up gives the same numbers in less time.
+"""Look-ups in tables that replace chains of operations on one byte: they give the same numbers in less time.
 
 In a chain quantize -> dequantize -> f -> quantize, the result of the second quantize is a function of the 256 possible
 results of the first, if the other operands of f are known when the plan is made. Activation functions of quantized
@@ -23,8 +23,8 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups.
 
-    Returns the new store, the sources of its operands, and the expression that `part` has become. `part` is a
-    subexpression of the store's expression, or None. `constants` has the arrays of constant inputs of the partition.
+    Returns the new store, the sources of its operands, and what `part` has become. `part` is a subexpression of the
+    store's expression, or None. `constants` has the arrays of constant inputs of the partition.
     """
     constant_numbers = _numbers(store, sources, constants)
     chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), least)
@@ -50,7 +50,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
 
 def _numbers(store: Store, sources: Sequence[Source],
              constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
-    """For each operand that is a single number and known to the plan, its slot and this number."""
+    """The operands that are a single number known to the plan: a map from slot to number."""
     numbers = {}
     for slot, _, kind in store.loads:
         source = sources[slot]
@@ -63,7 +63,7 @@ def _numbers(store: Store, sources: Sequence[Source],
 class _Chain(NamedTuple):
     """A chain of operations on one byte, to be replaced by a look-up.
 
-    Its expression `expr` computes a result of type `dtype` from `byte`, which stands for the node `origin`.
+    `expr` computes a result of type `dtype` from `byte`, which stands in the chain for the node `origin`.
     """
 
     expr: Expr
@@ -73,9 +73,9 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
-    """Find the nodes to compute by look-up.
+    """Find the nodes to compute by look-up, and the chain of each.
 
-    The nodes within their chains have no other users. In a chain's expression, the byte is a load of slot `slot`.
+    Nodes inside a chain have no users outside of it. In a chain's expression, the byte is a load of slot `slot`.
     """
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
@@ -100,9 +100,9 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes whose values are bytes, and their types.
+    """The nodes whose values are bytes, with their types.
 
-    These are loads of bytes, results of `elementary.quantized`, and a stored byte.
+    These are loads of bytes, results of `elementary.quantized`, and the stored result if its type is a byte.
     """
     byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
@@ -110,9 +110,9 @@ def _bytes(store: Store) -> dict[Expr, str]:
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """The number of basic operations that each element takes.
+    """How many basic operations each element takes.
 
-    Operations on constants alone do not count, since they are done once before the loop.
+    Those on constants alone do not count, as they run before the loop.
     """
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
@@ -122,7 +122,7 @@ def _operations(chain: Expr, byte: Expr) -> int:
 
 def _renumbered(store: Store, sources: Sequence[Source],
                 part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """Renumber the slots from 0 on, leaving out those that are no longer loaded."""
+    """Renumber the slots from 0 on, without those that are no longer loaded."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources), part

@@ -26,16 +26,16 @@ def called_axes(axes: list[int]) -> str:
 
 
 Mention: TypeAlias = Value | Axes
-"""What a message can mention of the body: a value, of which it shows the type, or axes of a value."""
+"""What a message can mention of the body: a value, shown by its type, or axes of a value."""
 
 
-class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
+class Unsupported(Exception):  # an N818 name without "Error": it is a refusal with its reason, not a defect
     """Kernels cannot compute a body as one partition; the message is the reason that reports show.
 
     `edit` says what a user can change in the graph to make it possible. `operand` is the number of the anchor's operand
-    that is the obstacle, if one is. Passes may have transposed the body's values, so the message does not contain their
-    axes and types. It contains `{name}` instead, and `mentions` has the Axes or the value of that name. Reports fill in
-    the axes and types that the user's graph has (`told`).
+    that is the obstacle, if one is. Passes may have transposed the body's values, so their axes and types here may
+    differ from those in the user's graph. The message therefore has `{name}` in their place, and `mentions` has the
+    Axes or the value of that name. Reports fill in the axes and types of the user's graph (see `told`).
     """
 
     def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
@@ -45,7 +45,7 @@ class Unsupported(Exception):  # named without "Error", as it is a refusal with 
         self.edit = self._filled(edit, _plain)
 
     def told(self, words: Callable[[Mention], str]) -> Unsupported:
-        """The same refusal, with `words` in place of the names that it mentions."""
+        """The same refusal, with each mention replaced by the text that `words` gives for it."""
         reason, edit = (self._filled(text, words) for text in self._texts)
         return Unsupported(reason, edit, self.operand)
 

@@ -2,9 +2,9 @@
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the product of two
-numbers in f32, which lie in memory as [height, ko] and then [width, ki] (`windows.WINDOWS`). A tap of weight 0 should
-point to the padding, which is zeros: 0 times an infinity would be NaN.
+d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the f32 product of
+two numbers: one of a table [height, ko] and one of a table [width, ki], which follow each other in memory
+(`windows.WINDOWS`). A tap of weight 0 should point to the padding, which is zeros: 0 times an infinity would be NaN.
 """
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from graphq.kernels.pool.means import Taps, numbers_of
 from graphq.plan.step import Step, Target
 
 ADDRESSES = 8 * (16 + 1)
-"""Bytes for the addresses of a pixel's taps: there are 16 for interpolation along four spatial axes."""
+"""Bytes for the addresses of a pixel's taps, of which interpolation along four spatial axes has 16."""
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the means of one output pixel.
 
-    `outer` and `inner` are the addresses of its weights. `addresses` holds the addresses of its ko * ki taps, of which
-    it reads `channels` elements from element `left` on, with the `means.tables` of these channels.
+    `outer` and `inner` are the addresses of the pixel's weights. `addresses` holds the addresses of its ko * ki taps.
+    Of each tap the function reads `channels` elements from element `left` on, with the `means.tables` of these
+    channels.
     """
     itemsize = STORAGE[dtype].itemsize
 
@@ -75,10 +76,10 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 
 
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
-    """Plan means of at most 16 taps each.
+    """Plan weighted means of at most 16 taps each.
 
-    The caller fills in the words of `blocks.PIXELS`; its weights are the `means.tables` with the weights along both
-    axes.
+    The caller fills in the words of `blocks.PIXELS`. Its weights are the `means.tables`, followed by the weights along
+    both axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

@@ -1,8 +1,8 @@
 """Lowering of an interpolate's body, and the NumPy formula of the same numbers.
 
-Mode nearest takes one pixel: it is a pool of one tap, and exact. Modes linear, bilinear and trilinear (the same over
-all axes) take two elements along every axis. With x the source, dequantized in f32, and w[t] the product of the axes'
-weights,
+Mode nearest takes one pixel: it is a pool of one tap, and exact. Modes linear, bilinear and trilinear (one computation
+for any number of axes) take two elements along every axis. With x the source, dequantized in f32, and w[t] the product
+of the axes' weights,
 
     y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
 """
@@ -28,8 +28,8 @@ from graphq.ops.interpolate import elements
 class Blend(NamedTuple):
     """Weighted means of the pixels of the partition's input `source`, seen as `shape` [images, spatial..., channels].
 
-    Weights are f32 [height, ko] and [width, ki], as the tables of the windows are. `pad` is a padding pixel. Integer
-    sources have `scales`.
+    Weights are f32, `outer` [height, ko] and `inner` [width, ki], in the order of the tables of the windows. `pad` is a
+    padding pixel. Integer sources have `scales`.
     """
 
     source: int
@@ -56,7 +56,10 @@ class Blend(NamedTuple):
 
 
 def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """The interpolate, the dequantize of its source or None, and the Pool or Blend to compute; raises Unsupported."""
+    """Find the interpolate, the dequantize of its source (or None), and the Pool or Blend to compute.
+
+    Raises Unsupported.
+    """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")
     dequantize = dequantize_of(node)
@@ -97,7 +100,7 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
 
 
 def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
-    """The byte offsets [outputs, taps] along an axis, given as (size, new size, mode, transformation)."""
+    """The byte offsets [outputs, taps] along `axis`, given as (size, new size, mode, coordinate transformation)."""
     low, high, part = elements(*axis)
     if axis[2] == "nearest":
         return np.asarray((low * step)[:, None])
@@ -111,7 +114,7 @@ def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
 
 
 def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Merge the weights of neighbouring axes into those of one axis."""
+    """Merge the weights of several axes into those of one axis, as if the axes were one."""
     outer = np.ones((1, 1), np.float32)
     for x in weights:
         outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)

@@ -18,7 +18,7 @@ from graphq.plan.step import Ref
 
 
 def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the one step; the tables of its windows and its weights are constants."""
+    """Add the step; the tables of its windows and its weights are constants."""
     p = lowered.anchor
     if not isinstance(p, Blend):
         return pool_steps(b, node, lowered)

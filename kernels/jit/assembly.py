@@ -1,8 +1,8 @@
 """Counts of the arithmetic instructions that decide a kernel module's speed, from the assembly that LLVM prints.
 
 All code of the modules that a step runs is counted, whether or not a call reaches it. Most modules have the code of one
-kernel. The module that computes outputs near ties a second time has code for all layouts of activations, of which a
-step uses one.
+kernel only. The module that computes outputs near rounding ties a second time has code for all layouts of activations,
+and a step uses one of them.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def count(text: str) -> dict[str, int]:
 
 
 def prepare(modules: Iterable[Module]) -> None:
-    """Have the assembly of modules made and counted in parallel; if this fails for one, `instructions` tries again."""
+    """Make and count the assembly of modules in parallel; if this fails for a module, `instructions` tries it again."""
     sources = {module.source.text: module.source for module in modules if module.source.text not in _counts}
     jobs = [(text, Job("assembly", source)) for text, source in sources.items()]
     for text, job in jobs:

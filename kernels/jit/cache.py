@@ -1,12 +1,12 @@
 """The cache of compiled kernels and models on disk: files in one folder of the user, which all processes share.
 
-A file's name has a hash of all that its code is made from (`Entry.key`). The file itself has that key, too, and a
-checksum of both. So an old file, a damaged file or the file of another kernel is never run. Code is only read from
-files and folders that belong to the user and that nobody else can write to, which is checked each time. Where the
-folder is not safe to use, the process uses a private temporary one instead.
+A file's name has a hash of everything that its code is made from (`Entry.key`). The file itself contains that key and a
+checksum, so an old file, a damaged file or the file of another kernel is never run. Code is read only from files and
+folders that belong to the user and that nobody else can write to; every read checks this. If the folder is not safe to
+use, the process uses a private temporary folder instead.
 
-Files that have not been used for a month are removed, and so are the least recently used ones while the folder is
-larger than MOST_BYTES. A process that looks for a removed file compiles the kernel again.
+Files that have not been used for a month are removed. While the folder is larger than MOST_BYTES, the least recently
+used files are removed too. A process that looks for a removed file compiles the kernel again.
 """
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from graphq.kernels.jit import isa
 log = logging.getLogger("graphq")
 
 MOST_BYTES = 1 << 30
-"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it; their weights are extra."""
+"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it, saved models the rest."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
-"""Models whose files have more bytes than this are not kept, since a few of them would displace all others."""
+"""A model whose file has more bytes than this is not kept, since a few such files would displace all others."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
 _OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq)|\.graphq\.[0-9a-f]{32}")
@@ -57,7 +57,7 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Use compiled code that comes from elsewhere than the folder, by the keys of entries; it is preferred to files.
+    """Use compiled code that does not come from the folder, keyed by `Entry.key`; it is preferred to files.
 
     The caller guarantees that this user compiled it.
     """
@@ -74,7 +74,7 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """A kernel module's place in the cache folder, the one that the environment names when the entry is made."""
+    """A kernel module's file in the cache folder that the environment names when the entry is made."""
 
     def __init__(self, kind: str, source: str) -> None:
         self._wanted = _wanted()
@@ -102,7 +102,7 @@ class Entry:
         return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
 
     def write(self, code: Code) -> None:
-        """Write the code to a file. Other processes see the whole file or none. A failure is logged as a warning."""
+        """Write the code to a file, which other processes see whole or not at all. A failure is logged as a warning."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
             path = _safe(self._wanted) / self.name
@@ -124,18 +124,18 @@ class Entry:
 
 
 def model_name(digest: str) -> str:
-    """The file name of a compiled model, given the hexadecimal digest of all that decides what the model is."""
+    """The file name of a compiled model; `digest` is the hexadecimal digest of all that decides what the model is."""
     return f"model_{digest[:32]}.graphq"
 
 
 def used(path: Path) -> None:
-    """Note that a file was used, so that it is kept longer. Raises OSError."""
+    """Mark a file as used now, so that it is kept longer. Raises OSError."""
     if time.time() - path.stat().st_mtime > DAY:
         os.utime(path)
 
 
 def lasting() -> Path | None:
-    """The cache folder; None if the process uses a temporary one, which ends with it."""
+    """The cache folder; None if the process uses a temporary folder, which ends with the process."""
     path = _wanted()
     return None if path is None or _unsafe(path) is not None else path.resolve()
 
@@ -155,7 +155,7 @@ def _opened(path: str, flags: int) -> int:
 
 @cache
 def versions() -> str:
-    """A text that names all that compiled code depends on, besides the module's source and the machine."""
+    """A text of everything that compiled code depends on, besides the module's source and the machine."""
     try:
         own = version("graphq-compiler")
     except PackageNotFoundError:
@@ -166,7 +166,7 @@ def versions() -> str:
 
 
 def add_sources(digest: Any, top: Path) -> None:
-    """Add to a digest all Python files of a folder, and of the folders that it links to."""
+    """Add to a digest all Python files of a folder and its subfolders, including those that are links."""
     for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
         digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
 
@@ -174,8 +174,8 @@ def add_sources(digest: Any, top: Path) -> None:
 def folder() -> Path:
     """The cache folder, made if need be: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq.
 
-    Code is loaded from it, so it must belong to this user, and no other user may be able to write to it. If that is not
-    so, it is a temporary folder.
+    Code is loaded from the folder, so it must belong to this user, and no other user may be able to write to it.
+    Otherwise a temporary folder takes its place.
     """
     return _safe(_wanted())
 
@@ -193,7 +193,7 @@ def _safe(path: Path | None) -> Path:
 
 
 def _wanted() -> Path | None:
-    """Where the cache should be; None if the user has no home."""
+    """Where the cache should be; None if the user has no home folder."""
     if chosen := os.environ.get("GRAPHQ_CACHE_DIR"):
         return Path(chosen).absolute()
     if (base := os.environ.get("XDG_CACHE_HOME")) and os.path.isabs(base):
@@ -247,7 +247,7 @@ def _unsafe(path: Path) -> str | None:
 
 
 def _others_write(facts: os.stat_result) -> bool:
-    """Whether another user may write. A group does not count if it has the user's name and no other members."""
+    """Whether another user may write; a group with the user's name and no other members does not count."""
     if facts.st_mode & stat.S_IWOTH:
         return True
     return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()

@@ -1,9 +1,9 @@
-"""From the factory of a kernel module to object code: Numba infers types and generates LLVM IR, LLVM does the rest.
+"""From the factory of a kernel module to object code: Numba infers types and makes LLVM IR, LLVM does the rest.
 
 Numba is used by its public interface: `numba.njit` without wrappers for Python gives the LLVM IR of a function with all
-its callees (`inspect_llvm`). The IR of a module's functions becomes one LLVM module, in which only the names of these
-functions are visible. It is optimised, and becomes a position-independent object. The processes that compile
-(`compiling`) run with NUMBA_OPT=0, since Numba's own optimisation would do this work twice.
+its callees (`inspect_llvm`). The IR of a module's functions is linked into one LLVM module, in which only the names of
+these functions are visible from outside. LLVM optimises it and emits a position-independent object. The compiling
+processes (`compiling`) run with NUMBA_OPT=0, since Numba's own optimisation would do the same work twice.
 """
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from graphq.kernels.jit.values import I64, Builder, Value
 class Functions:
     """The result of a factory: the functions of a kernel module, each under the name by which callers find it.
 
-    A function takes 64-bit integers. It is Python code without a result, or one that `emits` marks. Variables of the
-    factory are constants in it: a branch that they rule out is not compiled. Division by zero is not checked
-    (error_model "numpy"), so the code has no path for exceptions.
+    A function takes 64-bit integers. It is Python code without a result, or a function that `emits` marks. Variables of
+    the factory are constants inside the functions, and a branch that they rule out is not compiled. Division by zero is
+    not checked (error_model "numpy"), so the code has no path for exceptions.
 
     `speed` is LLVM's level of optimisation. At level 1 the passes take half of the time of level 2, for code of the
     same size. Level 3 unrolls loops more, and is for the innermost loops of kernels.
@@ -35,7 +35,7 @@ class Functions:
 
 
 class Source(NamedTuple):
-    """The source of a kernel module: a factory, which is a function at the top of a file, and its arguments.
+    """The source of a kernel module: a factory (a function at the top level of a file) and its arguments.
 
     Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
     of them, and Stores. `without` are features of this machine that LLVM may not use, in LLVM's names (`isa.withheld`).
@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A text that is the same for equal sources in all processes, and different for different ones."""
+        """A text that is the same for equal sources in all processes, and different for different sources."""
         without = "".join(f" -{feature}" for feature in self.without)
         return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{without}"
 
@@ -65,7 +65,7 @@ define void @"{name}"({parameters}) {{
 
 
 def first_module() -> Functions:
-    """The module that a new compiling process compiles first: Numba then imports most of what it imports late."""
+    """The module that a new compiling process compiles first, so that Numba makes its lazy imports before any job."""
 
     def block(args: int, index: int) -> None:
         for k in range(index // 2, max(index, 3)):
@@ -87,7 +87,7 @@ def assembly(source: Source) -> str:
 
 
 def whole_module(functions: Functions) -> Any:
-    """The LLVM module of all functions, before optimisation; only their names are visible from outside."""
+    """The LLVM module of all functions, not yet optimised; only their names are visible from outside."""
     whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
                       for name, x in functions.named.items())
     for other in others:
@@ -115,7 +115,7 @@ def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
 
 @cache
 def _machine(without: tuple[str, ...] = ()) -> Any:
-    """LLVM's code generator for this machine, without the features `without` and those that depend on them."""
+    """LLVM's code generator for this machine, without the features `without` and the features that depend on them."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -135,7 +135,7 @@ def _parsed(text: str) -> Any:
 
 
 def _emitted(name: str, emitter: Emitter) -> Any:
-    """The LLVM module of an emitting function that takes 64-bit integers; Numba does not have to compile it."""
+    """The LLVM module of an emitting function that takes 64-bit integers; Numba is not needed for it."""
     module, result = ir.Module(name), ir.VoidType() if emitter.result == "None" else I64
     function = ir.Function(module, ir.FunctionType(result, [I64] * len(emitter.kinds)), name)
     b = Builder(ir.IRBuilder(function.append_basic_block()))
@@ -145,7 +145,7 @@ def _emitted(name: str, emitter: Emitter) -> Any:
 
 
 def _lowered(name: str, body: Any) -> Any:
-    """LLVM's module of a function that C can call as `name`."""
+    """The LLVM module of a Python function, compiled by Numba, that C can call as `name`."""
     count = len(inspect.signature(body).parameters)
     kinds = (types.intp,) * count
     copy = bound(body)

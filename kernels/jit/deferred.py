@@ -1,7 +1,7 @@
 """Deferred use of Numba's decorators: a process that finds all kernels compiled never imports Numba.
 
-`njit` marks functions of the files in kernels/ that Numba compiles, `emits` those that emit LLVM's code themselves.
-Each becomes an object of Numba (`Deferred.made`) in the process that compiles (`compiling`). `types` are Numba's types,
+`njit` marks functions in kernels/ that Numba compiles; `emits` marks functions that emit LLVM IR themselves. In the
+process that compiles (`compiling`), each becomes an object of Numba (`Deferred.made`). `types` are Numba's types,
 imported at first use.
 """
 from __future__ import annotations
@@ -20,11 +20,11 @@ from graphq.kernels.jit.values import Builder, Value
 F = TypeVar("F", bound=Callable[..., object])
 
 Intrinsic: TypeAlias = Callable[..., Any]
-"""A function that compiled code calls, for type checkers; its arguments are integers or of other Numba types."""
+"""For type checkers: a function that compiled code calls; its arguments are integers or values of other Numba types."""
 
 
 class Deferred:
-    """A function that compiled code calls, before Numba's decorator has been applied to it."""
+    """A function that compiled code calls, to which Numba's decorator is applied only when it is needed."""
 
     def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
@@ -35,7 +35,7 @@ class Deferred:
 
     @lazy_property
     def made(self) -> Any:
-        """The object that Numba's decorator gives."""
+        """The object that Numba's decorator makes of the function."""
         return self._make(self.body)
 
 
@@ -57,11 +57,11 @@ def njit(body: F) -> F:
 
 
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
-    """Mark `body(b, *arguments)`, which emits LLVM's code where compiled code calls it.
+    """Mark `body(b, *arguments)`, a function that emits LLVM IR at the place where compiled code calls it.
 
     Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32, and int a
-    literal, which the body gets as a Python number. A result of None is no result. If the body takes `*values`, which
-    are 64-bit integers, `arity` is their number. Raises TypeError for other annotations.
+    literal, which the body gets as a Python number. The result None means that there is no result. If the body takes
+    `*values`, which are 64-bit integers, `arity` is their number. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
@@ -71,7 +71,7 @@ ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
 
 
 class Emitter(Deferred):
-    """A function that emits LLVM code, as `emits` marks it; for Numba it is a numba.extending.intrinsic.
+    """A function that emits LLVM IR, as `emits` marks it; for Numba it is a numba.extending.intrinsic.
 
     `kinds` are the annotations of the parameters after the builder, `result` is the annotation of the result.
     """
@@ -124,7 +124,7 @@ def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -
 def _helper(body: FunctionType) -> Any:
     """Compile a function with Numba.
 
-    If all annotations are int, float or None, it has this one signature; otherwise it is compiled for each list of
+    If all annotations are int, float or None, they are its one signature. Otherwise it is compiled for each list of
     types with which it is called.
     """
     kinds: dict[str, Any] = {"int": types.intp, "float": types.float32, "None": types.void}
@@ -133,7 +133,7 @@ def _helper(body: FunctionType) -> Any:
 
 
 def jitted(body: FunctionType, *signatures: Any) -> Any:
-    """Compile with Numba, for these signatures or for any, without wrappers for Python and without its exceptions."""
+    """Compile with Numba, for these signatures or for any, without wrappers for Python and without exceptions."""
     import numba
 
     decorator: Any = numba.njit  # Any, since Numba's stubs lack two options
@@ -141,7 +141,7 @@ def jitted(body: FunctionType, *signatures: Any) -> Any:
 
 
 def bound(body: FunctionType) -> FunctionType:
-    """A copy of a function in which Numba's objects replace the deferred ones that it refers to."""
+    """A copy of a function in which deferred functions that it refers to are replaced by Numba's objects."""
     global_names = {name: _made(body.__globals__[name]) for name in _names(body.__code__) if name in body.__globals__}
     cells = tuple(CellType(_made(cell.cell_contents)) for cell in body.__closure__ or ())
     copy = FunctionType(body.__code__, {**global_names, "__name__": body.__module__, "__builtins__": __builtins__},
@@ -155,7 +155,7 @@ def _made(x: Any) -> Any:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a code object uses, and those of the functions and comprehensions in it."""
+    """The global names that a code object uses, including those in its inner functions and comprehensions."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

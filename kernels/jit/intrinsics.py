@@ -16,11 +16,11 @@ from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 FUNCTIONS = 0
 """The number of the argument block's word that has the address of a Store's table of functions (`outputs`)."""
 HEADER_WORDS = 36
-"""The number of words in an argument block before its slots; each kernel uses the first of them in its own way."""
+"""How many words of an argument block precede its slots; each kernel gives the first of them its own fields."""
 
 
 def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
-    """LLVM's metadata for a loop that is not unrolled; such a node has itself as its first element."""
+    """LLVM's metadata for a loop that is not to be unrolled; by LLVM's rules, the node is its own first element."""
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
     loop.operands = (loop, option)
@@ -29,9 +29,9 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 
 @contextmanager
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
-    """Emit `for k in range(start, stop, step)` over 64-bit integers; gives `k`. The body may run zero times.
+    """Emit `for k in range(start, stop, step)` over 64-bit integers, and yield `k`. The body may run zero times.
 
-    `unroll` allows LLVM to unroll the loop, which costs dozens of instructions before it.
+    If `unroll` is true, LLVM may unroll the loop, which puts dozens of instructions in front of it.
     """
     before = b.block
     head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
@@ -66,9 +66,10 @@ def call_block(b: Builder, function: Value, args: Value, index: Value) -> None:
 
 
 def outer(number: int, arity: int) -> Intrinsic:
-    """Make the function (args, ...) -> intp that calls function `number` of the table at the block's word FUNCTIONS.
+    """Make the function (args, ...) -> intp that calls function `number` of a table.
 
-    The function has `arity` arguments, including the address `args`.
+    The argument block at `args` has the address of the table in its word FUNCTIONS. The function has `arity` arguments,
+    including `args`.
     """
 
     def call(b: Builder, *values: Value) -> Value:

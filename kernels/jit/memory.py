@@ -1,4 +1,4 @@
-"""Memory for weights and temporary buffers, which kernels access by whole cache lines; addresses of arrays."""
+"""Memory for weights and temporary buffers, which kernels access by whole cache lines; and addresses of arrays."""
 from __future__ import annotations
 
 import ctypes
@@ -13,16 +13,16 @@ LINE = 64
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""The bytes of a piece of memory from which small lasting arrays are cut.
+"""The bytes of a chunk of memory from which small lasting arrays are cut.
 
-It returns to the system with the last of these arrays.
+A chunk returns to the system with the last of its arrays.
 """
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks, and how many of their bytes are taken.
 
-Who cuts an array from a chunk removes the chunk from the list meanwhile, so that no other thread or signal handler uses
-it at the same time.
+A thread that cuts an array from a chunk removes the chunk from the list meanwhile, so that no other thread or signal
+handler uses it at the same time.
 """
 
 
@@ -32,15 +32,15 @@ def aligned_empty(nbytes: int) -> np.ndarray:
         room = np.empty(nbytes + LINE, np.uint8)
     except ValueError:  # raised for more bytes than an array can have
         raise MemoryError(f"no array has {nbytes} bytes") from None
-    # cut in two steps, as a single empty slice would start where `room` does
+    # cut in two steps, since NumPy gives an empty slice the address of `room` itself
     return room[-room.ctypes.data % LINE:][:nbytes]
 
 
 def lasting_empty(nbytes: int) -> np.ndarray:
-    """An `aligned_empty` array for data that lives as long as a model, on huge pages where the system has them.
+    """An `aligned_empty` array for data that lives as long as a model, on huge pages if the system has them.
 
-    A run reads all weights of a plan once. On pages of 4 KB it waits for the table entries of most pages: ResNet-50
-    takes 3 % longer (virtual machine on Zen 5).
+    A run reads all weights of a plan once. With pages of 4 KB it would wait for the table entries of most pages:
+    ResNet-50 takes 3 % longer (virtual machine on Zen 5).
     """
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
@@ -78,6 +78,6 @@ _interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, cty
 
 
 def address_of(array: np.ndarray) -> int:
-    """The address of an array's data, by NumPy's interface for C: this takes a fifth of the time of `array.ctypes`."""
+    """The address of an array's data, by NumPy's C interface, in a fifth of the time that `array.ctypes` takes."""
     address: int = _interface(array.__array_struct__, None)[0].data
     return address

@@ -10,10 +10,10 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 
 llvm_lock = Lock(fork_waits=True)
-"""Held while this process is in LLVM or Numba, whose own locks do not survive a fork."""
+"""Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
 _numbers = count()
 _loaded: list[object] = []
-"""Loaded code. It stays in memory until the process ends, since plans hold its addresses."""
+"""Loaded code, which stays in memory until the process ends, since plans hold its addresses."""
 
 
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:

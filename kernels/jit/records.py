@@ -1,8 +1,8 @@
-"""Records: the layouts of kernels' argument blocks, whose fields of 8 bytes have names, in planning and in kernel code.
+"""Records: layouts of kernels' argument blocks, whose 8-byte fields have names, in planning and in kernel code.
 
-A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. In its code it says `a =
-view(args)`, then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds are
-read before the loop, because LLVM would read a field again after each store that might have changed it.
+A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. Its code says `a = view(args)`,
+then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds should be read
+into variables before the loop, because LLVM would read a field again after each store that might have changed it.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Record:
 
     @lazy_property
     def view(self) -> Intrinsic:
-        """A function for compiled code, which gives the record at an address."""
+        """A function for compiled code that gives the record at an address."""
 
         def view(_typing: object, address: object) -> object:
             from numba import from_dtype
@@ -57,28 +57,29 @@ class Record:
         return (address + 8 * self.number(name)).load(I64, 8)
 
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
-        """The values of the fields by name, in the order of the fields, with 0 where none is given.
+        """The values of all fields by name, in the order of the fields; fields without a value are 0.
 
         Raises KernelError for a name that is no field.
         """
         return filled(dict.fromkeys(self.fields, 0), values)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
-        """The values of the fields in their order, 0 where none is given. Raises KernelError for an unknown field."""
+        """The values of all fields in order; fields without a value are 0. Raises KernelError for an unknown field."""
         return [*self.named(values).values()]
 
 
 def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
-    """The words of an argument block by name, with these values set. Raises KernelError for an unknown name."""
+    """A copy of an argument block's words, by name, with these values set. Raises KernelError for an unknown name."""
     if unknown := values.keys() - words.keys():
         raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
     return {**words, **values}
 
 
 SLOT = Record("address", "table", "stride")
-"""An operand or the output of a Store in an argument block.
+"""An operand or the output of a Store in an argument block: three words.
 
-It has the address, the address of a table of byte offsets by batch index (or 0), and the bytes between rows.
+`address` is its address, `table` the address of a table of byte offsets by batch index (or 0), and `stride` the bytes
+from one row to the next.
 """
 SLOTS = 8 * HEADER_WORDS
-"""The number of bytes in an argument block before its slots."""
+"""The bytes of an argument block that precede its slots."""

@@ -1,4 +1,4 @@
-"""Elements moved between vector registers by shuffles: transposes, and lanes picked from several vectors."""
+"""Moves of elements between vector registers by shuffles: transposes, and lanes picked from several vectors."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from graphq.kernels.jit.values import Value
 
 
 def transpose_tiles(rows: list[Value]) -> list[Value]:
-    """Emit the transposes of all n x n blocks that n vectors contain, by log2(n) rounds of perfect shuffles."""
+    """Emit the transposes of all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles."""
     n, lanes = len(rows), rows[0].type.count
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
@@ -17,7 +17,7 @@ def transpose_tiles(rows: list[Value]) -> list[Value]:
 
 
 def columns_of(rows: Sequence[Value]) -> list[Value]:
-    """Emit the four columns of a matrix of eight rows and four columns."""
+    """Emit the four columns of a matrix of eight rows and four columns, given as eight rows."""
     return transpose_tiles([rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
 
 
@@ -27,7 +27,7 @@ def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Val
     out = vectors[0]
     lanes = [lane if k == 0 else 0 for k, lane in places]
     for v in range(1, len(vectors)):
-        # The lanes that come from earlier vectors are in place once v > 1.
+        # For v > 1 the lanes that come from earlier vectors are already in place.
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
         out = out.shuffle(vectors[v], lanes)
     return out

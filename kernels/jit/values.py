@@ -52,12 +52,12 @@ def constant(kind: Type, number: float | Sequence[float]) -> Value:
 
 
 def c64(number: int) -> Value:
-    """A constant of 64 bits."""
+    """A constant of type I64."""
     return constant(I64, number)
 
 
 def raw(x: object) -> Any:
-    """The llvmlite object of a value, or of each value of a list; anything else is returned as it is."""
+    """The llvmlite object of a Value, or of each Value in a list; anything else is returned as it is."""
     if isinstance(x, Value):
         return x.ir
     return [raw(y) for y in x] if isinstance(x, list | tuple) else x
@@ -83,7 +83,7 @@ class Value:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a float, or a vector of them."""
+        """Whether the value is a float or a vector of floats."""
         return isinstance(element(self.ir.type), FLOATS)
 
     def _of(self, x: Operand) -> Value:
@@ -91,7 +91,7 @@ class Value:
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
-        """Emit an instruction with the builder of the first operand that has one; constants alone are folded."""
+        """Emit an instruction with the builder of the first operand that has one; if all are constants, fold them."""
         operands = (self, *args)
         for x in operands:
             if isinstance(x, Value) and x.builder is not None:
@@ -197,7 +197,7 @@ class Value:
         return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:
-        """`x` where this bool is true, else `y`. One of them may be a number, which takes the other's type."""
+        """`x` where this bool is true, else `y`. If one of them is a number, it takes the other's type."""
         typed = x if isinstance(x, Value) else y
         assert isinstance(typed, Value)
         return self._emit("select", typed._of(x), typed._of(y))
@@ -256,12 +256,15 @@ class Value:
         return self._b.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
 
     def store_where(self, mask: Value, address: Value) -> None:
-        """Store the lanes of this vector where a mask is set."""
+        """Store the lanes of this vector where a mask is set; the memory of the other lanes is not touched."""
         name = f"llvm.masked.store.v{self.type.count}{self.type.element.intrinsic_name}.p0"
         self._b.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
 
     def prefetch(self, level: int = 1) -> None:
-        """Prefetch the cache line of this address into the caches from `level` on; an invalid address is no fault."""
+        """Prefetch the cache line of this address into the caches from `level` on.
+
+        An invalid address causes no fault.
+        """
         place = self.pointer(I8)
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
@@ -270,7 +273,7 @@ class Value:
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
-        """Call LLVM's function of this name (fma, sqrt, rint, ...) with this float, or vector of floats, and others."""
+        """Call LLVM's function `name` (fma, sqrt, rint, ...) with this float, or vector of floats, and `others`."""
         kind = self.type
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
         b = next((x.builder for x in (self, *others) if x.builder is not None), None)
@@ -279,7 +282,7 @@ class Value:
         return b.call_named(f"llvm.{name}.{lanes}{element(kind).intrinsic_name}", kind, self, *others)
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
-        """Add the value that this phi has after `block`."""
+        """Add the value that this phi has when control comes from `block`."""
         self.ir.add_incoming(raw(self._of(value)), block)
 
     def lane(self, number: Operand) -> Value:
@@ -348,7 +351,7 @@ def joined(lanes: Sequence[Value]) -> Value:
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """x where x < y, else y, so that it is y if one of two floats is NaN.
+    """x if x < y, else y; so it is y if one of two floats is NaN.
 
     Integers are signed. At least one operand is a Value.
     """
@@ -370,12 +373,12 @@ _FOLDED: dict[str, Callable[..., np.ndarray]] = {
     ">=": np.greater_equal, "==": np.equal, "!=": lambda x, y: (x < y) | (x > y),
     "sext": lambda x: np.where(x, -1, 0) if x.dtype == np.bool_ else x,
     **dict.fromkeys(("zext", "trunc", "sitofp", "fptosi", "fpext", "fptrunc"), lambda x: x)}
-"""The NumPy functions that compute instructions on constants; NumPy's integers wrap as LLVM's do."""
+"""The NumPy functions that fold instructions on constants; NumPy's integers wrap as LLVM's do."""
 _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
 def _dtype(kind: Type) -> np.dtype:
-    """The NumPy type for the lanes of a constant."""
+    """The NumPy type for the lanes of a constant of type `kind`."""
     lane = element(kind)
     if isinstance(lane, FLOATS):
         return np.dtype(f"f{2 << FLOATS.index(type(lane))}")
@@ -393,7 +396,7 @@ def _lanes(x: ir.Constant) -> np.ndarray:
 
 
 def _folded(name: str, *args: Any) -> Value:
-    """Compute an instruction on constants. Raises TypeError for an instruction that has to be emitted."""
+    """Fold an instruction on constants. Raises TypeError for an instruction that has to be emitted."""
     how = args[0] if isinstance(args[0], str) else name
     if how not in _FOLDED:
         raise TypeError(f"{name} of constants alone needs a builder")

@@ -1,9 +1,10 @@
 """Functions of f32 made of basic operations, so that every instruction set and NumPy give the same bits.
 
-Each is at most 2 ulp from the exact value over all of f32, subnormal results included; softplus, mish and the gelus are
-at most 3 to 5.1 ulp from it (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp and erf are the
-functions of MLAS (ONNX Runtime), bit for bit where MLAS has fused multiply-adds. The other polynomials are from Cephes
-(S. Moshier), except for gelu_erf and softplus, whose minimax fits were made for this file.
+Each function is at most 2 ulp from the exact value over all of f32, subnormal results included. Exceptions are
+softplus, mish and the gelus, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives
+NaN. exp and erf are the functions of MLAS (ONNX Runtime), and give the bits that MLAS gives on CPUs with fused
+multiply-adds. The other polynomials are from Cephes (S. Moshier), except for gelu_erf and softplus, whose minimax fits
+were made for this file.
 """
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _LN2_HIGH = 0.693359375  # has few bits, so that its product with a whole number
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0
-"""1.5 * 2**23: adding it rounds an f32 to a whole number, since f32 of this size are whole numbers."""
+"""1.5 * 2**23: adding it to an f32 rounds to a whole number, since every f32 of this size is a whole number."""
 _ROUNDS_BITS = 0x4B400000
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Horner's rule by fused multiply-adds, highest power first."""
+    """Evaluate a polynomial by Horner's rule with fused multiply-adds; coefficients begin with the highest power."""
     y: Expr = const(coefficients[0])
     for c in coefficients[1:]:
         y = op("fma", y, x, c)
@@ -38,14 +39,14 @@ def _with_sign(size: Expr, sign: Expr) -> Expr:
 
 
 def _power_of_two(n: Expr) -> Expr:
-    """2**n for whole n from -126 to 127: the exponent bits alone."""
+    """2**n for whole n from -126 to 127: n + 127 is placed into the exponent bits."""
     return op("as_f32", op("shl", n + 127, 23))
 
 
 def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (1 + rest + p) and return (rest, p, n as an s32).
 
-    p is the smaller of the two summands. x is within +-180, `low` is a small correction.
+    p is the smaller one of rest and p. |x| is at most 180, and `low` is a small correction.
     """
     whole = op("rint", x * _LOG2E)
     rest = x - whole * _LN2_HIGH  # exact; exp(x + low) = 2**n * exp(r), |r| <= ln 2 / 2 + |low|
@@ -59,7 +60,7 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (high + rest) and return (high, rest, n as an s32).
 
-    `high` alone is within 0.7 ulp.
+    `high` alone has an error of at most 0.7 ulp.
     """
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
@@ -122,7 +123,8 @@ def tanh(x: Expr) -> Expr:
 @define("f32 -> f32")
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x))."""
-    # Below zero it is t / (1 + t) for t = exp(x), corrected by the rounding error of 1 + t and the low part of t.
+    # For x below zero the result is t / (1 + t) with t = exp(x), corrected by the rounding error of 1 + t and the low
+    # part of t.
     high, low, n = _exp_parts(maximum(-104.0, -_absolute(x)))
     t = _scale(high, n)
     total = t + 1.0
@@ -146,19 +148,22 @@ def erf(x: Expr) -> Expr:
 
 
 def _split(x: Expr) -> tuple[Expr, Expr]:
-    """Split x into high + low, where high has 12 bits: a product of two such numbers is exact."""
+    """Split x into high + low, where high has 12 significant bits, so that a product of two such parts is exact."""
     high = op("as_f32", op("and", op("as_s32", x), -0x1000))
     return high, x - high
 
 
 def _step(x: Expr, rest: Expr) -> Expr:
-    """max(x, 0) less `rest`, which must be 0 at infinities. NaN at -inf, since it is computed with x * 0."""
+    """max(x, 0) - rest, where `rest` must be 0 at infinities.
+
+    At -inf the result is NaN, since it is computed with x * 0.
+    """
     return select(x < 0.0, x * 0.0, x) - rest
 
 
 @define("f32 -> f32")
 def gelu_erf(x: Expr) -> Expr:
-    """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, as the formula gives."""
+    """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, where the formula is -inf * 0."""
     # x * Phi(x) = max(x, 0) - t * Phi(-t) for t = |x|. Phi(-t) = exp(-t**2 / 2) * P(u) for u = 1 / (t + 2.5). The
     # polynomial P is fitted for all t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
     t = minimum(14.42, _absolute(x))
@@ -166,7 +171,7 @@ def gelu_erf(x: Expr) -> Expr:
     low = op("fma", t, t, -square)  # exact: t**2 = square + low
     total = t + 2.5
     u = 1.0 / total
-    lost = t - (total - 2.5)  # P(u) * u has a slope of about -1.9 * u times its own value
+    lost = t - (total - 2.5)  # the slope of P(u) * u over t is about -1.9 * u times itself
     e, _, n = _exp_parts(square * -0.5, low * -0.5 - lost * u * 1.9)
     p = _polynomial(u, (307.0673277, -674.1197592, 582.9507428, -228.0407293, 29.07418047, -2.596744829, 3.563940994,
                         2.080668318, 0.9976535172, 0.3989401152))
@@ -175,7 +180,7 @@ def gelu_erf(x: Expr) -> Expr:
 
 @define("f32 -> f32")
 def gelu_tanh(x: Expr) -> Expr:
-    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, as the formula gives."""
+    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, where the formula is -inf * 0."""
     # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)) for t = |x| and a = c * t * (t**2 + 1 / 0.044715).
     # Four numbers are kept in two parts each: t**2, the sum, its product with t, and the product of that with c.
     t = minimum(10.8, _absolute(x))
@@ -196,7 +201,7 @@ def gelu(x: Expr, *, mode: str) -> Expr:
 
 @define("f32 -> f32")
 def mish(x: Expr) -> Expr:
-    """x * tanh(log(1 + exp(x))); NaN at -inf, as the formula gives."""
+    """x * tanh(log(1 + exp(x))); NaN at -inf, where the formula is -inf * 0."""
     # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x); above zero both sides are divided by e**2.
     negative = x < 0.0
     high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
@@ -237,18 +242,19 @@ def hard_sigmoid(x: Expr, alpha: Expr, beta: Expr) -> Expr:
 
 @define("f32 -> f32")
 def hard_swish(x: Expr) -> Expr:
-    """x * max(0, min(1, x / 6 + 1/2)), computed with x * f32(1/6); NaN at -inf, as the formula gives."""
+    """x * max(0, min(1, x / 6 + 1/2)), computed with x * f32(1/6); NaN at -inf, where the formula is -inf * 0."""
     return x * hard_sigmoid(x, const(1 / 6), const(0.5))
 
 
 def extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
-    """IEEE 754-2019 maximum or minimum: NaN if either is NaN, and -0 < +0.
+    """IEEE 754-2019 maximum or minimum: NaN if either operand is NaN, and -0 < +0.
 
-    `choose` selects the greater or lesser number, `bits` combines the bits of equal operands.
+    `choose` selects the greater or the lesser number; `bits` ("and" or "or") combines the bits of equal operands, for
+    the sign of zeros.
     """
     same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
     chosen = select(op("eq", a, b), same, choose(a, b))
-    return select(op("eq", a, a), chosen, a)  # `choose(a, b)` gives b where b is NaN
+    return select(op("eq", a, a), chosen, a)  # if b is NaN, `choose(a, b)` is b
 
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}
@@ -257,8 +263,8 @@ RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": 
 def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
     """Saturate rint(y * inv_scale) + zp to `dtype`; NaN gives zp.
 
-    The result is an s32 for a store of `dtype` (see `quantized`). `zp` is a whole number in the range of `dtype`, as
-    f32.
+    The low bits of the resulting s32 are the number (see `quantized`). `zp` is an f32 whole number in the range of
+    `dtype`.
     """
     lo, hi = RANGES[dtype]
     return op("quantize_to", y, inv_scale, zp, lo, hi)
@@ -271,8 +277,9 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     For NaN the low 16 bits of the result are zp.
     """
     # Clipping q to whole bounds before rounding gives the same as saturating after it, and makes the conversion safe.
-    # Rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
-    # operand and converts to -2**31, whose low bits are 0. To test for NaN instead made requantizing slower by a tenth.
+    # Rounding in the conversion saves an operation. zp is exact as an integer. min and max return their second operand
+    # if it is NaN, so a NaN reaches the conversion, which makes it -2**31, whose low bits are 0. An explicit test for
+    # NaN made requantization slower by a tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 
@@ -280,7 +287,7 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
 def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, dtype: str) -> Expr:
     """Saturate rint(y / scale) + zp to `dtype` as `quantize` does, without a division.
 
-    `inv_scale` is 1 / scale, rounded once; scales are in QUOTIENTS.
+    `inv_scale` is 1 / scale, rounded once; scales must be in the range QUOTIENTS.
     """
     lo, hi = RANGES[dtype]
     return op("quantize_quotient_to", y, scale, inv_scale, zp, lo, hi)
@@ -289,26 +296,26 @@ def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, d
 QUOTIENTS = (2.0**-100, 2.0**100)
 """The range of scales for which `quantize_quotient` rounds as a division does.
 
-Within this range all its roundings are of normal numbers.
+In this range all its roundings are of normal numbers.
 """
 
 
 @define("f32 f32 f32 f32 f32 f32 -> s32")
 def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Quantize y as `quantize_to` does, but divide by the scale, and round the quotient once."""
+    """Quantize y as `quantize_to` does, but with the quotient y / scale, rounded once."""
     # Markstein's theorem: t is near the quotient, the fma computes its remainder exactly, and so the correction rounds
-    # as a division does. For 16 lanes a division takes 10 cycles on Zen 4 and 16 on Xeons with AMX, these operations
-    # take 2. y is clipped to what becomes lo and hi, because infinities would leave no remainder. A quotient that is so
-    # small that its remainder is not exact rounds to 0 anyway.
+    # as a division does. For 16 lanes a division takes 10 cycles on Zen 4 and 16 on Xeons with AMX; these operations
+    # take 2. y is clipped to the numbers that become lo and hi, because infinities would leave no remainder. A quotient
+    # that is so small that its remainder is not exact rounds to 0 anyway.
     clipped = minimum((hi - zp) * scale, maximum((lo - zp) * scale, y))
     t = clipped * inv_scale
     return op("round_s32", op("fma", op("fma", -t, scale, clipped), inv_scale, t)) + op("round_s32", zp)
 
 
 def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
-    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
+    """How near to a rounding tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
 
-    A result of 0.5 or more means that q is at a tie, or so near that the slope covers the distance.
+    A result of 0.5 or more means that q is at a tie, or so near to one that an error of slope * |q| could reach it.
     """
     lo, hi = RANGES[dtype]
     return op("tie", y, inv_scale, zp, lo, hi, slope)
@@ -316,7 +323,7 @@ def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Exp
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
 def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
-    """How near to a tie a quantize to [lo, hi] rounds y, in the measure of `near_tie`; NaN gives NaN."""
+    """The measure of `near_tie` for a quantize of y to [lo, hi]; NaN gives NaN."""
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 
@@ -328,13 +335,13 @@ def saturate(x: Expr, lowest: Expr) -> Expr:
 
 
 def quantized(x: Expr, dtype: str) -> Expr:
-    """The number that remains when the result of `quantize` is stored as `dtype`, which keeps only its low bits."""
+    """The number that is kept when the result of `quantize` is stored as `dtype`: its low bits, extended to an s32."""
     bits = 8 * STORAGE[dtype].itemsize
     return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
 
 
 def unquantized(x: Expr) -> tuple[Expr, str] | None:
-    """The argument and the 8-bit type of `quantized`, if x is a result of it; None for any other expression."""
+    """The argument and the 8-bit type of `quantized`, if x is one of its results; None for any other expression."""
     if x.op == "and" and x.args[1].value == 0xFF:
         return x.args[0], "u8"
     if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:
@@ -345,8 +352,8 @@ def unquantized(x: Expr) -> tuple[Expr, str] | None:
 @define("f32 -> f32")
 def round_bf16(x: Expr) -> Expr:
     """Round to the nearest bf16, ties to even; NaN stays NaN."""
-    # Add half of the dropped part, less one bit if the kept part is even, and cut. A NaN is kept apart, as its payload
-    # could overflow.
+    # Add half of the dropped part, minus one bit if the kept part is even, and cut. NaNs are returned as they are,
+    # since the addition could overflow their payload.
     bits = op("as_s32", x)
     odd = op("and", op("shr", bits, 16), 1)
     kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
@@ -355,7 +362,7 @@ def round_bf16(x: Expr) -> Expr:
 
 @define("s32 -> f32")
 def f16_value(bits: Expr) -> Expr:
-    """The number with these f16 bits (0 to 0xFFFF), for CPUs that cannot convert."""
+    """The number that has these f16 bits (0 to 0xFFFF), for CPUs without an instruction for it."""
     # The 15 bits after the sign, moved to their place in an f32, are the number times 2**-112, for subnormals too. The
     # product with 2**112 is exact.
     moved = op("shl", op("and", bits, 0x7FFF), 13)
@@ -366,12 +373,12 @@ def f16_value(bits: Expr) -> Expr:
 
 @define("f32 -> s32")
 def f16_bits(x: Expr) -> Expr:
-    """The bits of the nearest f16, ties to even, for CPUs that cannot convert."""
+    """The bits of the nearest f16, ties to even, for CPUs without an instruction for it."""
     bits = op("as_s32", x)
     size = op("and", bits, 0x7FFFFFFF)
     odd = op("and", op("shr", size, 13), 1)
-    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as round_bf16, with an offset less by 112
-    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, the least f16
+    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as in round_bf16; the exponents' biases differ by 112
+    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, the smallest f16
     kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
     kept = select(op("eq", x, x), kept, 0x7E00)
     return op("or", kept, op("and", op("shr", bits, 16), 0x8000))

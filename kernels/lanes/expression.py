@@ -1,14 +1,12 @@
-"""Lane-wise expressions.
+"""Lane-wise expressions: each states once how a kernel computes an output element; NumPy and machine code evaluate it.
 
-An expression states once how a kernel computes an output element; NumPy and machine code evaluate it.
+An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation. `stores.evaluate` defines its
+meaning in NumPy, and `vector.emit` makes its machine code. Both do the same operations in the same order, so results
+are equal bit for bit. NaNs are an exception: that a value is NaN is fixed, its payload is not. Equal expressions are
+one object, so `==` compares identity.
 
-An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation; `stores.evaluate` is its
-meaning in NumPy, `vector.emit` its machine code. Both do the same operations in the same order, so results are equal
-bit for bit (NaNs aside: that a value is NaN is fixed, its payload is not). Equal expressions are one object: `==` is
-`is`.
-
-Storage types: f32 s32 s8 u8 s16 u16 bf16 f16 (`load`, `stores.Store`). Compute types: f32 s32 bool; tables are looked
-up only.
+Storage types (of `load` and `stores.Store`): f32 s32 s8 u8 s16 u16 bf16 f16. Compute types: f32 s32 bool; a table can
+only be looked up in.
 """
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from graphq.errors import KernelError
 
 Number: TypeAlias = float | int | bool
 ExprLike: TypeAlias = "Expr | float | int"
-"""What the operators of expressions take as an operand; a number stands for a constant."""
+"""An operand of the operators of expressions; a number stands for a constant."""
 
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
@@ -42,10 +40,10 @@ BYTES = ("s8", "u8")
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class Expr:
-    """A node of an expression. Only the functions below make nodes.
+    """A node of an expression; nodes are made by the functions below only.
 
     `op` is "acc", "load", "const", or the name of a basic operation or a definition. The `value` of a load is (slot,
-    storage dtype, kind), that of a constant its number.
+    storage dtype, kind); the `value` of a constant is its number.
     """
 
     op: str
@@ -133,11 +131,11 @@ def _logical_shift(x: Any, n: Any) -> Any:
 
 
 def fused(a: Any, b: Any, c: Any) -> np.ndarray:
-    """a * b + c of f32, rounded once."""
-    # The product of two f32 is exact in f64. So is the error of the sum (Knuth's TwoSum), which says on which side of
-    # the sum the exact one lies. Where the error is not 0, a sum with an even last bit moves to its odd neighbour on
-    # that side. An odd f64 is no tie of f32, so that the last rounding is that of the exact sum, subnormals included
-    # (Boldo and Melquiond, round to odd).
+    """a * b + c in f32, rounded once."""
+    # The product of two f32 is exact in f64. The error of the sum is computed exactly too (Knuth's TwoSum), and its
+    # sign says on which side of the rounded sum the exact sum is. If the error is not 0, a sum with an even last bit
+    # moves to its odd neighbour on that side. An odd f64 is never halfway between two f32, so the last rounding gives
+    # the rounded exact sum, for subnormals too (Boldo and Melquiond, round to odd).
     with np.errstate(all="ignore"):
         p, c = np.asarray(a, np.float64) * b, np.asarray(c, np.float64)
         total = np.atleast_1d(p + c)
@@ -155,11 +153,10 @@ def _round_s32(x: Any) -> Any:
     return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
 
 
-# s32 operations wrap. max and min are those of x86: they give the second operand if one is NaN or both are zeros.
-# Comparisons except ne are ordered (false for NaN). round_s32 rounds ties to even, and gives -2**31, as x86 does, for
-# NaN and for what an s32 cannot hold; to_s32 truncates numbers within the range of s32, and must not get others.
-# min_u16 takes the lesser of each unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are
-# constants from 0 to 31.
+# s32 operations wrap. max and min are those of x86: they give the second operand if one is NaN or both are zeros. All
+# comparisons but ne are false for NaN. round_s32 rounds ties to even; for NaN and for numbers that an s32 cannot hold
+# it gives -2**31, as x86 does. to_s32 truncates; its operand must be in the range of s32. min_u16 takes the lesser of
+# each unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are constants from 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -213,7 +210,7 @@ _LOCK = Lock()
 
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
-    """The one node with these contents; it is made if it does not exist."""
+    """The one node with these contents; makes it if it does not exist yet."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # the text of a float tells -0.0 from 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
@@ -230,9 +227,9 @@ def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
 def load(slot: int, dtype: str, kind: str) -> Expr:
     """The load of operand `slot` of storage type `dtype`; s8 and u8 become s32, bf16 and f16 become f32, exactly.
 
-    `kind` says how many elements the operand has. It is "vector" (one for each output), "row" (one for each row),
-    "column" (one for each column) or "scalar" (one for all). For s8 and u8 it may be "table": 256 elements for a
-    "lookup", whose index is the low byte of its operand.
+    `kind` says how many elements the operand has: "vector" (one for each output), "row" (one for each row), "column"
+    (one for each column) or "scalar" (one for all outputs). An operand of s8 or u8 may be a "table" of 256 elements for
+    the operation "lookup", which takes the low byte of its other operand as index.
     """
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
@@ -253,7 +250,7 @@ def const(value: Number, dtype: str = "f32") -> Expr:
 
 
 def op(name: str, *args: ExprLike) -> Expr:
-    """Apply a basic operation or definition; Python numbers become constants of the type that fits the others.
+    """Apply a basic operation or definition; Python numbers become constants of the types that the operation asks for.
 
     Raises KernelError for an unknown name, a wrong number of arguments or wrong types.
     """
@@ -289,7 +286,7 @@ def _fit(argument_types: tuple[str | None, ...], types: tuple[str, ...]) -> bool
 
 
 def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
-    """Make a function of expressions a `Definition` of its name, of types such as "f32 f32 -> f32"."""
+    """Make a decorator that registers a function of expressions as a `Definition`; `types` is "f32 f32 -> f32"."""
     args, result = types.split("->")
 
     def register(body: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -324,10 +321,13 @@ def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 @lru_cache(maxsize=512)
 def walk(*exprs: Expr) -> tuple[Expr, ...]:
-    """Every node of the expressions once, arguments before users; without recursion, as chains of nodes may be long."""
+    """Every node of the expressions once, arguments before their users.
+
+    The function does not recurse, since chains of nodes may be longer than Python's recursion limit.
+    """
     seen: set[Expr] = set()
     in_order: list[Expr] = []
-    todo: list[Expr | None] = [*exprs[::-1]]  # None says that the arguments of the last node of `open_` are done
+    todo: list[Expr | None] = [*exprs[::-1]]  # None after a node says that the node's arguments are done
     open_: list[Expr] = []
     while todo:
         node = todo.pop()
@@ -345,7 +345,10 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """`expr` with the nodes in `new` replaced; `done` has the results for expressions seen, and gets new ones."""
+    """`expr` with the nodes in `new` replaced.
+
+    `done` maps expressions that were seen before to results, and gets new ones.
+    """
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():
         if node not in done:
@@ -354,7 +357,7 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | No
 
 
 def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The same operation as that of a node, on other arguments."""
+    """The operation of `node` on other arguments."""
     return node if args == node.args else make(node.op, args, node.dtype, node.value)
 
 

@@ -1,6 +1,6 @@
 """Look-ups in tables of 256 bytes, for all lanes of a vector at a time.
 
-The table lies in registers if the CPU can permute bytes by bytes (AVX-512 VBMI), else in memory.
+If the CPU can permute bytes across a register (AVX-512 VBMI), the table is in registers, else in memory.
 """
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LINE = 64
 
 
 def permutes(lanes: int) -> bool:
-    """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks 64 bytes up at once in 128 entries."""
+    """Whether tables are in registers: vpermi2b of AVX-512 VBMI looks up 64 bytes at once among 128 entries."""
     return lanes == 16 and isa.has("avx512vbmi")
 
 
 def least_saved(lanes: int) -> int:
-    """The least number of operations that a look-up must replace to be worth its own instructions."""
+    """The least number of operations that a look-up must replace to be faster than they are."""
     return 8 if permutes(lanes) else 3 * lanes
 
 
 class LookupTable(NamedTuple):
-    """A table of `dtype` at `address`; if tables lie in registers, also its four quarters."""
+    """A table of `dtype` at `address`, and its four quarters of 64 bytes if tables are in registers."""
 
     dtype: str
     address: Value
@@ -34,7 +34,7 @@ class LookupTable(NamedTuple):
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
-        """Emit the loads of a table, which LLVM may move out of loops."""
+        """Emit the loads of a table; they are marked invariant, so that LLVM may move them out of loops."""
         kind = vector(I8, _LINE)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
@@ -52,7 +52,7 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
 
 
 def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
-    """Emit the look-up of the 64 bytes of `index` in a table that lies in registers.
+    """Emit the look-up of the 64 bytes of `index` in a table that is in registers.
 
     The low seven bits of an index look up in both halves of the table; the eighth bit selects one of the two results.
     """
@@ -63,7 +63,7 @@ def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
 
 
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit one byte load for each lane, since vpgatherdd is slower on many CPUs, mostly those with newer microcode."""
+    """Emit a byte load for each lane: vpgatherdd is slower on many CPUs, above all with microcode against Downfall."""
     words = index.as_type(ir.VectorType(I64, lanes // 8))
     offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])

@@ -1,7 +1,7 @@
-"""On which values an expression depends, and which of these are bytes.
+"""On which values an expression depends, and which of these values are bytes.
 
 A function of a single byte can be a table of 256 entries: `family.tables` makes such tables. `ties`, which looks for
-quantizes near rounding ties, skips quantizes within such a function.
+quantizes near rounding ties, skips quantizes inside such a function.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Origins = Mapping[Expr, frozenset[Expr]]
 
 
 def byte_type(x: Expr) -> str | None:
-    """The storage type of an s32 that is a varying byte, loaded or the result of a quantize; None for any other."""
+    """The storage type of an s32 that is a byte, loaded per element or quantized; None for any other expression."""
     if x.op == "load":
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
     number_and_type = elementary.unquantized(x)
@@ -22,7 +22,7 @@ def byte_type(x: Expr) -> str | None:
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
-    """For each node of `exprs` the nodes on which it depends, without those in `known`.
+    """For each node of `exprs` the nodes that decide its value, except those in `known`.
 
     For a node in `bytes_` this is the one byte that decides it or, if no single byte does, the node itself.
     """

@@ -1,9 +1,9 @@
-"""Functions of a Store that block functions call by address, so that loops are compiled once, and not for each Store.
+"""Functions of a Store, which block functions call by address; so loops are compiled once and not for each Store.
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. A Store may have a second look, by which outputs near a rounding tie are computed
-again. In this case `exact` and `rewrite` are its other forms, and the remaining functions give the numbers that the
-second sum needs for a column. A call takes 2 ns.
+`store_code.epilogue` of the Store. If the Store computes outputs near a rounding tie again (`second_look`), `exact` and
+`rewrite` are the other two forms of the epilogue, and the remaining functions give the numbers that the second sum
+needs for a column. A call takes 2 ns.
 """
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from graphq.kernels.lanes.stores import Store
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
-"""The table of a Store's functions: their addresses, 0 for one that it lacks, and the lanes of vectors."""
+"""The table of a Store's functions: their addresses (0 for one that the Store lacks), and the lanes of vectors."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
 @njit
 def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int, entries: int,
            count: int, frame: int) -> None:
-    """Write a tile's outputs, and hand over the outputs that need a second look.
+    """Write a tile's outputs, and hand over those that need a second look.
 
-    If the tile function has already written the outputs, `count` is the number of its entries, otherwise -1. The other
-    arguments are fields of a `second_look.LOOK`.
+    If the tile function has written the outputs already, `count` is the number of entries that it made, otherwise -1.
+    The other arguments are fields of a `second_look.LOOK`.
     """
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)
@@ -40,12 +40,12 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
 
 
 def packs(lanes: int, store: Store) -> bool:
-    """Whether the byte outputs of a Store are packed from four vectors at a time."""
+    """Whether the byte outputs of a Store are packed four vectors at a time."""
     return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes).name)
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
-    """Make the module that writes a Store's outputs, vectors of `lanes` at a time; `packed` comes from `packs`."""
+    """Make the module that writes a Store's outputs in vectors of `lanes`; `packed` is the result of `packs`."""
     functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packed)}
     if store.second_look is not None:
         functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}

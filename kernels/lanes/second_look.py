@@ -1,8 +1,8 @@
-"""Second looks: outputs that are computed once more from another accumulator, since they lie near a rounding tie.
+"""Second looks: outputs near a rounding tie are computed again, from another accumulator.
 
-A Store has a test for such outputs; `outputs.write` leaves an entry for each group of outputs that has one. A kernel
-hands the entries of a tile over by `look_again`. The function that recomputes them is registered here, so that kernels
-and `ties` do not know each other.
+A Store has a test for such outputs; `outputs.write` leaves an entry for each group of outputs that contains one. A
+kernel hands the entries of a tile over by `look_again`. The function that recomputes the outputs is registered here, so
+that kernels and `ties` need not import each other.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FACTORIES: list[Callable[[], Functions]] = []
 
 
 def register_second_look(factory: Callable[[], Functions]) -> None:
-    """Register what makes the block function `look_again`, which takes a LOOK and the number of entries."""
+    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries."""
     _FACTORIES[:] = [factory]
 
 
@@ -55,7 +55,7 @@ def load_second_look(store: Store, level: Level, cache: bool) -> modules.Functio
 @njit
 def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
                entries: int, count: int, frame: int) -> None:
-    """Call the registered function for a tile, given the fields of its LOOK, with `count` entries."""
+    """Call the registered function for a tile with `count` entries; the other arguments are the fields of its LOOK."""
     look = stack(LOOK_BYTES)
     x = view_look(look)
     x.args = args

@@ -39,14 +39,14 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""The number of rows that are recomputed together, in one vector of columns, if one of them may need a second look.
+"""How many rows are recomputed together, in one vector of columns, if one of their outputs may need a second look.
 
 With 8 rows ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both models at lower levels, take as long.
 """
 PACKED = 4
-"""The number of vectors of 16 columns whose outputs fill one vector of 64 bytes."""
+"""How many vectors of 16 columns fill one vector of 64 bytes with their outputs."""
 BESIDE, LONG = 4, 16
-"""BESIDE vectors are computed side by side if an output takes more than LONG operations.
+"""If an output takes more than LONG operations, BESIDE vectors are computed side by side.
 
 The operations of one vector wait for each other, but those of several vectors overlap: gelu and sigmoid take 15 % less
 time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
@@ -55,11 +55,11 @@ time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
 
 @dataclass(frozen=True)
 class SlotOperand:
-    """An operand in one slot of the argument block, which has an address, a table (or 0) and the bytes between rows.
+    """An operand in one slot of the argument block: an address, a table or 0, and the bytes from one row to the next.
 
-    The table has a byte offset for each batch index. Element (batch, i, j) of a vector operand lies at address +
-    table[batch] + i * stride + j * itemsize. A row operand is found in the same way without the last term. A scalar
-    lies at the address itself. The field `address` is that of the first element of a block of outputs.
+    The table has a byte offset for each batch index. Element (batch, i, j) of a vector operand is at address +
+    table[batch] + i * stride + j * itemsize. A row operand has no column j, and a scalar is at the address itself. The
+    field `address` is the address of the first element of a block of outputs.
     """
 
     address: Value
@@ -89,7 +89,7 @@ class SlotOperand:
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
-    """How often the value of each node changes: with every vector of outputs, every row, every column, or never."""
+    """How often each node's value changes: with every vector of outputs ("vector"), every "row", "column", or never."""
     rates: dict[Expr, str] = {}
     for node in nodes:
         if node.op == "acc":
@@ -103,7 +103,7 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 
 
 class Row(NamedTuple):
-    """A row of a block of outputs: where its data lies, and the values that are the same in the whole row."""
+    """A row of a block of outputs: the addresses of its data, and the values that are the same in the whole row."""
 
     values: Emitted
     operands: Mapping[int, Value]  # keys are the slots of the operands
@@ -112,7 +112,7 @@ class Row(NamedTuple):
 
 
 class Entries:
-    """A list, from `address` on, of outputs that need a second look or may need one; it counts its entries."""
+    """A list of outputs that need a second look, or may need one; it begins at `address` and counts its entries."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -121,7 +121,7 @@ class Entries:
         b.store(c64(0), self.count)
 
     def append(self, entry: Value, bits: Value) -> None:
-        """Append an entry. It is always stored, but counted only if any of the bits is set."""
+        """Store an entry, and count it if any of the bits is set; otherwise the next entry overwrites it."""
         count: Value = self.b.load(self.count)
         entry.store(self.address + (count << 3), 8)
         self.b.store(count + bits.ne(0).zext(I64), self.count)
@@ -130,8 +130,8 @@ class Entries:
 class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs, whose accumulators are in memory or in registers.
 
-    `first` is the argument block, and the batch element, row and column of the first output. From the address `entries`
-    on it lists the outputs that need a second look or may need one (see `epilogue`).
+    `first` has the address of the argument block, and the batch element, row and column of the first output. Outputs
+    that need a second look, or may need one, are listed from the address `entries` on (see `epilogue`).
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
@@ -160,14 +160,14 @@ class EpilogueEmitter:
         self.entries = None if entries is None else Entries(builder, entries)
 
     def at(self, rate: str) -> list[Expr]:
-        """The nodes whose values change at this rate, a result of `_rates`."""
+        """The nodes whose values change at this rate (see `_rates`)."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
-        The outer loop is over columns if operands vary by column or outputs may need a second look: then values of a
-        column are loaded once. Otherwise the outer loop is over rows, which is the order of the outputs in memory.
+        If operands vary by column or outputs may need a second look, the outer loop is over columns, so that a column's
+        values are loaded once. Otherwise the outer loop is over rows, which is the order of the outputs in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -183,8 +183,8 @@ class EpilogueEmitter:
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns, and entries for outputs that need or may need a second look.
 
-        One test decides for a group of rows: each lane keeps the least distance to a tie, which costs one operation a
-        vector.
+        One test decides for a group of rows: each lane keeps the least distance to a tie, at the cost of one operation
+        a vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:
@@ -213,10 +213,11 @@ class EpilogueEmitter:
                 self.enter_near(columns, first << 16, b.load(place), values)
 
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
-        """Store the outputs of a row at these columns; bytes of four vectors are saturated or looked up together.
+        """Store the outputs of a row at these columns.
 
-        To take the upper halves of four vectors needs 4 operations together; to shift, saturate and narrow needs 4 for
-        each vector. A look-up of 64 bytes takes as many operations as one of 16.
+        If outputs are packed, the bytes of four vectors are handled together. Taking the upper halves of four vectors
+        together takes 4 operations; shifting, saturating and narrowing takes 4 for each vector. A look-up of 64 bytes
+        takes as many operations as one of 16.
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
@@ -231,7 +232,7 @@ class EpilogueEmitter:
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
 
     def bring_next(self, columns: Columns, row: Row, rows: Value) -> None:
-        """Prefetch the operands of the next block, which has the same columns and starts `rows` rows further.
+        """Prefetch the operands of the next block, which has the same columns and starts `rows` rows further down.
 
         On AMX, 784 x 512 x 128 with a residual of 401 KB takes 10 % less time.
         """
@@ -241,7 +242,7 @@ class EpilogueEmitter:
                 (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
     def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
-        """Append an entry for these columns if the least distance of a group of rows is within the band."""
+        """Append an entry for these columns if the least distance to a tie in a group of rows is below the band."""
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
         lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)
@@ -253,7 +254,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry with a bit for each of these columns that needs a second look, if there are any."""
+        """Append an entry with a bit for each of these columns that needs a second look, if any does."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
@@ -261,7 +262,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
-        """Emit a loop over groups of vectors of columns that are computed together, then over single vectors."""
+        """Emit a loop over groups of vectors that are computed together, then a loop over single vectors."""
         b, first = self.builder, self.builder.value(I64, 0)
         if self.wide > 1:
             each = self.wide * self.lanes
@@ -272,7 +273,7 @@ class EpilogueEmitter:
             yield [columns]
 
     def vectors(self, first: Value, cols: Value) -> Iterator[Columns]:
-        """Emit a loop over whole vectors of columns from `first` on, then a masked one."""
+        """Emit a loop over whole vectors of columns from `first` on; a masked vector for the rest follows."""
         b, lanes = self.builder, self.lanes
         whole = cols - cols.urem(lanes)
         with counted(b, first, whole, lanes) as j:
@@ -282,7 +283,10 @@ class EpilogueEmitter:
                 yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
 
     def emit_registers(self, rows: Sequence[Sequence[Value]], mask: Value | None = None) -> None:
-        """Emit the outputs whose sums are in the vectors of `rows`; `mask` selects the first lanes of a row."""
+        """Emit the outputs of accumulators in registers, the vectors of `rows`.
+
+        `mask` selects the first lanes of a row.
+        """
         b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
@@ -315,7 +319,7 @@ class EpilogueEmitter:
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
-        """Load an operand into all lanes: the one of row `r`, or a scalar if `r` is None.
+        """Load the operand of row `r`, or a scalar if `r` is None, into all lanes.
 
         A table is loaded as a LookupTable.
         """
@@ -328,10 +332,10 @@ class EpilogueEmitter:
 
     def values_of(self, group: Sequence[Columns], row: Row, per_column: Sequence[Emitted],
                   accs: Sequence[Value] = ()) -> list[Emitted]:
-        """Compute all nodes of the row at each of these columns.
+        """Compute all nodes of the row for each of these vectors of columns.
 
-        The vectors of columns are computed side by side; if outputs are packed or take few operations, one after
-        another. `accs` are the accumulators, unless they are in memory.
+        The vectors are computed side by side, but one after another if outputs are packed. `accs` are the accumulators,
+        unless they are in memory.
         """
         of_group = [{**row.values, **values} for values in per_column]
         leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]
@@ -348,9 +352,9 @@ class EpilogueEmitter:
                       STORAGE[dtype].itemsize)
 
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
-        """The value of a leaf: the accumulators (`acc`, or loaded from memory), or a loaded vector operand.
+        """The value of a leaf: the accumulators (`acc`, or loaded from memory), or a loaded operand of this vector.
 
-        Without a row it loads an operand that varies by column.
+        Without a row it loads an operand that varies only by column.
         """
         if node.op == "acc" and acc is not None:
             return acc
@@ -364,7 +368,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """The address of a 64-bit zero, which serves operands without a table as a table of one offset."""
+    """The address of a 64-bit zero: the table of an operand that has none, so that code need not test for a table."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out
@@ -375,17 +379,17 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
              packs: bool = False) -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
-    The block has rows x cols outputs, of which (i0, j0) is the first. `args` is the address of the argument block. The
-    accumulator of output (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1,
-    8 or 16); the last one of a row is masked. Nothing outside the operands and outputs is read or written. With
-    `into_acc` the outputs replace the accumulators in memory, and there is no slot for the output. `packs` says that
-    the CPU has packuswb and packsswb of AVX-512.
+    The block has rows x cols outputs, and (i0, j0) is the first. `args` is the address of the argument block. The
+    accumulator of output (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
+    (1, 8 or 16); the last vector of a row is masked. Nothing outside of the operands and outputs is read or written.
+    With `into_acc` the outputs replace the accumulators in memory, and there is no slot for the output. `packs` says
+    that the CPU has packuswb and packsswb of AVX-512.
 
-    A store with a second look has three forms. The "fast" form computes outputs with fewer operations. Where it may be
-    wrong in a group of GROUP rows and `lanes` columns, it adds an entry of 8 bytes to `entries`: column << 32 | first
-    row << 16 | other bits. The "exact" form enters the outputs that need a second look, with a bit for each of the
-    columns. The "again" form computes these outputs from the accumulators of the second look. The functions return the
-    number of entries. There must be room for one more entry than there are vectors.
+    A store with a second look has three forms. The "fast" form computes outputs with fewer operations. If an output in
+    a group of GROUP rows and `lanes` columns may be wrong, it adds an entry of 8 bytes to `entries`: column << 32 |
+    first row << 16 | other bits. The "exact" form adds an entry for outputs that need a second look, with a bit for
+    each column. The "again" form computes these outputs from the accumulators of the second look. The functions return
+    the number of entries. `entries` must have room for one more entry than there are vectors.
     """
 
     @emits
@@ -402,7 +406,10 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns a number of the second look for column j, as its 4 bytes."""
+    """Make the function (args, batch, j) that returns number `number` of the second look's `factors` for column j.
+
+    The 4 bytes of the number are returned as an integer.
+    """
     expr = lower(look.factors[number])
 
     @emits

@@ -1,4 +1,4 @@
-"""The Store of a kernel, its epilogue: an expression for each output element, and the type of the outputs.
+"""Store, the epilogue of a kernel: an expression for each output element, and the type of the outputs.
 
 `evaluate` defines in NumPy what a Store computes.
 """
@@ -24,12 +24,12 @@ class SecondLook(NamedTuple):
     """How outputs near a rounding tie are computed a second time, from another accumulator than the kernel's.
 
     These are the outputs for which the bool expression `needed` is true. Their accumulator is replaced by an f32 sum in
-    the graph's order, and each expression that depends on it by its partner in `again`. `factors` are the numbers that
-    the second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
+    the graph's order, and each expression that depends on it by its partner in `again`. `factors` are numbers that the
+    second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
 
-    A faster test comes first. All outputs that need a second look, and few others, have a `distance` (the lower half of
-    an s32) below `band`, which may vary by column. For outputs outside of the band the expressions in `fast` may be
-    replaced by their partners, which take fewer operations.
+    A faster test comes first: if an output needs a second look, its `distance` (the lower half of an s32) is below
+    `band`, which may vary by column. The distance of few other outputs is. For outputs outside of the band, the
+    expressions in `fast` may be replaced by their partners, which take fewer operations.
     """
 
     needed: Expr
@@ -54,8 +54,8 @@ class SecondLook(NamedTuple):
 class Store:
     """The epilogue of a kernel: an expression, the storage type of its results, and which outputs need a second look.
 
-    For s8 and u8 the low byte of an s32 is stored, which the expression has brought into range; bf16 and f16 are
-    rounded to nearest even.
+    For s8 and u8 the expression gives an s32 in range, and its low byte is stored; bf16 and f16 are rounded to nearest
+    even.
     """
 
     expr: Expr
@@ -80,12 +80,12 @@ class Store:
         return f"Store{_flat(self)}"
 
     def __repr__(self) -> str:
-        """A text that is the same for equal stores, in every process, and different for different ones."""
+        """A text that is the same for equal stores, in every process, and different for different stores."""
         return self._text
 
     @property
     def again(self) -> Expr:
-        """The expression of an output that needs a second look, from the accumulator of the second look."""
+        """The expression of an output that needs a second look; its accumulator is the one of the second look."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.again))
 
     @property
@@ -130,13 +130,13 @@ def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
     """Convert a compute type to a storage type, with the roundings of a Store."""
     if dtype != "bf16":
         return x.astype(STORAGE[dtype])
-    bits = x.view(np.uint32)  # add half of the dropped part, less one bit if the kept part is even: rounds ties to even
+    bits = x.view(np.uint32)  # add half of the dropped part, minus one bit if the kept part is even: ties to even
     kept = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
 
 
 def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
-    """Evaluate a Store or an Expr in NumPy, which defines the results of kernels.
+    """Evaluate a Store or an Expr in NumPy; this defines the results of kernels.
 
     `acc` (of its type, or None) and `operands` broadcast to the output. The result has the compute type of an Expr, or
     the storage type of a Store. Raises KernelError if an operand has another dtype than its load.
@@ -161,10 +161,10 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
 
 
 Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
-"""A store as plain values: its nodes, the index of the stored expression, the storage type, and the SecondLook or None.
+"""A store as plain values: its nodes, the number of the stored node, the storage type, and its SecondLook or None.
 
-A node is (operation, indices of its arguments, type, value); arguments come before their users. A SecondLook has the
-indices of nodes in place of expressions.
+A node is (operation, numbers of its arguments, type, value); arguments come before their users. The SecondLook has
+numbers of nodes in place of expressions.
 """
 
 

@@ -79,7 +79,7 @@ Emitted: TypeAlias = dict[Expr, Any]
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
     """Emit `nodes` (basic operations and leaves, arguments first) and add the value of each to `values`.
 
-    `leaf` emits accumulators and loads.
+    `leaf` emits the leaves: accumulators and loads.
     """
     emit_beside(builder, nodes, [values], lanes, [leaf])
 
@@ -88,7 +88,7 @@ def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitte
                 leaves: Sequence[Leaf]) -> None:
     """Emit `nodes` for several vectors, node by node, and add their values to `values`.
 
-    The CPU works on one vector while the result of another is not ready.
+    While one vector's operation waits for its operand, the CPU works on the others.
     """
     for node in nodes:
         for of_nodes, leaf in zip(values, leaves, strict=True):
@@ -101,12 +101,12 @@ def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitte
 
 
 def emit(builder: Builder, expr: Expr, lanes: int, leaf: Leaf) -> Value:
-    """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` gives accumulators and loads."""
+    """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` emits accumulators and loads."""
     return emit_each(builder, expr, lanes, [leaf])[0]
 
 
 def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) -> list[Value]:
-    """Emit `expr` for several vectors side by side; each has a function of `leaves`."""
+    """Emit `expr` for several vectors side by side; `leaves` has for each vector the function that emits its leaves."""
     values: list[Emitted] = [{} for _ in leaves]
     lowered = lower(expr)
     emit_beside(builder, walk(lowered), values, lanes, leaves)
@@ -123,7 +123,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
         case "bf16":
             bits = x.zext(vector(I32, lanes)) << 16
             return bits.as_type(vector(F32, lanes))
-        case "f16" if lanes == 1:  # for any CPU: LLVM would call a function that need not exist
+        case "f16" if lanes == 1:  # LLVM would call a function that need not exist
             return emit(builder, elementary.f16_value(acc()), 1, lambda _: x.zext(I32))
         case "f16":
             return x.as_type(vector(F16, lanes)).to_float(vector(F32, lanes))
@@ -131,7 +131,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
 
 
 def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Convert a value of a compute type to a storage type: low bits of integers; floats are rounded to nearest even."""
+    """Convert a compute type to a storage type: integers keep their low bits, floats are rounded to nearest even."""
     match dtype:
         case "u8" | "s8":
             return x.trunc(vector(I8, lanes))
@@ -156,8 +156,8 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
     """
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF, written so that LLVM does not make a vpermt2w of it: this is three operations, most on
-        # one port.
+        # x >> 16 | y & ~0xFFFF, in a form of which LLVM does not make a vpermt2w: that is three operations, most of
+        # them on one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
     packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vector(I8, 64), halves)
@@ -184,7 +184,10 @@ def _in_turn(bytes_: Value) -> Value:
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighbouring columns of a block, from column `j` on; with a mask, only the columns where it is set."""
+    """`lanes` neighbouring columns of a block from column `j` on.
+
+    If there is a mask, only the columns whose bit is set.
+    """
 
     builder: Builder
     lanes: int
