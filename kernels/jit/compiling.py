@@ -1,12 +1,12 @@
-"""Compilation of kernels in other processes: meanwhile this one plans, and never imports Numba for a kernel.
+"""Compilation of kernels in other processes: meanwhile this process plans, and never imports Numba for a kernel.
 
-A `Job` that is wanted is put in a queue. Workers are threads of this process; each has a process of its own, to which
-it hands one job after another (`codegen`). One of these processes imports Numba, and the others are forks of it. They
-end with the workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM
-optimises each module once, when it is complete. Where no process can be started, the thread that waits for a job does
-it.
+A `Job` that is wanted is put into a queue. Workers are threads of this process; each has a process of its own, to which
+it hands one job after another (`codegen`). One of these processes imports Numba, and the others are forks of it. When
+all workers have been idle for a while, they end, and their processes with them. Numba's optimisation is off there
+(NUMBA_OPT=0): LLVM optimises each module once, when it is complete. If no process can be started, the thread that waits
+for a job does the job itself.
 
-A plan for open sizes has kernels that only sizes other than the first call's need. They are not wanted at first:
+A plan for open sizes also has kernels that only sizes other than the first call's need. They are not wanted at first:
 workers take them when they have nothing else to do, and no worker is started for them.
 """
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # imported only when something is compiled
 log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
-"""The most compiling processes: the kernels of one model seldom keep more than these busy."""
+"""The most compiling processes; the kernels of one model seldom keep more than these busy."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -51,16 +51,16 @@ compiling.serve({descriptors})
 """
 """The first code of a compiling process.
 
-It makes graphq a package that imports nothing by itself, since kernels need few of its modules.
+It makes `graphq` a package whose `__init__` is not run, since kernels need few of its modules.
 """
 
 
 class Job:
-    """A call of a function of `codegen` with a kernel module's source, in another process; `want` begins it.
+    """A call of a function of `codegen` with a kernel module's source, in another process; `want` starts it.
 
-    `done` is set once there is an `error`, or an `answer`, for which `keep` has been called. `here` is set if no
-    process does the job, so that the thread that waits for it has to. `process` is the id of the process that put it in
-    the queue.
+    When `done` is set, there is either an `error` or an `answer`, and `keep` has been called with the answer. `here` is
+    set if no process can do the job, so that the thread that waits for it must. `process` is the id of the process that
+    put the job into the queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
@@ -79,7 +79,7 @@ class Job:
             _later.append(self)
 
     def want(self) -> None:
-        """Begin the compilation, unless it has begun."""
+        """Start the compilation, unless it has started."""
         if self.process != os.getpid():
             if self.process:  # after a fork this process has no worker threads
                 self._ticket = [self]
@@ -90,8 +90,8 @@ class Job:
                 self.here = True
 
     def take(self) -> bool:
-        """Take the job out of both queues; returns whether this call did so, which only the first one does."""
-        # the process where the job was begun, wanted or not: in a fork `want` begins it again
+        """Take the job out of both queues; returns True for the first call and False for every later one."""
+        # the process that takes the job; in a fork of it, `want` puts the job into a queue again
         self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())
@@ -100,7 +100,7 @@ class Job:
     def result(self) -> Any:
         """Wait for the answer. Raises KernelError with the reason if the job failed.
 
-        It polls, because the handler of a signal would wait forever for a lock that the interrupted frame holds.
+        It polls: with a lock, a signal handler that interrupts the thread holding the lock would wait forever.
         """
         while not self.done:
             self.want()
@@ -125,12 +125,15 @@ class Job:
                 self.end(answer, error)
 
     def end(self, answer: Any, error: str | None) -> None:
-        """Accept the answer or the error. An answer is kept on disk first: this process may end once nobody waits."""
+        """Accept the answer or the error.
+
+        `keep` stores an answer on disk before waiting threads see it, as they may then exit.
+        """
         self.answer, self.error = answer, error
         try:
             if error is None and self.keep is not None:
                 self.keep(answer)
-        except Exception as problem:  # the answer is valid all the same
+        except Exception as problem:  # the answer is valid even so
             log.warning("a compiled kernel is not kept: %s: %s", type(problem).__name__, problem)
         finally:
             self.done = True
@@ -138,12 +141,12 @@ class Job:
 
 _queue: SimpleQueue[Job] = SimpleQueue()
 _later: deque[Job] = deque()
-"""Jobs that were not wanted when they were created; workers do them when they are idle."""
+"""Jobs that were not wanted when they were created; idle workers take them."""
 _starting = Lock(fork_waits=True)
 """Held while workers or a process are started. A forked child has to close the connections of `_workers`."""
 _workers: set[_Worker] = set()
 _processes_work: bool | None = None
-"""Whether a process has answered; False if none can be started, or if the first one ended before it answered."""
+"""True once a process has answered; False if none can be started, or if the first one ended before it answered."""
 
 
 class _Process:
@@ -153,7 +156,7 @@ class _Process:
         from multiprocessing import Pipe
         from subprocess import DEVNULL, Popen
 
-        # -P: nothing is imported from the current directory. In a session of its own Ctrl-C does not reach it.
+        # -P: nothing is imported from the current directory. A session of its own keeps Ctrl-C away from the process.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
@@ -169,7 +172,10 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection, which ends the process at its other end; in the end wait for the first process."""
+        """Close a connection, so that the process at its other end ends.
+
+        After the last one, wait for the first process.
+        """
         connection.close()
         if all(x.closed for x in self.connections):
             self.popen.terminate()  # it may still be importing Numba, which nobody needs any longer
@@ -190,12 +196,12 @@ class _Worker(threading.Thread):
         self.process, self.connection = process, process.connections[number] if process else None
 
     def run(self) -> None:
-        """Do jobs, until no job has come for a while."""
+        """Do jobs until no job has come for a while."""
         while True:
             try:
                 job = _next_job()
             except Empty:
-                _workers.discard(self)  # a job that is put later starts new workers, one that was put before is seen
+                _workers.discard(self)  # a job put later starts new workers; one put before is seen here
                 if _queue.empty():
                     return self.leave()
                 _workers.add(self)
@@ -204,9 +210,10 @@ class _Worker(threading.Thread):
                     self.do(job)
 
     def do(self, job: Job) -> None:
-        """Have a job done.
+        """Have a job done by the process.
 
-        If the process ends meanwhile, a new one tries again, since the first may have been killed for lack of memory.
+        If the process ends before it answers, a new process tries once more: the first may have been killed for lack of
+        memory.
         """
         global _processes_work
         for _ in range(2):
@@ -237,7 +244,7 @@ class _Worker(threading.Thread):
 
 
 def _next_job() -> Job:
-    """The next job: a wanted one if there is one. Raises Empty if there has been no job for a while."""
+    """The next job, preferably a wanted one. Raises Empty if there has been no job for a while."""
     with suppress(Empty):
         return _queue.get_nowait()
     with suppress(IndexError):
@@ -255,7 +262,7 @@ def _start_process(count: int) -> _Process | None:
 
 
 def start_workers() -> None:
-    """Start the workers, unless they are running; they need a second before they can compile."""
+    """Start the workers unless they are running; they need about a second before they can compile."""
     with _starting.hold:
         if any(worker.is_alive() for worker in list(_workers)):
             return
@@ -297,7 +304,7 @@ def serve(descriptors: list[int]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that forks leave no zombies when they end
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
-    gc.set_threshold(100_000)  # Numba makes millions of small objects, and collecting them took a twelfth of the time
+    gc.set_threshold(100_000)  # Numba makes millions of small objects; collecting took 1/12 of the time
     own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:

@@ -1,9 +1,9 @@
-"""ISA levels: which exist, which this machine has, which one a compilation uses.
+"""ISA levels: which exist, which this machine has, and which one a compilation uses.
 
-A machine has a level if it has the level's feature bits; the name of a CPU says nothing reliable. A level includes
-every level whose bits are among its own. These are all levels before it in LEVELS, except that CPUs with AVX-512 may
-lack avx_vnni. `emulate` adds a level for tests, whatever the machine has: its kernels then run with plain IR in place
-of their decisive instructions.
+A machine has a level if the CPU reports all features of the level; the name of a CPU says nothing reliable. A level
+includes every level whose features are among its own. These are all levels before it in LEVELS, except that CPUs with
+AVX-512 may lack avx_vnni. For tests, `emulate` adds a level that the machine lacks: kernels then run with plain IR in
+place of the level's decisive instructions.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphq.errors import KernelError
 
 
 class Level(NamedTuple):
-    """An instruction set level: the f32 or s32 `lanes` of its vectors, and CPU `features` it needs (LLVM's names)."""
+    """An instruction set level: the `lanes` (f32 or s32) of its vectors, and its CPU `features` in LLVM's names."""
 
     name: str
     lanes: int
@@ -27,7 +27,7 @@ class Level(NamedTuple):
     emulated: bool = False
 
     def includes(self, name: str) -> bool:
-        """Whether kernels of level `name` run at this level: it has all their features."""
+        """Whether kernels of level `name` run at this level, because it has all their features."""
         return set(level_named(name).features) <= set(self.features)
 
     def has(self, extension: str) -> bool:
@@ -39,7 +39,7 @@ class Level(NamedTuple):
 
     @property
     def base(self) -> Level:
-        """The lowest level with vectors of this width: code without integer products is the same at all of them."""
+        """The lowest level with vectors of this width, at which all code without integer products is compiled."""
         return lowest(self.lanes)
 
 
@@ -65,12 +65,12 @@ _emulated: list[str] = []
 
 
 def lowest(lanes: int, *extensions: str) -> Level:
-    """The lowest level of vectors of `lanes` that has these extensions."""
+    """The lowest level whose vectors have `lanes` lanes and that has these extensions."""
     return next(level for level in LEVELS if level.lanes == lanes and all(map(level.has, extensions)))
 
 
 def level_named(name: str) -> Level:
-    """Find a level by name; raises KernelError naming all levels."""
+    """Find a level by name; raises KernelError with the names of all levels if there is none."""
     for level in LEVELS:
         if isinstance(name, str) and level.name == name:
             return level
@@ -93,7 +93,7 @@ def cpu() -> str:
 def _features() -> frozenset[str]:
     """The features that programs may use, by LLVM's names without hyphens and underscores.
 
-    On x86, Linux lists them. Elsewhere LLVM does, which takes 50 MB of memory and 50 ms to load.
+    On x86, Linux lists them. Elsewhere LLVM does; loading LLVM takes 50 MB of memory and 50 ms.
     """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -148,7 +148,7 @@ def is_emulated(name: str) -> bool:
 
 @contextmanager
 def emulate(name: str) -> Iterator[Level]:
-    """Make level `name` available with its decisive instructions emulated, whatever the machine has; for tests."""
+    """Make level `name` available for tests, with its decisive instructions emulated whatever the machine has."""
     level = level_named(name)._replace(emulated=True)
     with _lock.hold:
         _emulated.append(name)

@@ -1,6 +1,6 @@
 """Kernel modules: functions that a factory makes, compiled or found in the cache, and called by address.
 
-`load` returns at once; the first use of an address waits for the code. So kernels compile while a plan is built.
+`load` returns at once; the first use of an address waits for the code. So kernels are compiled while a plan is built.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphq.kernels.jit.objects import link
 
 
 class Statistics(NamedTuple):
-    """The numbers of modules compiled and of modules loaded from the cache's folder, since the process began."""
+    """The numbers of modules compiled and of modules loaded from the cache folder since the process began."""
 
     compiled: int = 0
     loaded: int = 0
@@ -42,7 +42,7 @@ def _count(compiled: int = 0, loaded: int = 0) -> None:
 
 
 class Function:
-    """A function of a module, which takes 64-bit integers; converted to an integer it is its address."""
+    """A function of a module, which takes 64-bit integers. Converted to an integer, it is the address of its code."""
 
     def __init__(self, module: Module, name: str) -> None:
         self.module, self.name = module, name
@@ -51,12 +51,12 @@ class Function:
         return f"<function {self.name} of {self.module.name}>"
 
     def want(self) -> None:
-        """Begin to compile the function's module if its compilation was deferred."""
+        """Start the compilation of the function's module if it was deferred."""
         self.module.want()
 
     @property
     def address(self) -> int:
-        """The address of the code, for which it waits. Raises KernelError if it cannot be compiled."""
+        """The address of the code; waits for the code. Raises KernelError if it cannot be compiled."""
         return self.module.address(self.name)
 
     def __index__(self) -> int:
@@ -65,15 +65,15 @@ class Function:
     __int__ = __index__
 
     def __call__(self, *args: int) -> None:
-        """Call it by way of ctypes, without a result; for tests and self-tests."""
+        """Call the function through ctypes, without a result; for tests and self-tests."""
         ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
 
 
 class FunctionTable:
     """Functions and integers as an array of words; `int()` gives the array's address.
 
-    The array exists from the beginning, so that its address never changes. Its words are written when the address is
-    asked for, which waits for the functions' code; every thread that asks writes the same words.
+    The array exists from the beginning, so that its address never changes. Its words are written each time the address
+    is asked for, after waiting for the functions' code. Threads that ask at the same time write the same words.
     """
 
     def __init__(self, entries: Sequence[Function | int]) -> None:
@@ -81,7 +81,7 @@ class FunctionTable:
         self._words = np.zeros(len(self.entries), np.int64)
 
     def want(self) -> None:
-        """Begin to compile the modules of its functions if their compilation was deferred."""
+        """Start the compilation of the modules of its functions if it was deferred."""
         for x in self.entries:
             if isinstance(x, Function):
                 x.want()
@@ -112,18 +112,18 @@ class Module:
         return f"<kernel module {self.name}>"
 
     def begin(self, wanted: bool = True) -> None:
-        """Read the code from the cache's folder; if it is not there, begin to compile it if the module is `wanted`."""
+        """Read the code from the cache folder; if it is not there, start to compile it if the module is `wanted`."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
             self._job = Job("object_code", self.source, self._keep, wanted=wanted)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
-        """Write the code to the folder, even if nobody in this process asks for it: the next process may need it."""
+        """Write the code to the cache folder even if this process does not ask for it: the next one may need it."""
         if self._entry is not None:
             self._entry.write(folder.Code(*answer))
 
     def want(self) -> None:
-        """Begin to compile the module if its compilation was deferred."""
+        """Start the compilation of the module if it was deferred."""
         if self._addresses is None and self._job is not None:
             self._job.want()
 
@@ -134,12 +134,15 @@ class Module:
 
     @property
     def code(self) -> folder.Code:
-        """The object code, for which it waits; it is kept in the cache. Raises KernelError if it cannot be compiled."""
+        """The object code; waits until it is compiled, and keeps it in the cache.
+
+        Raises KernelError if it cannot be compiled.
+        """
         self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
     def address(self, name: str) -> int:
-        """The address of a function, once its code is there."""
+        """The address of a function; waits until the module's code is loaded."""
         addresses = self._ready()
         if name not in addresses:
             raise KernelError(f"kernel module {self.name} has no function {name!r}")
@@ -151,7 +154,7 @@ class Module:
         return self._addresses
 
     def _link(self) -> None:
-        """Load the code. If the code from the cache folder is damaged, it is compiled again."""
+        """Load the code. If the code from the cache folder is damaged, compile it again."""
         found, job = self._found, self._job
         if found is not None:
             try:
@@ -205,11 +208,11 @@ def saved(kind: str, key: str, code: folder.Code) -> Module:
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
          wanted: bool = True) -> Module:
-    """The module that `factory`, a function at the top of a file, makes for these arguments (`Source`); made once.
+    """The module that `factory`, a function at the top level of a file, makes of these arguments (`Source`); made once.
 
     `kind` (an identifier) begins the name of its file. The code uses only the instructions of `level`; without a level
     it uses all that the machine has. With `cache=False` no file is read or written. Open sizes among the arguments
-    become the numbers that are assumed for them. A module that is not `wanted` is compiled when it becomes so
+    become the numbers that are assumed for them. A module that is not `wanted` is compiled when somebody asks for it
     (`Module.want`), or when a compiling process has nothing else to do.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):

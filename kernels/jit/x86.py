@@ -1,8 +1,8 @@
 """x86 instructions that kernels emit, each with an emulation of the same meaning in plain LLVM IR.
 
-`b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks its
+`b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks the
 instruction, so that every kernel can be tested on every machine. LLVM's intrinsics change the types of their operands
-between releases (vpdpbusd takes <64 x i8> operands now). The old forms that are used here are upgraded by LLVM when it
+between releases (vpdpbusd takes <64 x i8> operands now). This file uses the old forms, which LLVM upgrades when it
 parses the module.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c
 
 S32X16 = vector(I32, 16)
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
-"""Bits of MXCSR: the first makes subnormal operands count as zeros, the second subnormal results."""
+"""Bits of MXCSR: DENORMALS_ARE_ZERO makes subnormal operands count as zeros, FLUSH_TO_ZERO subnormal results."""
 
 
 def interleave(rows: Sequence[Value], lanes: int) -> Value:
@@ -76,8 +76,8 @@ class Loop:
 def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
     """Emit vpdpbusd: add the sums of four products u8 * s8 to `acc`, which has 16, 8 or 4 lanes of s32.
 
-    `a` and `w` are vectors of bytes. Sums wrap around. For 8 lanes LLVM takes the form that the CPU has, of AVX-VNNI or
-    of AVX-512. `signed` (only for emulation) takes `a` as s8, as tdpbssd does.
+    `a` and `w` are vectors of bytes. Sums wrap around. For 8 lanes LLVM chooses between the forms of AVX-VNNI and
+    AVX-512, by what the CPU has. `signed` (only with `emulated`) takes `a` as s8, as tdpbssd does.
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
@@ -89,7 +89,7 @@ def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False,
 
 
 def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
-    """Emit vdpbf16ps for 16 or 8 lanes: fma(x low, w low, fma(x high, w high, acc)), for the halves of 32-bit words.
+    """Emit vdpbf16ps for 16 or 8 lanes: fma(x low, w low, fma(x high, w high, acc)) for the halves of 32-bit words.
 
     Subnormal operands count as zeros of their sign, and subnormal results of each of the two operations become zeros.
     """
@@ -97,10 +97,10 @@ def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 
 
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
-    """Emit the code of `emit`, whose results are vectors of f32, so that subnormal operands and results are zeros.
+    """Emit the code of `emit`, whose results are vectors of f32, with subnormal operands and results taken as zeros.
 
-    Two bits of MXCSR make the CPU do so, and LLVM does not know of them. Pieces of assembly keep operations between
-    them: no load moves across the one before the code, and the results pass through the one after it.
+    Two bits of MXCSR make the CPU do so, and LLVM does not know of them. Pieces of inline assembly before and after the
+    code keep its operations between them: no load moves across the first, and the results pass through the second.
     """
     with b.goto_entry_block():
         before, within = (b.alloca(I32) for _ in range(2))
@@ -122,7 +122,7 @@ def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
 
 
 def flushed(b: Builder, x: Value) -> Value:
-    """x with zeros of the same sign in place of subnormal numbers."""
+    """x with each subnormal number replaced by a zero of the same sign."""
     bits = x.as_type(vector(I32, x.type.count))
     normal = bits & 0x7FFFFFFF
     return normal.ult(0x00800000).select(bits & -0x80000000, bits).as_type(x.type)
@@ -132,7 +132,7 @@ def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     """Emit vpxord of s32 lanes and one number.
 
     It is emitted as assembly (`codegen` initialises the parser), because LLVM would flip scalars before it broadcasts
-    them, which costs two instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 get 1.8 times as
+    them, which costs two instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as
     fast, tiles of 12 x 32 1.3 times.
     """
     if emulated:
@@ -170,7 +170,7 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
-    """Emit a call of a function of 64-bit integers, whose code `emit` makes once a module, as emulations are long."""
+    """Emit a call of a function of 64-bit integers; `emit` makes its code once per module, as emulations are long."""
     function = b.module.globals.get(name)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
@@ -221,7 +221,7 @@ def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bo
 class Tiles:
     """The AMX instructions on the eight tile registers of 16 rows x 64 bytes, or their emulation in memory.
 
-    `state` is the address of a tile configuration (64 bytes, rows of tile t in byte 48 + t). The emulated tile
+    `state` is the address of a tile configuration (64 bytes; byte 48 + t has the rows of tile t). The emulated tile
     registers follow it, 1024 bytes each.
     """
 
@@ -237,7 +237,7 @@ class Tiles:
             self._x86("ldtilecfg", [], self.state.pointer(I8))
 
     def release(self) -> None:
-        """Emit tilerelease, which gives the tile registers back."""
+        """Emit tilerelease, which sets the tile registers back to their initial state."""
         if not self.emulated:
             self._x86("tilerelease", [])
 
@@ -260,7 +260,10 @@ class Tiles:
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
 
     def dot(self, c: int, a: int, w: int, signed: bool) -> None:
-        """Emit tdpbusd, or tdpbssd when `signed`: c s32 += a (rows x 64 bytes) times w (16 groups x 16 columns x 4)."""
+        """Emit tdpbusd, or tdpbssd if `signed`: c s32 += a (rows x 64 bytes) * w (16 groups x 16 columns x 4 bytes).
+
+        c, a and w are the numbers of tile registers.
+        """
         name = "tdpbssd" if signed else "tdpbusd"
         if not self.emulated:
             return self._x86(name, [c, a, w])

@@ -1,14 +1,15 @@
 """Tiles of the integer matmul on AMX: tdpbusd / tdpbssd on tile registers of 16 rows x 64 bytes.
 
-A tile is 32 x 64 outputs, in two passes of 2 x 2 accumulators, 2 tiles of activations and 2 of weights, or 16 x 64 for
-few rows, in one pass of 1 x 4. A tile at the lower edge has fewer rows: then `amx_setup` loads another tile
-configuration, once for all tiles with this number of rows.
+A tile is 32 x 64 outputs in two passes, each with 2 x 2 accumulators, 2 registers of activations and 2 of weights. For
+few rows a tile is 16 x 64 outputs, in one pass of 1 x 4 accumulators. A tile at the lower edge has fewer rows: then
+`amx_setup` loads another tile configuration, once for all tiles with this number of rows.
 
 Activations are read in place, with two exceptions that are copied first: the last k % 64 bytes of each row or tap,
 which are padded with zeros, and pixels of windows that are not at even distances. The first tile of a row of tiles
 makes the copies for the whole row if there is memory to keep them; otherwise each tile makes its own.
 
-s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from the column sums.
+s8 activations are multiplied by tdpbssd. Epilogues expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
+accumulators start from 128 times the column sums.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from graphq.kernels.jit.x86 import S32X16, Loop, Tiles, load_bytes
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
 
-# Scratch memory after the accumulators: configuration, emulated tile registers, first sums.
+# Scratch memory after the accumulators: tile configuration, emulated tile registers, starts of the accumulators.
 STATE = 8192
 FIRST = STATE + 64 + 8 * 1024
 SCRATCH = FIRST + 4 * 64
@@ -29,7 +30,7 @@ ROWS = 32
 COPIES = 1 << 19
 """Bytes of memory for copies of activations: enough for the 9 taps of 256 channels of 14 x 14 pixels.
 
-The copies stay in L2, as the weights of a tile do.
+With this size the copies stay in L2, like the weights of a tile.
 """
 AGAIN = 2
 """The value of a frame's word `fresh` if each tile makes its own copies, for lack of memory to keep them.
@@ -40,18 +41,18 @@ read them.
 
 
 def line_bytes(k: int, taps: int) -> int:
-    """The bytes of the copy of a row, which has `taps` taps of `k` bytes, and of 32 bytes of slack.
+    """The bytes of the copy of a row with `taps` taps of `k` bytes, including 32 bytes of slack.
 
-    It is an odd multiple of 64, so that the copies use all sets of the L1 cache.
+    The size is an odd multiple of 64, so that the copies of all rows are spread over all sets of the L1 cache.
     """
     step = 64 if k >= 64 else 4
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
-    """Make the function `(frame, rows)` that configures the tiles for 1 to 16 * `row_tiles` rows.
+    """Make the function `(frame, rows)` that configures the tile registers for 1 to 16 * `row_tiles` rows.
 
-    For 0 rows the function releases the tiles.
+    For 0 rows the function releases them.
     """
 
     @emits
@@ -60,8 +61,8 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
         tiles = Tiles(b, state, emulated)
         with b.if_else(rows > 0) as (configure, release):
             with configure:
-                # The configuration has palette 1 in byte 0, the bytes of a row (64, as u16) from byte 16 on, the rows
-                # of each tile from 48 on.
+                # In the configuration, byte 0 is the palette (1), the bytes of a row (64, as u16) are from byte 16 on,
+                # and the rows of each tile from byte 48 on.
                 words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
                 constant(vector(I64, 8), words).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
@@ -85,14 +86,14 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
 
 
 KStep = tuple[list[Value], list[Value], Value, Value]
-"""What a step of 64 bytes along k needs: addresses of the row tiles, bytes between their rows, place, and number.
+"""A step of 64 bytes along k: addresses of the row tiles, bytes between their rows, place of the weights, and number.
 
-The place is that of the step's weights in a panel, and the number is that of the step.
+The place is the byte offset of the step's weights in a panel.
 """
 
 
 class _Rows:
-    """Reads activations in rows of f.k bytes, f.stride apart; copies the last f.k % 64 bytes to rows 64 bytes apart."""
+    """Reads activations as rows of f.k bytes, f.stride apart; copies the last f.k % 64 bytes to rows 64 bytes apart."""
 
     def __init__(self, b: Builder, f: Frame) -> None:
         self.b, self.f = b, f
@@ -117,19 +118,19 @@ class _Rows:
         with Loop(b, self.steps) as loop:
             yield [x + loop.k * 64 for x in rows], [f.stride] * used, loop.k << 10, loop.k
         with b.if_then(self.tail > 0):
-            # weights past the end of a panel or tap are other memory of the packed buffer, multiplied by zeros
+            # weights past the end of a panel or tap are other bytes of the packed buffer, multiplied by zeros
             yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10,
                    self.steps)
 
 
 class _Pixels:
-    """Reads activations in windows.
+    """Reads activations as windows of an image.
 
     A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances; otherwise it is loaded from a
     copy. Pixels at borders and at ends of lines are not at even distances.
 
-    The last bytes of taps whose size is not a multiple of 64 are copied, too. Taps of less than 64 bytes are copied one
-    after another, at multiples of 4 bytes as in packed weights, so that several share a step.
+    If the size of a tap is not a multiple of 64 bytes, its last bytes are copied, too. Taps of less than 64 bytes are
+    copied one after another, at multiples of 4 bytes as in packed weights, so that several taps share a step.
     """
 
     def __init__(self, b: Builder, f: Frame, fresh: Value, once: bool) -> None:
@@ -152,12 +153,12 @@ class _Pixels:
         self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:
-        """The address at which the pixels of row tile `r` start at a tap, and whether they are at even distances."""
+        """The address of the first pixel of row tile `r` at a tap, and whether its pixels are at even distances."""
         run = (self.f.runs + (self.taps * r + tap) * 8).load(I64, 8)
         return run, run >= 0
 
     def copy(self) -> None:
-        """Emit the copies of short taps; copies of longer ones are made when they are needed."""
+        """Emit the copies of short taps; longer taps are copied when they are needed."""
         b, f, window = self.b, self.f, self.window
         with b.if_then(self.short):
             with Loop(b, f.rows) as row:  # zeros after the last tap
@@ -180,7 +181,7 @@ class _Pixels:
                                 self._copy_short(source, place)
 
     def _copy_short(self, source: Value, target: Value) -> None:
-        """Emit the copy of a tap of less than 64 bytes: 32 bytes at a time, as stores of 64 would cross cache lines."""
+        """Emit the copy of a tap of less than 64 bytes by 32 bytes at a time: stores of 64 would cross cache lines."""
         b, k = self.b, self.f.k
         with Loop(b, k >> 5, [source, target]) as half:
             half.values[0].load(HALF).store(half.values[1])
@@ -189,7 +190,10 @@ class _Pixels:
 
     def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Value
               ) -> Iterator[tuple[Value, Value]]:
-        """Emit a loop over `count` rows from `first` on; gives the address that a row reads at a tap and its copy's."""
+        """Emit a loop over `count` rows from `first` on.
+
+        Yields the address that a row reads at a tap, and its copy's.
+        """
         b, f = self.b, self.f
         words = f.address + ROWS_AT + (first << 4)
         with Loop(b, count, [words, target]) as row:
@@ -202,7 +206,7 @@ class _Pixels:
     def _copy_steps(self, outer: Value, inner: Value, r: int, even: Value, target: Value) -> None:
         """Emit the copies of a tap of row tile `r`.
 
-        All steps are copied; but if the pixels are at even distances, only a last partial step is.
+        If the pixels are at even distances, only a last partial step is copied; otherwise all steps are.
         """
         b, f = self.b, self.f
         whole = even.select(0, self.whole)
@@ -244,8 +248,9 @@ class _Pixels:
 def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
-    A few follow each product, instead of all at once for a step, because loads of tiles wait for lines that are under
-    way. The layers of 7 x 7 pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 % less time.
+    Each product is followed by a few prefetches, rather than each step by many, because loads of tiles wait behind
+    lines that are under way. The layers of 7 x 7 pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 %
+    less time.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)

@@ -10,7 +10,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def dequantized_operands(g: PatternBuilder, *names: str) -> PatternLike:
-    """The pattern op(dequantize(x), dequantize(w), bias?), where dynamic_dequantize may replace each dequantize."""
+    """The pattern op(dequantize(x), dequantize(w), bias?); a dequantize may also be a dynamic_dequantize."""
     x, w = (g.any_of(*DEQUANTIZES)(..., attrs=ANY) for _ in range(2))
     return g.any_of(*(g.any_of(*names)(*operands, attrs=ANY) for operands in ((x, w), (x, w, Var("bias")))))
 
@@ -21,7 +21,7 @@ def quantized(g: PatternBuilder) -> PatternLike:
 
 
 def macs(node: Node) -> int:
-    """Count the products: each element of the result sums k of them."""
+    """Count the multiply-accumulates: each element of the result is a sum of k products."""
     dims = next(node.operands).type.dims
     return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
 

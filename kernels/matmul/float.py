@@ -1,10 +1,10 @@
 """Products of floats for tiles in vector registers, in f32.
 
 f32 and f16 take a fused multiply-add for each product; f16 is widened by vcvtph2ps. bf16 takes vdpbf16ps, which adds
-two products, where the CPU has it. Elsewhere bf16, the upper half of an f32, is widened by a shift or a mask, and
-multiplied in the order of that instruction: of the two products of a group the second comes first. vdpbf16ps takes
-subnormal numbers as zeros, so the other code does so, too: by a mode of the CPU or, if `emulated`, step by step. AMX's
-tdpbf16ps adds in an order of its own, and is not used.
+two products, if the CPU has it. Otherwise bf16, the upper half of an f32, is widened by a shift or a mask, and
+multiplied in the order of vdpbf16ps: the second product of a group comes first. vdpbf16ps takes subnormal numbers as
+zeros, so the other code does so, too: by a mode of the CPU or, if `emulated`, step by step. AMX's tdpbf16ps adds in an
+order of its own, and is not used.
 """
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products of f32, bf16 or f16, `lanes` columns a part; `emulated` code has no instructions for them."""
+    """Products of f32, bf16 or f16; a vector holds `lanes` columns.
+
+    With `emulated` no special instructions are used.
+    """
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
@@ -36,7 +39,7 @@ def floats(dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def bf16_pairs(emulated: bool) -> Products:
-    """The products of bf16 by vdpbf16ps, 16 columns a part."""
+    """Products of bf16 by vdpbf16ps; a vector holds 16 columns."""
     if emulated:
         return floats("bf16", 16, True)
     words = vector(I32, 16)
@@ -45,7 +48,7 @@ def bf16_pairs(emulated: bool) -> Products:
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
-    """Widen a vector of groups of two bf16: returns the second element of each group, and the first."""
+    """Widen a vector of groups of two bf16 to f32; returns the second element of each group, then the first."""
     kind = vector(F32, x.type.count)
     return (x & -0x10000).as_type(kind), (x << 16).as_type(kind)
 
@@ -58,7 +61,8 @@ def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
 def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     """Add the products one after the other; a subnormal sum becomes zero.
 
-    Whether a sum is subnormal is decided before it is rounded to a subnormal number: on 2^64 times the sum.
+    As in the instruction, a sum is subnormal if it is below the smallest normal number before rounding. The test
+    therefore looks at 2^64 times the sum, which is rounded as a normal number.
     """
     for left, right in zip(x, w, strict=True):
         scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")

@@ -33,12 +33,12 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
-"""The number of factors that the formula of sums as written processes at a time."""
+"""How many operand elements the formula of the sums as written processes at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """The operands of a matmul: their numbers among the partition's inputs, types, shapes and layout."""
+    """The operands of a matmul: their numbers among the partition's inputs, their types, shapes and transposition."""
 
     a: int
     b: int
@@ -73,7 +73,7 @@ class Matmul:
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatmul(Matmul):
-    """A matmul of u8 and s8, and its zero points, which broadcast to the arrays to multiply and to the result."""
+    """A matmul of u8 or s8 operands with zero points, which broadcast to the arrays to multiply and to the result."""
 
     a_zp: QuantParameter
     b_zp: QuantParameter
@@ -81,14 +81,14 @@ class IntegerMatmul(Matmul):
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The sums of (a - a_zp) * (b - b_zp) over k, in s32 modulo 2**32.
 
-        They are computed exactly in f64, as products are below 2**18.
+        They are computed exactly in f64, since products are below 2**18.
         """
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order of the graph as written."""
+        """The f32 sums of the outputs at these flat indices, in the order of the written graph (docs/numbers.md)."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -108,13 +108,13 @@ class FloatMatmul(Matmul):
     """A matmul of f32, bf16 or f16."""
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The f32 sums as kernels order them (`tile_sums`)."""
+        """The f32 sums in the order in which kernels add (`tile_sums`)."""
         a, b = self.operands(inputs)
         return tile_sums(a, b) if a.ndim > 1 else tile_sums(a[None], b)[0]
 
 
 class _Checked(NamedTuple):
-    """What `check_matmul` found: the anchor, its operands, and the scales of both if they are dequantized.
+    """The result of `check_matmul`: the anchor, its operands, and the scales of both if they are dequantized.
 
     Only the anchor's kernel reads the results of the nodes `producers`, and the anchor's operands whose numbers are in
     `own`.
@@ -128,7 +128,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a matmul, an epilogue, and a dequantize of both operands or of none. Raises Unsupported.
+    """Analyse a body: a matmul, an epilogue, and a dequantize of both operands or of neither. Raises Unsupported.
 
     `constants` has the arrays of constant inputs.
     """
@@ -150,8 +150,8 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_matmul` accepts; raises Unsupported.
 
-    Integer kernels give the raw sum of the operands as they take them, so the expression begins with a correction for
-    shifts and zero points.
+    Integer kernels give the sum of the shifted operands without zero points, so the expression of the outputs begins
+    with a correction (see `_compensated`).
     """
     node, product, scales, producers, own = check_matmul(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -165,7 +165,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is the source of the product, and is read only at the rows of the output."""
+    """Whether input `number` is only the source of the product, and is read only at the rows of the output."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \
@@ -174,7 +174,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """The sum in the graph as written. It starts from the bias if the matmul has one, as ONNX's Gemm does."""
+    """The sum in the graph as written. If the matmul has a bias, the sum starts from it, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
@@ -210,7 +210,7 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
-    """The integer operands of a matmul of dequantized operands, and the scales of both."""
+    """The integer matmul of a matmul of dequantized operands, and the scales of both operands."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
@@ -251,9 +251,9 @@ def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
 
 def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
                  axis: int) -> QuantParameter:
-    """The zero points of an operand of matmul_integer; `dims` is its shape without k.
+    """The zero points of an operand of matmul_integer: one number, a vector along `axis`, or an array that broadcasts.
 
-    They are one number, a vector along `axis`, or an array that broadcasts.
+    `dims` is the operand's shape without k.
     """
     if value is None:
         return known(0)
@@ -270,7 +270,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
 
 
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
-    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8.
+    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they take u8 or s8.
 
     With `groups` the weights may have a scale for each group of k.
     """
@@ -294,10 +294,7 @@ def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
 
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
-    """Refuse sums that could leave s32.
-
-    The bound follows from k, or from the weights themselves if they are constant.
-    """
+    """Refuse sums that could exceed s32; the bound follows from k, or from the weights if they are constant."""
     zps = p.b_zp.data
 
     def absolute() -> np.ndarray:
@@ -310,10 +307,10 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 
 
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
-    """Raise Unsupported if sums over k could leave s32.
+    """Raise Unsupported if sums over k could exceed s32.
 
     The bound is the largest product times k. If this is too large and `absolute` gives the sums of |w - zw|, the bound
-    is computed from these.
+    is the largest of these sums times `most_a`.
     """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
@@ -324,7 +321,7 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """The accumulator computed from the raw sum R = sum a'*w' of the operands as kernels take them.
+    """The accumulator from the sum R = sum a' * w' of the operands as kernels take them.
 
     a' is u8 (s8 + 128), w' is s8 (u8 - 128). With za and zw shifted in the same way and d = colsum(w') - k * zw: acc =
     R - za * d - zw * rowsum(a'), all modulo 2**32.
@@ -349,12 +346,12 @@ def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamete
                          weights: np.ndarray | None) -> QuantParameter | Expr:
     """The sum of w' - zw over k for every column.
 
-    It is a constant if a single matrix of weights is constant; otherwise it is read from the packed weights.
+    If the weights are a single constant matrix, it is a constant; otherwise it is read from the packed weights.
     """
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
-    # weights of two dimensions with a source of one have the shape (n,)
+    # a source of one dimension gives a result of shape (n,)
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:

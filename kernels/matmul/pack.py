@@ -1,6 +1,6 @@
 """Packed weights: the one layout that the matmul kernels of all ISA levels read, and the functions that pack.
 
-Weights w (k, n) of s8, or u8 less 128, lie packed as
+Weights w (k, n) of s8, or of u8 minus 128, are packed as
 
     column sums   s32 [panels * 16]             over k, 0 for columns past n
     panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0
@@ -9,10 +9,10 @@ Weights w (k, n) of s8, or u8 less 128, lie packed as
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
 For bf16 and f16 a group of 4 bytes has two rows, for f32 one; their column sums are not used.
 
-Sorted weights are packed in the same way, and the result of `sort` follows, which says which groups vpmaddubsw
+Sorted weights are packed in the same way, followed by the result of `sort`, which says which groups vpmaddubsw
 multiplies exactly. vpmaddubsw adds two neighbouring products of u8 and s8 in 16 bits, and saturates. Two weights whose
-sum is from -128 to 128 cannot make it saturate. If their signs differ, the absolute value of each is at most 128; if
-not, that of their sum is; and 255 * 128 < 2**15.
+sum is from -128 to 128 cannot make it saturate: if their signs differ, the absolute value of each is at most 128; if
+not, the absolute value of their sum is; and 255 * 128 < 2**15.
 """
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ SLACK = 15 * LINE
 DESCRIPTOR = Record("group", "groups", "panel_bytes", "zero_points", "lines")
 """The fields that `matmul_compressed.pack` writes in place of a panel's column sums.
 
-They are the rows of a group, the number of groups, the bytes of a panel, and the bytes from the start of a panel to its
-zero points and its lines.
+They are the rows of a group, the number of groups, the bytes of a panel, and the offsets of its zero points and of its
+lines from the panel's start.
 """
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
-"""The argument block of packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
+"""The argument block for packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
 
 The caller fills in the addresses of the weights, of their table (or 0), and of the result `packed`, which is 64-byte
-aligned and has `packed_bytes` for each batch element. It may change the bytes between rows (`along_k`) and columns
-(`along_n`).
+aligned and has `packed_bytes` for each batch element. The caller may change the bytes between rows (`along_k`) and
+columns (`along_n`).
 """
 view = PACK.view
 
@@ -61,7 +61,7 @@ def group_count(k: int, itemsize: int = 1) -> int:
 
 
 def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
-    """Bytes of a packed (k, n) matrix; a multiple of 64, to be placed at a multiple of 64."""
+    """The bytes of a packed (k, n) matrix; a multiple of 64, as its address must be."""
     return panel_count(n) * LINE * (1 + group_count(k, itemsize)) + SLACK
 
 
@@ -94,8 +94,8 @@ def pack(w: np.ndarray) -> np.ndarray:
 def sort(w: np.ndarray) -> np.ndarray:
     """The order in which tiles take the groups of s8 weights (..., taps, k, n): s32 [..., panels, taps, 1 + k // 4].
 
-    For each panel and tap it has the number of groups that vpmaddubsw multiplies exactly. Then follows the k at which
-    each group begins: first for the exact groups, then for the others. The last k % 4 rows belong to no group.
+    The first number for each panel and tap is how many groups vpmaddubsw multiplies exactly. The numbers after it are
+    the k at which each group begins: first the exact groups, then the others. The last k % 4 rows belong to no group.
     """
     *outer, taps, k, n = w.shape
     groups, panels = k // 4, panel_count(n)
@@ -108,12 +108,12 @@ def sort(w: np.ndarray) -> np.ndarray:
 
 
 def sort_bytes(k: int, n: int, taps: int = 1) -> int:
-    """The bytes of the result of `sort` for one matrix with k rows a tap, padded up to the next matrix."""
+    """The bytes of the result of `sort` for a matrix with k rows per tap, rounded up to a multiple of 64."""
     return -(-4 * panel_count(n) * taps * (1 + k // 4) // LINE) * LINE
 
 
 def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
-    """Pack weights (..., taps, rows, n), followed by the result of `sort` for the first k rows of each tap."""
+    """Pack weights (..., taps, rows, n); the result of `sort` for the first k rows of each tap follows them."""
     *outer, taps, rows, n = w.shape
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
@@ -125,7 +125,7 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
 
 
 def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
-    """The share of the groups of sorted weights (packed by `pack_sorted`) that vpmaddubsw multiplies."""
+    """The share of the groups of weights packed by `pack_sorted` that vpmaddubsw multiplies."""
     order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
     panels, groups = panel_count(n), k // 4
     counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
@@ -142,7 +142,7 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _pack_rows(itemsize: int) -> Intrinsic:
-    """Make the function that packs `groups` groups of rows of 16 neighbouring elements; bytes are xored with `flip`."""
+    """Make the function that packs `groups` groups of rows of 16 neighbouring elements; it xors bytes with `flip`."""
     items = 4 // itemsize
 
     @emits
@@ -205,7 +205,7 @@ def packing(itemsize: int) -> Functions:
 
 
 def plan_pack(w_dtype: str, k: int, n: int, batch: int, target: Target) -> Step:
-    """Plan the packing of weights at run time, with any strides; the caller completes PACK."""
+    """Plan the packing of weights at run time, with any strides; the caller fills in the rest of PACK."""
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
     words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
              "flip": flip}

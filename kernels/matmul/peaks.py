@@ -1,7 +1,7 @@
-"""Measured peaks of this machine: multiply-accumulates by loops on registers alone, and bytes a second by copying.
+"""Measured peaks of this machine: multiply-accumulates of loops on registers alone, and bytes per second of copies.
 
-A loop runs the instruction that does the products, named as `assembly` names it, on independent accumulators. If
-accumulation is an instruction of its own, the loop contains that, too.
+A loop runs the instruction that does the products, named as in `assembly`, on independent accumulators. If accumulation
+is an instruction of its own, the loop contains that, too.
 """
 from __future__ import annotations
 
@@ -29,29 +29,32 @@ COPY = Record("source", "target", "nbytes")
 """The argument block of a copy: `nbytes` for each block."""
 view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
-"""32-bit elements of the registers for which a peak is measured: AMX tiles have 16 x 16."""
+"""The 32-bit elements of the registers for which a peak is measured; AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
             "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
 """Multiply-accumulates that an instruction does for each element of its result."""
 CHAINS = 12
-"""The number of accumulators of a loop: together with an operand they fit into 16 registers.
+"""The number of accumulators of a loop: with an operand they fit into 16 registers.
 
-They are enough for two instructions a cycle that take 6 cycles each.
+They keep two instructions a cycle busy that take 6 cycles each.
 """
 TURNS = 20_000
 TILE_CHAINS = 4
 """The number of accumulators of a loop on tiles: four products take 64 cycles, and a result is ready after 52."""
 MEMORY = 16_384
-"""Bytes of a loop's operands and sums, or of the tiles' configuration."""
+"""The bytes of a loop's operands and sums, or of the tile configuration."""
 LARGE = 1 << 28
-"""The number of bytes beyond which a larger copy has no lower bandwidth."""
+"""The largest number of bytes that is copied to measure bandwidth; larger copies have the same bandwidth."""
 ROUNDS = 11
 MOST = 200
 """The most repetitions in one run of a loop."""
 
 
 def products(name: str) -> int:
-    """Multiply-accumulates of an instruction such as `vpdpbusd zmm`; 0 for one that has no peak."""
+    """The multiply-accumulates of an instruction such as `vpdpbusd zmm`.
+
+    0 for an instruction without a measured peak.
+    """
     mnemonic, register = _canonical(name)
     return PRODUCTS.get(mnemonic, 0) * LANES.get(register, 0)
 
@@ -62,7 +65,7 @@ def _canonical(name: str) -> tuple[str, str]:
 
 
 def peak_module(name: str) -> Functions:
-    """Make the module of the loop that measures instruction `name`, on registers alone; it takes a PEAK."""
+    """Make the module of the loop that measures instruction `name` on registers alone; it takes a PEAK."""
     mnemonic, register = _canonical(name)
     if register == "tmm":
         return _on_tiles(mnemonic == "tdpbssd")
@@ -110,7 +113,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
         if mnemonic == "vdpbf16ps":
             return dot_bf16(b, acc, *[x.as_type(vector(I32, lanes))] * 2)
         words = vector(I16, 2 * lanes)
-        if mnemonic == "vpmaddubsw":  # the sums of two products are added up, since only they are of use
+        if mnemonic == "vpmaddubsw":  # the two products' sums are added in 32 bits too, as every use has to do this
             return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
         if mnemonic == "vpmaddwd":  # multiplies the accumulator: LLVM would move any other product out of the loop
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
@@ -130,7 +133,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
 
 
 def tile_loop(signed: bool) -> Intrinsic:
-    """Make the function `(memory, turns)` that runs TILE_CHAINS products in each turn, on tiles that are configured."""
+    """Make the function `(memory, turns)` that runs TILE_CHAINS products in each turn, on configured tiles."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -144,7 +147,7 @@ def tile_loop(signed: bool) -> Intrinsic:
 
 @emits
 def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
-    """Copy `lines` times 64 bytes."""
+    """Copy `lines` lines of 64 bytes."""
     with Loop(b, lines) as loop:
         offset = loop.k * 64
         (source + offset).load(vector(I32, 16)).store(target + offset)
@@ -152,9 +155,10 @@ def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
 
 @functools.cache
 def peak(name: str, level: Level, cache: bool = True) -> float:
-    """Measure the multiply-accumulates a second of one core by instruction `name`, which `level` and this machine have.
+    """Measure the multiply-accumulates per second of one core by instruction `name`.
 
-    Raises KernelError if the instruction needs tile registers and Linux does not grant them: it would kill the process.
+    `level` and the machine must have it. Raises KernelError if the instruction needs tile registers and Linux does not
+    grant them: it would kill the process.
     """
     if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
         raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
@@ -166,7 +170,7 @@ def peak(name: str, level: Level, cache: bool = True) -> float:
 
 
 def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
-    """Measure the bytes a second of repeated copies of `nbytes` in all: half are read, half are written."""
+    """Measure the bytes per second of repeated copies; half of the `nbytes` are read, half are written."""
     share = max(1, min(nbytes, LARGE) // (128 * threads)) * 64
     source, target = (np.zeros(share * threads, np.uint8) for _ in range(2))
     words = COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": share})
@@ -185,9 +189,9 @@ def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool
 
 
 def samples(prepare: Callable[[int], Callable[[], object]], seconds: float = 0.02) -> list[float]:
-    """The seconds that one repetition takes, from ROUNDS runs that take about `seconds` together.
+    """Measure the seconds of one repetition in each of ROUNDS runs, which take about `seconds` in all.
 
-    `prepare(times)` returns the function that runs so many repetitions.
+    `prepare(times)` returns the function that does `times` repetitions.
     """
     call = prepare(1)
     call()

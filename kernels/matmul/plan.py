@@ -4,13 +4,13 @@
     out[i, j] = Store(R[i, j], operands)
 
 R is the same at every level; the Store, the epilogue, compensates zero points and shifts. For floats R is the f32 sum.
-The block function walks over tiles. For each tile it calls a tile function by address, which leaves R in scratch memory
-on the stack. Then it calls a function of the Store (`outputs`), which writes the outputs from there while R is in L1.
-So tile functions are compiled once per machine, not once per Store.
+The block function loops over tiles. For each tile it calls a tile function by address, which leaves R in scratch memory
+on the stack. Then it calls a function of the Store (`outputs`), which computes the outputs while R is in L1. So tile
+functions are compiled once per machine, not once per Store.
 
-`tile_frame` says how tiles find activations: in rows or columns of `a`, or in windows of an image. With windows, and
+`tile_frame` says how tiles find activations: as rows or columns of `a`, or as windows of an image. With windows, and
 with weights packed tap by tap, the matmul is a convolution. The tables of operands have a byte offset for each batch
-element; an operand without a table has 0 in its place.
+element; the address of a missing table is 0.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, loca
 from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
-"""The most vectors of a tile's accumulators: they hold 2,048 accumulators with 16 lanes, or 1,024 with 8."""
+"""The most vectors of a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""
 
 MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
                 "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
@@ -57,26 +57,27 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
     rooms, room_count        memory for copies of activations (AMX): `room_bytes` for each piece of the blocks
     kept                     bytes of a tile's copies if they are kept for all columns
     row_scales, row_scales_table    with compressed weights, the scales of activations
-    row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
+    row_scales_row, row_scales_step    bytes between the scales of neighbouring rows, and of neighbouring groups
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of a Store that tiles compute themselves, in unrolled code; they are enough for a residual."""
+"""The most operations of a Store that tiles compute themselves, in unrolled code: enough to add a residual."""
 SHORT_ROW = 256
-"""The most bytes of k for which tiles compute the Store themselves."""
+"""The largest k in bytes for which tiles compute the Store themselves."""
 MANY = 1 << 14
-"""The fewest outputs for which tiles compute the Store themselves, since to compile a tile takes 0.1 to 0.3 s."""
+"""The fewest outputs for which tiles compute the Store themselves, since compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""The bytes of the list of entries: one entry for each vector of a tile, and one more."""
+"""The bytes of the list of entries: one entry for each vector of a tile, and one to spare."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile.
 
-With "function" the Store's function writes them, from sums in memory. With "tile" the tile function writes them, from
-registers. With "both" the tile function writes those of whole tiles, and the Store's function those of partial ones;
-sums are then stored in memory, too, for a second look.
+- "function": the Store's function writes them, from sums in memory.
+- "tile": the tile function writes them, from registers.
+- "both": the tile function writes those of whole tiles, the Store's function those of partial tiles. Sums are then also
+  stored in memory, for a second look.
 """
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
@@ -84,8 +85,8 @@ _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 class Product(NamedTuple):
     """A product of `batch` elements: activations (m, k) of `a_dtype` times packed weights (k, n).
 
-    `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
-    channels each. `w_dtype` says how the weights are packed: by `pack.pack_sorted` if it is SORTED, by
+    `layout` is the layout of the activations. With "windows" the product is a convolution of m output pixels over
+    `taps` taps of k channels each. `w_dtype` says how the weights are packed: by `pack.pack_sorted` if it is SORTED, by
     `matmul_compressed.pack` if it is a name of `matmul_compressed.tiles`, otherwise by `pack.pack`.
     """
 
@@ -107,23 +108,26 @@ class Product(NamedTuple):
     def dtypes(self) -> tuple[str, str]:
         """The dtypes of activations and packed weights.
 
-        If `w_dtype` is not given, weights are s8, or have the dtype of float activations.
+        If `w_dtype` is None, weights are s8 or have the float dtype of a.
         """
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
     @property
     def is_float(self) -> bool:
-        """Whether it multiplies floats."""
+        """Whether the product is of floats."""
         return (self.a_dtype, self.a_dtype) in FLOATS
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of activations, or of the channels of a tap."""
+        """The bytes of a row of activations, or of the channels of a tap."""
         return self.k * self.itemsize
 
     @property
     def depth(self) -> int:
-        """The bytes of activations in a sum; each of several taps is rounded up to whole groups of four bytes."""
+        """The bytes of activations in a sum.
+
+        If there are several taps, each is rounded up to whole groups of four bytes.
+        """
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
@@ -135,7 +139,7 @@ def element(address: int, table: int, batch: int) -> int:
 
 @njit
 def count_blocks(args: int) -> tuple[int, int]:
-    """The number of blocks of a batch element along m and along n."""
+    """The numbers of blocks of a batch element: along m, and along n."""
     x = view(args)
     panels = (x.n + 15) // 16
     return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
@@ -143,9 +147,9 @@ def count_blocks(args: int) -> tuple[int, int]:
 
 @njit
 def area(args: int, index: int) -> tuple[int, int, int, int, int]:
-    """The part of the result that a block computes: (batch, i0, i1, j0, j1).
+    """The part of the result that block `index` computes, as (batch, i0, i1, j0, j1).
 
-    These are the batch element, its rows from i0 to before i1, and its panels from j0 to before j1.
+    It is rows i0 to i1 (exclusive) and panels j0 to j1 (exclusive) of batch element `batch`.
     """
     x, (down, across) = view(args), count_blocks(args)
     batch, inner = index // (down * across), index % (down * across)
@@ -155,16 +159,16 @@ def area(args: int, index: int) -> tuple[int, int, int, int, int]:
 
 @njit
 def room(args: int, index: int) -> int:
-    """The address of the memory for copies of activations that the piece of blocks with block `index` uses."""
+    """The address of the memory for copies of activations that the piece with block `index` uses."""
     x, (down, across) = view(args), count_blocks(args)
     return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
 
 
 @njit
 def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
-    """The memory to prefetch in `steps` even steps: returns its address, and the bytes of a step.
+    """The memory to prefetch in `steps` equal steps: returns its address, and the bytes of a step.
 
-    It is the `size` bytes at `address`; if `size` is 0, it is the weights of the plan's next step.
+    It is the `size` bytes at `address`, or the weights of the plan's next step if `size` is 0.
     """
     x = view(args)
     if size == 0:
@@ -173,7 +177,7 @@ def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
 
 
 def matmul_blocks() -> Functions:
-    """Make the block function of matmuls: one for all kernels, layouts of activations and Stores."""
+    """Make the block function of matmuls: a single one for all kernels, layouts of activations and Stores."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -227,11 +231,11 @@ def matmul_blocks() -> Functions:
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
-    """Choose who writes the outputs: tiles, if k (`depth` bytes) and the Store are short, and there are many outputs.
+    """Choose who writes the outputs: tiles do if k (`depth` bytes) and the Store are short, and there are many outputs.
 
-    Tiles are then compiled for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24, 8 % at 32, and
-    2 % at 100; for VNNI 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
-    less time on AVX2, 10 % on AVX-VNNI (Xeon).
+    Tiles that write outputs are compiled for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24,
+    8 % at 32, and 2 % at 100; for VNNI 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of
+    MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
@@ -241,10 +245,10 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
-    """Choose (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
+    """Choose the (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
 
-    The panels of a block are a multiple of `width`, the panels of a tile. `most_tiles` bounds the rows of a block, so
-    that its activations stay in L2 while the loop goes over its columns.
+    The panels of a block are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles,
+    so that its activations stay in L2 while the loop goes over its columns.
     """
     best: tuple[float, int] = (float("inf"), 0)
     chosen = (1, width)
@@ -262,7 +266,7 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
 """Kernels for an open size are chosen for the example's size times each of these factors.
 
-Half as many factors would miss kernels.
+With half as many factors, some kernels that a call needs would be missing.
 """
 
 
@@ -278,7 +282,7 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a product: the number of the chosen `kernel` among the given names, and fields of MATMUL.
+    """The blocks of a product: fields of MATMUL, and the chosen `kernel` as a number among the given names.
 
     `threads` is the number of threads that the work is worth, `blocks` the number of blocks. `room_bytes` is the memory
     that a block needs for copies of activations.
@@ -297,9 +301,10 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
-    """Choose the blocks for the cheapest kernel of these names; of the last panels `tail` are a tile, or all.
+    """Choose the blocks for the cheapest of the kernels `names`.
 
-    `strip_rows`, if given, is the number of rows of a block.
+    `tail` is the number of last panels that form a narrower tile; None means the whole remainder. `strip_rows`, if
+    given, is the number of rows of a block.
     """
     costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
@@ -325,21 +330,21 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
 
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
                 strip_rows: int | None = None) -> Step:
-    """Plan a product, whose sums `store` takes.
+    """Plan a product whose sums `store` takes.
 
-    `kernel` forces a kernel; otherwise `select` chooses one, for open sizes at each of the sizes. `strip_rows`, if
-    given, is the number of rows of a block. Raises KernelError if there is no kernel.
+    `kernel` forces a kernel; otherwise `select` chooses one, for open sizes one at each size. `strip_rows`, if given,
+    is the number of rows of a block. Raises KernelError if there is no kernel.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
     if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
-        # Not even the copies of a single tile fit into L2.
+        # The copies of a single tile would not fit into L2.
         level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     rows = m if strip_rows is None else smallest(m, strip_rows)
     kernel = kernel or select(x.dtypes, rows, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
-    # It is loaded first, since it takes longest to compile.
+    # This module is loaded first, since it takes longest to compile.
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
@@ -389,23 +394,23 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant weights are to be sorted (`pack.sort`): integer weights are, on a CPU without VNNI."""
+    """Whether constant integer weights are sorted (`pack.sort`), as they are for CPUs without VNNI."""
     return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2
-"""Cycles that a copy needs to transpose a byte (18 GB/s)."""
+"""The cycles that a transposing copy takes for a byte (18 GB/s)."""
 INTERLEAVED = 16
-"""Cycles to interleave four k of transposed rows.
+"""The cycles to interleave four k of transposed rows.
 
-All but one of them are hidden behind the products of a 6 x 64 tile, which take 24 cycles.
+Behind the products of a 6 x 64 tile, which take 24 cycles, all but one of them are hidden.
 """
 SPREAD = 8
-"""Additional cycles for a group of transposed floats, where broadcasts from rows would be plain loads."""
+"""Additional cycles for a group of transposed floats, which are broadcast where rows would be plain loads."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:
-    """Whether to read transposed activations in place, rather than to copy them into rows first."""
+    """Whether to read transposed activations in place instead of copying them into rows first."""
     m, n, k = map(assumed, (x.m, x.n, x.row_bytes))
     columns, rows = (select(x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL

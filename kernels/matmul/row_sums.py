@@ -1,6 +1,6 @@
-"""Sums of activations over k, by rows or, if activations are transposed, by columns.
+"""Sums of activations over k, which compensate the zero points of weights.
 
-The compensation of zero points of weights needs them.
+They are sums of rows or, if activations are transposed, of columns.
 """
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from graphq.plan.step import Step, Target, plan_rows
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
 """The argument block of sums of m rows over k: s32, `sums_bytes` for each batch element, `each` sums a block.
 
-The caller fills in the addresses of the activations, of their table (or 0), and of the sums. It may change `stride`,
-the bytes between rows, or between one k and the next for transposed activations. Bytes are xored with `flip`.
+The caller fills in the addresses of the activations, of their table (or 0), and of the sums. The caller may change
+`stride`, the bytes from one row to the next, or from one k to the next for transposed activations. Bytes are xored with
+`flip`.
 """
 view = SUMS.view
 
@@ -30,7 +31,7 @@ def byte_sums(x: Value, signed: bool) -> Value:
 
 @emits
 def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
-    """Sum k bytes, each xored with `flip`, as u8."""
+    """Sum k bytes as u8, each xored with `flip`."""
     flips, lines = flip.trunc(I8).splat(64), k // 64
 
     def sums(total: Value, line: Value) -> Value:
@@ -64,18 +65,18 @@ def _sum_columns(b: Builder, source: Value, stride: Value, k: Value, flip: Value
 
 @njit
 def offset(table: int, batch: int) -> int:
-    """Look up the byte offset of a batch element; 0 without a table."""
+    """Look up the byte offset of a batch element; 0 if there is no table."""
     return load_s64(table + 8 * batch) if table else 0
 
 
 @njit
 def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, target: int) -> None:
-    """Store the sum of one row; the arguments are those of `_sum_columns`, whose `stride` and `count` are not used."""
+    """Store the sum of one row. The arguments are those of `_sum_columns`; `stride` and `count` are not used."""
     store_s32(target, _sum_row(source, k, flip))
 
 
 def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
-    """Make the block function from `sums`, which takes `unit` rows at a time; `columns`: transposed activations."""
+    """Make the block function from `sums`, which takes `unit` rows at a time; with `columns` they are transposed."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -102,7 +103,7 @@ def column_sum_block() -> Functions:
 
 def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
               strip_rows: int | None = None) -> Step:
-    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128); the caller completes SUMS.
+    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128); the caller fills in the rest of SUMS.
 
     With `columns` activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of rows of a
     block.

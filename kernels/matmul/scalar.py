@@ -10,7 +10,7 @@ from graphq.kernels.operands.tile_frame import ROWS_AT, view, view_windows
 
 @njit
 def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
-    """Add the products of a row of `k` bytes, `along_k` bytes apart, to the row's 16 sums."""
+    """Add the products of a row of `k` bytes, `along_k` bytes apart, to the 16 sums of that row."""
     for j in range(k):
         x = load_u8(a + j * along_k) ^ shift
         line = w + j // 4 * 64 + j % 4
@@ -19,7 +19,7 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
 
 
 def scalar_tile(shift: int, layout: str) -> Callable[[int], None]:
-    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `layout` says."""
+    """Make the tile function of one panel for activations in `layout`; `shift` (128 for s8) is xored to each byte."""
     windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 
     @njit

@@ -55,14 +55,15 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
-    """Byte strides along the batch and rows of `out`, for a dense array of `shape` whose elements are `step` bytes."""
+    """Byte strides along the batch and rows of `out`, for a dense array of `shape` with elements of `step` bytes."""
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
-    """The buffer of the activations, and how to read them.
+    """The buffer of the activations, and their layout.
 
-    A transposed source is read by columns, or copied first if this is faster. A single row is its own transpose.
+    A transposed source is read by columns, or first copied into rows if this is faster. A single row is its own
+    transpose.
     """
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
@@ -79,7 +80,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
     """The buffer of the packed weights, and the bytes of a batch element.
 
-    Constants are packed now, and sorted if `sorts`; other weights are packed by a step.
+    Constants are packed now, and sorted if `sorts` is true; a step packs other weights.
     """
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize

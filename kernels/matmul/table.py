@@ -1,7 +1,7 @@
 """The table of matmul kernels, from which they are selected, tested and benchmarked.
 
-The name of a Kernel is derived from its fields, and a second kernel of the same name is refused. Selection filters by
-dtypes, level and layout of activations, then takes the kernel with the least estimated cost.
+The name of a Kernel follows from its fields, and two kernels of one name are refused. Selection filters by dtypes,
+level and layout of activations, then takes the kernel with the least estimated cost.
 """
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Kernel(NamedTuple):
     """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
     A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
-    `build(dtypes, rows, panels, emulated, layout)` makes the module of its tiles, which are `panels` panels of 16
-    columns wide. The module has the block functions `tile` and, if the machine needs preparation, `setup`. Kernels
-    whose tiles write outputs take two more arguments: a Store, and whether its bytes are `packed`
-    (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
-    activations that it can read (see `tile_frame`).
+    `build(dtypes, rows, panels, emulated, layout)` makes the module of its tiles, which are `panels` panels wide. The
+    module has the block functions `tile` and, if the machine needs preparation, `setup`. The `build` of a kernel whose
+    tiles write outputs takes two more arguments: a Store, and whether its bytes are `packed` (`lanes.outputs.packs`).
+    `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of activations that the kernel can
+    read (see `tile_frame`).
     """
 
     dtypes: Dtypes
@@ -46,12 +46,12 @@ class Kernel(NamedTuple):
 
     @property
     def isa(self) -> Level:
-        """The ISA level that the kernel needs, by name."""
+        """The ISA level that the kernel needs."""
         return level_named(self.level)
 
     @property
     def in_tile_registers(self) -> bool:
-        """Whether its sums are in AMX's tile registers; it then needs a `setup`, and copies of rows that do not fit."""
+        """Whether its sums are in AMX's tile registers; it then needs a `setup`, and copies of some activations."""
         return self.isa.has("amx-tile")
 
     @property
@@ -66,7 +66,7 @@ KERNELS: dict[str, Kernel] = {}
 def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: str,
                     cost: Callable[[Kernel, int, int, int], float],
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
-    """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
+    """Make a decorator that registers a builder as a kernel for each of `dtypes` and `tiles`.
 
     Raises KernelError if a kernel of the same name exists.
     """

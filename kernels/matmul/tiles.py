@@ -1,4 +1,4 @@
-"""The kernels of matmuls: the factories of their tiles at each ISA level, and their estimated costs."""
+"""The kernels of matmuls: a function that builds their tiles for each ISA level, and their estimated costs."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
-"""The name that the kernel table uses for the dtype of weights packed by `pack.pack_sorted`."""
+"""The kernel table's name for the dtype of weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 BF16 = ("bf16", "bf16")
 FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
-"""The layouts that kernels read for which transposed activations are copied into rows first.
+"""The layouts of kernels for which transposed activations are copied into rows first.
 
-To interleave transposed activations for each tile instead would take half as long as the products, or longer. Only for
-6 x 64 of AVX-512 VNNI it takes no more than 3 % (96 x 1024 x 384 on Zen 4). A copy takes 3 %, too, and more for smaller
-n.
+Interleaving transposed activations anew for each tile would take at least half as long as the products. Only the 6 x 64
+tile of AVX-512 VNNI takes no more than 3 % for it (96 x 1024 x 384 on Zen 4). A copy takes 3 %, too, and more for
+smaller n.
 """
 
 
 def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None] | None = None) -> Functions:
-    """Make the module of a tile function, and of a setup function if the machine needs preparation."""
+    """Make the module of a tile function and, if the machine needs preparation, a setup function."""
 
     def of_tile(frame: int, index: int) -> None:
         tile(frame)
@@ -52,16 +52,16 @@ def tile_count(rows: int, panels: int, m: int, n: int) -> float:
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
-    """Estimate the cycles to load the weights of four k: 20 bytes a cycle if they are used once, 30 if they are reused.
+    """Estimate the cycles to load the weights of four k: 20 bytes a cycle if they are used once, 30 if reused.
 
-    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. It is the same for all kernels, so AMX gains
-    nothing for a single row.
+    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. The estimate is the same for all kernels, so AMX
+    gains nothing for a single row.
     """
     return panels * 64 / (20 if m <= rows else 30)
 
 
 def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate cycles; `group(panels)` estimates the cycles for four k in a tile of `panels` panels.
+    """Estimate the cycles of a matmul; `group(panels)` estimates those for four k in a tile of `panels` panels.
 
     Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
     """
@@ -86,9 +86,10 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: four operations for each part, three to widen its weights and two for each row, `rate` a cycle.
+    """Estimate cycles: each part takes four operations per row and three to widen its weights, each row takes two more.
 
-    Fitted on a Xeon for four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (2.4).
+    `rate` operations are done a cycle. Fitted on a Xeon for four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12
+    x 32 on AVX-512 (rate 2.4).
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts, lambda panels: max(
@@ -113,13 +114,13 @@ def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles: one for each product."""
+    """Estimate one cycle for each product."""
     return float(m * panel_count(n) * PANEL * k / STORAGE[kernel.dtypes[0]].itemsize)
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of plain loops."""
+    """Build tiles that are plain loops."""
     return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
@@ -127,7 +128,7 @@ def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout:
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vpmaddwd on 16 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
     return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -135,7 +136,7 @@ def build_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build tiles of vpmaddubsw on 32 bytes of products that cannot saturate, and of vpmaddwd on the others."""
+    """Build tiles with 8 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
     return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -143,7 +144,7 @@ def build_avx2_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, la
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
-    """Build tiles of vpmaddubsw on 64 bytes of products that cannot saturate, and of vpmaddwd on the others."""
+    """Build tiles with 16 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
     return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
@@ -151,7 +152,7 @@ def build_avx512_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, 
                  layouts=COPYING)
 def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd on 8 columns."""
+    """Build tiles of vpdpbusd with 8 columns a vector."""
     return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -159,7 +160,7 @@ def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layou
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
-    """Build tiles of vpmaddwd on 32 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
     return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
@@ -168,16 +169,16 @@ def build_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout:
                  partial(estimate_vnni, parts=1))
 def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd on 16 columns; `packed` says whether a Store's outputs are packed (`outputs.packs`)."""
+    """Build tiles of vpdpbusd with 16 columns a vector; `packed` is the result of `outputs.packs` for the Store."""
     return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles: those of the products or those to load the weights, whichever are more.
 
-    A product of 16 columns takes one cycle (two products if `pairs`), but at least four, since products wait for each
-    other. Fitted on Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are
-    reused.
+    A product of 16 columns takes one cycle; with `pairs`, two products do. The products of one k of a tile take at
+    least four cycles, since each product of an accumulator waits for the one before. Fitted on Zen 4, for AVX2 and
+    AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize
@@ -187,14 +188,14 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
 def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of fused multiply-adds, four at a time, for any CPU."""
+    """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 4, True), layout))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
 def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build tiles of vfmadd on 8 columns."""
+    """Build tiles of vfmadd with 8 columns a vector."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
@@ -202,7 +203,7 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, la
                  partial(estimate_floats, parts=1, pairs=True))
 def build_bf16(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vdpbf16ps on 16 columns."""
+    """Build tiles of vdpbf16ps with 16 columns a vector."""
     return tile_functions(vector_tile(rows, panels, bf16_pairs(emulated), layout, store, packs=packed))
 
 
@@ -212,11 +213,11 @@ def build_bf16(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
                  partial(estimate_floats, parts=1))
 def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
-    """Build tiles of vfmadd on 16 columns. Tiles are smaller here, as widening weights takes registers, too."""
+    """Build tiles of vfmadd with 16 columns a vector. bf16 and f16 have smaller tiles, as widening takes registers."""
     return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
 def build_amx(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of tdpbusd or tdpbssd on tile registers."""
+    """Build tiles of tdpbusd or tdpbssd on AMX's tile registers."""
     return tile_functions(amx_tile(rows // 16, panels, dtypes[0], emulated, layout), amx_setup(rows // 16, emulated))

@@ -1,8 +1,8 @@
 """Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd and vpmaddubsw.
 
-A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
-keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products. It
-reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
+A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the tile of 6 rows
+x 4 panels keeps its accumulators in 24 of the 32 registers; 4 loads of weights and 6 broadcasts of activations feed 24
+products. It reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
 
 Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
 weights (`pack.sort`) that cannot make it saturate; vpmaddwd multiplies the others, widened to 16 bits in registers.
@@ -23,24 +23,24 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
 
-FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
+FLIP = 0x80808080  # xor with it turns four s8 into s8 + 128 as u8
 
 Factor: TypeAlias = tuple[Value, ...]
-"""A group of activations, or of weights, as the vectors that are multiplied one after the other."""
+"""A group of activations or of weights, as the vectors that are multiplied one after the other."""
 
 
 @dataclass(frozen=True)
 class Products:
     """How an instruction multiplies groups; a group is the 4 bytes of a row, or of a column of weights, in one lane.
 
-    A panel of 16 columns takes `parts` vectors of weights and of accumulators (of type `kind`). `activations(b, group)`
-    spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, and `dot(b, acc, x, w)`
-    accumulates.
+    A panel of 16 columns takes `parts` vectors of weights and as many accumulators (of type `kind`). `activations(b,
+    group)` spreads a group (s32) over a vector, `weights(b, address)` loads the vectors of weights of a part, and
+    `dot(b, acc, x, w)` accumulates.
 
-    Elements have `itemsize` bytes. With `block`, sums start again from 0 after so many groups, and the sums of blocks
-    are added in order, which makes the rounding errors of floats smaller. `total(b, sum)` is then applied to each sum
-    of two blocks. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent`
-    bytes (padding) adds nothing to the sums, so it may be left out.
+    Elements have `itemsize` bytes. If `block` is not 0, sums start again from 0 after so many groups, and the sums of
+    blocks are added in order, which makes the rounding errors of floats smaller. `total(b, sum)` is then applied to
+    each sum of two blocks. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of
+    `silent` bytes (padding) adds nothing to the sums, so it may be left out.
 
     `exact_first` are the products by which the first groups of sorted weights, which cannot saturate, are multiplied
     into the same accumulators.
@@ -66,7 +66,7 @@ def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool)
 
 
 def silent(a_dtype: str) -> int:
-    """The byte of an activation that `unsigned` turns into 0; padding of it adds nothing to sums."""
+    """The byte of an activation that `unsigned` turns into 0, so that padding with it adds nothing to sums."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
@@ -79,7 +79,7 @@ def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products by vpmaddubsw, for weights that cannot make it saturate: `lanes` columns a part."""
+    """Products by vpmaddubsw, for weights that cannot make it saturate; a vector holds `lanes` columns."""
 
     def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
         return acc + madd16(b, madd8(b, x[0], w[0], emulated), b.value(vector(I16, 2 * lanes), 1), emulated)
@@ -105,7 +105,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """The products for sorted weights: vpmaddubsw for the groups that cannot saturate, then vpmaddwd."""
+    """Products for sorted weights: vpmaddubsw for the groups that cannot saturate, then vpmaddwd."""
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
@@ -120,17 +120,17 @@ NEAR = 8
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
 """A function that emits the products of one group.
 
-It takes the number of the group, the addresses of the cursors and the sums before the group, and returns the sums after
-it.
+It takes the number of the group, the addresses of the cursors and the sums before the group. It returns the sums after
+the group.
 """
 
 
 class Cursor(NamedTuple):
     """An address that moves `step` bytes with every group.
 
-    Without it, LLVM would give every row and panel of a tile an address of its own, which all move and are spilled to
-    the stack: a group of 8 x 48 floats took 85 instructions instead of 48, and a 3.2 GHz Xeon with two units for them
-    did 66 G multiply-adds a second instead of 83.
+    Without cursors, LLVM gives every row and panel of a tile an address of its own; all of them move and are spilled to
+    the stack. A group of 8 x 48 floats then took 85 instructions instead of 48, and a 3.2 GHz Xeon with two units for
+    them did 66 G multiply-adds a second instead of 83.
     """
 
     start: Value
@@ -141,9 +141,9 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
                 packs: bool = False) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
-    With `result` the tile function writes the outputs, from registers if the whole tile is valid. In a partial tile,
-    floats are written from sums in memory, and outputs that may need a second look are left to the caller. `packs` is
-    as in `store_code.epilogue`.
+    With `result` the tile function writes the outputs itself, from registers if the whole tile is valid. In a partial
+    tile, floats are written from sums in memory, and outputs that may need a second look are left to the caller.
+    `packs` is the parameter of `store_code.epilogue`.
     """
 
     @emits
@@ -199,10 +199,10 @@ class _Tile:
 
     def over_k(self, groups: Groups, w: Value, panel_bytes: Value, state: list[Value],
                tap: Value | None = None) -> list[Value]:
-        """Emit the products of all groups of k, for windows those of one tap; returns the state of the sums after them.
+        """Emit the products of all groups of k (with windows, of one tap's k); returns the new state of the sums.
 
-        The first panel's weights are at `w`, those of each next panel `panel_bytes` further. Sorted weights are
-        multiplied in their own order, which differs from `tap` to tap.
+        The first panel's weights are at `w`, and those of each next panel `panel_bytes` further. Sorted weights are
+        multiplied in an order of their own, which differs from `tap` to tap.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
@@ -256,7 +256,7 @@ class _Tile:
 
 
 class _OutputBlock:
-    """The position of a tile's outputs: the argument block, and the batch element, row and column of the first one."""
+    """The position of a tile's outputs: the argument block, and the first output's batch element, row and column."""
 
     def __init__(self, f: Frame, rows: int, panels: int) -> None:
         args, batch, i, j, self.columns = (
@@ -286,9 +286,9 @@ def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: 
 
 def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value],
                  packs: bool) -> None:
-    """Emit the epilogue for sums in registers, if the tile is whole.
+    """Emit the epilogue for sums in registers if the tile is whole.
 
-    It gives the number of entries, or -1 if the tile is not whole.
+    The value is the number of entries for second looks, or -1 if the tile is not whole.
     """
     block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
@@ -305,10 +305,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
 
 
 class _TileSums:
-    """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k.
-
-    Their state is a list of these registers.
-    """
+    """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k; their state lists them."""
 
     def __init__(self, products: Products, vectors: int) -> None:
         self.products, self.count = products, vectors * products.parts
@@ -316,17 +313,17 @@ class _TileSums:
         self.size = 64 // products.parts
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
-        """Emit the state before the first product."""
+        """Emit the state of the sums before the first product."""
         return list(self.zeros)
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups; returns the state after them."""
+        """Emit `turn` for `count` groups; returns the state of the sums after them."""
         return self.turns(b, b.value(I64, 0), count, state, cursors, turn)
 
     def turns(self, b: Builder, done: Value, count: Value, acc: list[Value], cursors: Sequence[Cursor],
               turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups after the first `done` ones; returns the sums after them."""
+        """Emit `turn` for `count` groups after the first `done` groups; returns the sums after them."""
         with Loop(b, count, [*acc, *(c.start + done * c.step for c in cursors)]) as loop:
             acc, places = loop.values[:self.count], loop.values[self.count:]
             acc = turn(done + loop.k, places, acc)
@@ -346,8 +343,8 @@ class _TileSums:
 class _Blocks(_TileSums):
     """Sums of floats in blocks of `block` groups, in the order of k through all taps.
 
-    Totals of the blocks are in memory. The state has the registers, the number of groups that the current block still
-    takes, and whether it is the first block, whose sums are not added to totals yet.
+    The totals of the blocks are in memory. The state has the registers, the number of groups that the current block
+    still takes, and whether it is the first block, whose sums are not yet added to totals.
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
@@ -356,7 +353,7 @@ class _Blocks(_TileSums):
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups; returns the state after them."""
+        """Emit `turn` for `count` groups; returns the state of the sums after them."""
         block = self.products.block
         rest = count - state[-2]  # groups after the current block, which go to further blocks
         more = (rest + (block - 1)) // block
@@ -369,7 +366,7 @@ class _Blocks(_TileSums):
         return loop.values[1:]
 
     def end_block(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the end of a block, if it is full."""
+        """Emit the end of a block, for the case that it is full."""
         full, before = state[-2].eq(0), b.block
         with b.if_then(full):
             self.store(f, self.totals(b, f, state))
@@ -382,7 +379,7 @@ class _Blocks(_TileSums):
         return out
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the additions to the totals. The first ones add to +0, so that no total is -0."""
+        """Emit the additions to the totals. In the first block they add to +0, so that no total is -0."""
         sums: list[list[Value]] = []
         blocks = []
         with b.if_else(state[-1].ne(0)) as branches:

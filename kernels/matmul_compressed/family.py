@@ -10,7 +10,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 def quantized(g: PatternBuilder) -> PatternLike:
     """The pattern matmul(x, weights, bias?), where x is dequantize(q), dynamic_dequantize(q, scales), or any f32.
 
-    `weights` is dequantize(w), or dynamic_dequantize(w, scales, zps?), of constants: w is s4, u4, s8 or u8, with one
+    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants: w is s4, u4, s8 or u8, with one
     scale for the tensor, for each column, or for each group of rows and columns.
     """
     q, w = Var("q"), (Var("w"), Var("scales"))

@@ -1,14 +1,14 @@
-"""Lowering of a body with compressed weights, and the formula of the numbers.
+"""Lowering of a body with compressed weights, and the NumPy formula of the same numbers.
 
 Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. Activations
-x of 8 bits have one zero point zx, and scales sx: one in all, one for each row, or one for each row and group. Then
+x of 8 bits have one zero point zx, and scales sx: a single one, one for each row, or one for each row and group. Then
 
     acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
-The sum starts from 0 and goes through the groups in order, one IEEE multiplication and one addition each. Activations
-of f32 are multiplied by the weights of the graph as written, f32(w - zw) * s, with the sums of all float kernels
-(`float_sums`). Bias and epilogue follow as in `matmul.lower`.
+The sum starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
+Activations of f32 are multiplied by the weights of the graph as written, f32(w - zw) * s, and added as in all float
+kernels (`float_sums`). Bias and epilogue follow as in `matmul.lower`.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
 """For each dtype of weights, the number that is added to them so that their range begins at 0."""
 FINEST = 8
-"""Groups for f32 activations are multiples of this many rows, which a line of 4-bit weights has."""
+"""With f32 activations, the rows of a group are a multiple of this: a line of 4-bit weights has 8 rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class CompressedMatmul:
     """The operands of a matmul with compressed weights: numbers among the partition's inputs, and its constants.
 
     `z` (groups, n) are the zero points of the weights `u`. `scales` are s of the formula, or m if activations have a
-    single scale that is constant. `weights` are those of the graph, with a range from `-low` on; they are (n, k) if
-    `transposed`. `row_scales` is the number of the input with the scales of activation rows, (..., row_groups).
+    single scale that is constant. `weights` are the weights of the graph, whose range begins at `-low`; they are (n, k)
+    if `transposed`. `row_scales` is the number of the input with the scales of activation rows, (..., row_groups).
     """
 
     a: int
@@ -76,7 +76,7 @@ class CompressedMatmul:
 
     @property
     def centred(self) -> np.ndarray:
-        """The weights less their zero points, s32 (groups, group, n)."""
+        """The weights minus their zero points, s32 (groups, group, n)."""
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
@@ -106,9 +106,10 @@ class CompressedMatmul:
 
 
 def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, CompressedMatmul, list[Node]]:
-    """Check a body: a matmul, weights of dynamic_dequantize or dequantize, and an epilogue; raises Unsupported.
+    """Check a body: a matmul, a (dynamic) dequantize of its weights, and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs. Returns the node, its operands, and the nodes that only kernels read.
+    `constants` has the arrays of constant inputs. Returns the matmul, its operands, and the nodes whose results only
+    the kernel reads.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
@@ -136,7 +137,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 
 
 class _Weights:
-    """The constant weights of a matmul, which the node `dequantizes` computes; raises Unsupported."""
+    """The constant weights of a matmul, which the node `dequantizes` makes f32; raises Unsupported."""
 
     def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)
@@ -169,13 +170,13 @@ class _Weights:
         return self.data.shape[1 if self.transposed else 0]
 
     def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zero points and scales, repeated for `groups` groups, a multiple of their number."""
+        """Zero points and scales, repeated to `groups` groups, a multiple of their number."""
         times = groups // len(self.z)
         return self.z.repeat(times, axis=0).astype(np.int32), self.scales.repeat(times, axis=0)
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with f32 activations, with groups from which the blocks of sums can be made up."""
+    """The operands of a matmul with f32 activations; groups are split so that a block of a sum has whole groups."""
     a = next(node.operands)
     if a.dtype != "f32":
         raise Unsupported(f"the source is {a.dtype}, compressed weights take f32, or u8 and s8 that are dequantized",
@@ -231,7 +232,7 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
-    """The number of scales of each row of dynamically dequantized activations."""
+    """How many scales each row of dynamically dequantized activations has; raises Unsupported for other layouts."""
     attrs, wanted = left.attrs, "a source of compressed weights whose scales are tensors has them in groups of rows"
     if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
         raise Unsupported(f"{wanted}, and no zero points",
@@ -240,7 +241,10 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of a dequantize of weights; None if the operand is absent."""
+    """The data of an operand of a dequantize of weights; None if the operand is absent.
+
+    Raises Unsupported if not constant.
+    """
     if v is None:
         return None
     data = constants[index[v]]
@@ -251,7 +255,7 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
 
 
 class _Spread:
-    """Spreads the parameters of a dequantize of weights to one for each group along k and each column: (groups, n)."""
+    """Spreads scales or zero points of weights to one for each group along k and each column: (groups, n)."""
 
     def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
         self.attrs, self.transposed = node.attrs, transposed
@@ -272,7 +276,7 @@ class _Spread:
 
 
 def _refuse_overflow(p: CompressedMatmul) -> None:
-    """Refuse sums of a group that could leave s32."""
+    """Refuse sums of a group that could exceed s32."""
     most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
     group = p.weights.size // p.n // len(p.z)
     if most * group * 255 < 2**31:

@@ -1,7 +1,7 @@
-"""Packed weights of 4 or 8 bits: integers as they stay in memory, with the scales of their groups.
+"""Packed weights of 4 or 8 bits: integers that stay packed in memory, with the scales of their groups.
 
 Weights w (k, n) in groups of `group` rows, each with a scale and a zero point per column, are taken as integers u of
-`bits` from 0 on, and so are zero points z. They are packed as
+`bits` bits from 0 on, and so are zero points z. They are packed as
 
     descriptors   s64 [panels][8]    DESCRIPTOR
     panels, each  [groups] f32[16] scales, [16] terms of 4 bytes
@@ -9,11 +9,12 @@ Weights w (k, n) in groups of `group` rows, each with a scale and a zero point p
                   [groups][lines] of 64 bytes
 
 with panels = ceil(n / 16). A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns,
-the high ones rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four
+the high nibbles rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four
 rows in that order. Numbers past the group or n are 0.
 
-For activations of 8 bits u - z is within REACH; terms are s32 corrections, and weights of 8 bits are stored as u - z,
-with zero points of 0. For f32 activations terms are f32, 2**23 + z, from which kernels compute f32(u - z) (`tiles`).
+For activations of 8 bits, u - z must be in the range REACH; terms are s32 corrections, and weights of 8 bits are stored
+as u - z, with zero points of 0. For f32 activations, terms are the f32 number 2**23 + z, from which kernels compute
+f32(u - z) (`tiles`).
 """
 from __future__ import annotations
 
@@ -24,20 +25,20 @@ from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 
 BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8}
-"""The dtypes of weights that kernels read compressed, with their bits."""
+"""The dtypes of weights that kernels read compressed, and their bits."""
 REACH = {4: (-64, 64), 8: (-128, 127)}
-"""The least and the greatest weight less its zero point, by the weights' bits, for activations of 8 bits.
+"""The range of a weight minus its zero point, by the weight's bits, for activations of 8 bits.
 
-Weights of 8 bits are then s8. For weights of 4 bits vpmaddubsw adds two products exactly, as 255 * 2 * 64 < 2**15.
+Weights of 8 bits then fit into s8. For weights of 4 bits vpmaddubsw adds two products exactly, as 255 * 2 * 64 < 2**15.
 """
 FLOAT_BASE = np.float32(1 << 23)
-"""2**23 as f32. If its last bits are replaced by an integer of up to 23 bits, this adds the integer to it."""
+"""2**23 as f32. Replacing its last bits by an integer of up to 23 bits adds the integer to it."""
 
 
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
     """Pack u (k, n) for activations of 8 bits; z, f32 `scales` and s32 `corrections` are (groups, n). Returns u8.
 
-    Raises KernelError if numbers are out of range or k is no multiple of the groups.
+    Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
     """
     _check(u, z, scales, corrections, bits)
     centred = u.reshape(len(z), -1, u.shape[1]).astype(np.int16) - z[:, None].astype(np.int16)
@@ -52,7 +53,7 @@ def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections:
 def pack_floats(u: np.ndarray, z: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
     """Pack u (k, n) for activations of f32; z and f32 `scales` are (groups, n). Returns u8.
 
-    Raises KernelError if numbers are out of range or k is no multiple of the groups.
+    Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
     """
     _check(u, z, scales, z, bits)
     terms = (FLOAT_BASE + z).astype(np.float32)
@@ -73,7 +74,7 @@ def _check(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, 
 
 
 def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
-    """Write the bytes of weights (groups, group, n), and the scales, the terms and the zero points of the groups."""
+    """Pack weights (groups, group, n) with the scales, the terms and the zero points of their groups, as u8."""
     groups, group, n = u.shape
     panels, rows = panel_count(n), 32 // bits
     lines = -(-group // rows)

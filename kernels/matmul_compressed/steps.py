@@ -17,7 +17,7 @@ from graphq.plan.step import Ref
 
 
 def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the one step of the matmul; the constant weights are packed at compile time."""
+    """Add the step of the matmul; the constant weights are packed at compile time."""
     p = lowered.anchor
     assert isinstance(p, CompressedMatmul)
     item = STORAGE[p.a_dtype].itemsize

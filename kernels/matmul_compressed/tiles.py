@@ -1,6 +1,6 @@
 """Matmul of activations and packed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-For activations of 8 bits, a' as in `matmul`, with scales s of rows and groups:
+For activations a' of 8 bits (shifted as in `matmul`), with scales s of rows and groups:
 
     R[g, i, j]   = sum_{k in group g} a'[i, k] * (u[k, j] - z[g, j])                 exact, modulo 2**32
     acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j]) * (s[i, g] * scale[g, j])   from 0 on, in order
@@ -10,8 +10,8 @@ For activations of f32, in the order of `float_sums`, whose blocks consist of wh
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
 A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, and a subtraction unpack
-four of the k, which are then multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32
-2**23, which gives 2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a
+four of the k, which are then multiplied like 8-bit weights. For f32 the bits of u become the last bits of the f32
+2**23, which gives 2**23 + u; the subtraction of 2**23 + z from it is exact. Compressed weights take about a fifth or a
 third of the memory traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are
 f32.
 """
@@ -38,7 +38,7 @@ from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 
 view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
 W_DTYPES = {4: "s4", 8: "s8groups"}
-"""The names that the kernel table uses for compressed weights, by their bits."""
+"""The kernel table's names for the dtypes of compressed weights, by their bits."""
 BITS = {name: bits for bits, name in W_DTYPES.items()}
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
@@ -46,7 +46,7 @@ FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
 ROW_SCALES = ("row_scales", "row_scales_table", "row_scales_row", "row_scales_step")
 """The fields of `matmul.plan.MATMUL` that locate the scales of activations."""
 AHEAD = 3072
-"""How many bytes ahead of its loads a tile of one row prefetches weights; it reads each weight once.
+"""How many bytes ahead of its loads a tile of one row prefetches weights, each of which it reads once.
 
 1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). Products whose weights are in the caches
 take as long as without prefetches.
@@ -54,30 +54,30 @@ take as long as without prefetches.
 
 
 class Unpacked(NamedTuple):
-    """How packed weights are multiplied: `spread` turns a part's 64 / parts bytes into operands of `products`."""
+    """How packed weights are multiplied: `spread` turns the 64 / parts bytes of a part into operands of `products`."""
 
     products: Products
     spread: Callable[[Value], Factor]
 
 
 def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """The products by vpdpbusd."""
+    """Products by vpdpbusd."""
     return Unpacked(vnni(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
 
 
 def unpacked_saturating(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """The products by vpmaddubsw, which does not saturate, since 4-bit weights are small (`pack.REACH`)."""
+    """Products by vpmaddubsw, which does not saturate, since 4-bit weights are small (`pack.REACH`)."""
     return Unpacked(saturating(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
 
 
 def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """The products by vpmaddwd."""
+    """Products by vpmaddwd."""
     words = vector(I16, 2 * lanes)
     return Unpacked(widened(a_dtype, lanes, emulated), lambda x: signed_halves(x.as_type(words)))
 
 
 def partial_group(address: Value, count: Value, fill: int) -> Value:
-    """Load `count` (1 to 4) bytes as a group (s32), filled up with bytes `fill`; reads nothing beyond them."""
+    """Load `count` (1 to 4) bytes as a group (s32), filled up with bytes `fill`; reads no other bytes."""
     group, last = constant(I32, 0), count - 1
     for i in range(4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
@@ -87,7 +87,7 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
 
 
 class _Tile:
-    """What all tiles of `rows` x 16 * `panels` outputs share; each of `parts` vectors has some of 16 columns."""
+    """A tile of `rows` x 16 * `panels` outputs, for any activations; the 16 columns of a panel are `parts` vectors."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, parts: int) -> None:
         self.b, self.f, self.rows, self.panels, self.bits, self.parts = b, f, rows, panels, bits, parts
@@ -104,15 +104,15 @@ class _Tile:
             constant(vector(I32, 16), 0).store(self.f.acc + 64 * n)
 
     def zeros(self, kind: Type) -> list[Value]:
-        """The accumulators, all 0, at the start of a sum."""
+        """The accumulators at the start of a sum, all 0."""
         return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
 
     def head(self, panel: int, part: int, group: Value) -> Value:
-        """The address of a group's scales for the columns of a vector; its terms lie 64 bytes after it."""
+        """The address of a group's scales for the columns of a vector; the group's terms are 64 bytes after it."""
         return self.f.w + self.panel_bytes * panel + group * (2 * LINE) + 4 * part * self.columns
 
     def line_of(self, group: Value) -> Value:
-        """The offset of a group's lines in a panel."""
+        """The offset of a group's first line in a panel."""
         return self.lines + group * self.group_lines * LINE
 
     def add(self, n: int, part: int, y: Value) -> None:
@@ -162,7 +162,7 @@ class _IntegerTile(_Tile):
             self.add_scaled(groups.k, last.values)
 
     def zero_points_of(self, group: Value) -> list[Value]:
-        """Emit the zero points that are to be subtracted from the bytes of every part, for 4-bit weights."""
+        """Emit the zero points that are subtracted from the bytes of each part, for 4-bit weights."""
         out = []
         for j in range(self.panels if self.bits == 4 else 0):
             address = self.f.w + self.panel_bytes * j + self.zero_points + group * PANEL
@@ -172,7 +172,10 @@ class _IntegerTile(_Tile):
         return out
 
     def multiply(self, x: Sequence[Value], line: Value, shift: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of four k of every row with the weights from bit `shift` on of a line."""
+        """Emit the products of four k of every row with the weights of a line from bit `shift` on.
+
+        Returns the new sums.
+        """
         b, products, out = self.b, self.how.products, list(acc)
         weights = []
         for n in range(self.panels * self.parts):
@@ -191,7 +194,7 @@ class _IntegerTile(_Tile):
         return out
 
     def add_scaled(self, group: Value, acc: Sequence[Value]) -> None:
-        """Emit total += f32(sum + correction) * (scale of row and group * scale)."""
+        """Emit total += f32(sum + correction) * (scale of row and group * scale), for each row and column."""
         vectors = iter(acc)
         for i, row in enumerate(self.row_scales):
             scale = (row + group * self.step).load(F32)
@@ -209,7 +212,10 @@ class _FloatTile(_Tile):
     """Emits a tile with activations of f32."""
 
     def emit(self) -> None:
-        """Emit the loop over blocks of sums, and in it the loop over a block's groups; the totals are in memory."""
+        """Emit the loop over blocks of sums and, inside it, the loop over a block's groups.
+
+        The totals are in memory.
+        """
         b, kind = self.b, vector(F32, self.columns)
         self.clear()
         each = c64(BLOCK) // self.group
@@ -249,7 +255,7 @@ class _FloatTile(_Tile):
 
 
 def integer_tile(rows: int, panels: int, bits: int, how: Unpacked) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits that lie in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits in rows."""
 
     @emits
     def tile(b: Builder, address: Value) -> None:
@@ -259,7 +265,7 @@ def integer_tile(rows: int, panels: int, bits: int, how: Unpacked) -> Intrinsic:
 
 
 def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 that lie in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 in rows."""
 
     @emits
     def tile(b: Builder, address: Value) -> None:
@@ -270,7 +276,7 @@ def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
 
 @emits
 def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale: Value) -> None:
-    """Add f32(value) * (scale of the row * scale) to the f32 at address `total`; scales are addresses of f32."""
+    """Add f32(value) * (row scale * scale) to the f32 at address `total`; the scales are given as addresses of f32."""
     y = value.trunc(I32).to_float(F32) * (row_scale.load(F32) * scale.load(F32))
     (total.load(F32) + y).store(total)
 
@@ -318,7 +324,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles for `k` bytes: for one k the products, and 1.5 operations to unpack a vector of weights."""
+    """Estimate cycles for `k` bytes: each k takes its products and 1.5 operations to unpack a vector of weights."""
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max(rows * panels + 1.5 * panels, 4)
     return -(-m // rows) * panel_count(n) / panels * (k // 4 * group + 30 + 3 * rows * panels * parts)
@@ -331,67 +337,67 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of plain loops."""
+    """Build tiles that are plain loops."""
     return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, BITS[dtypes[1]]))
 
 
 @register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
                  layouts=("rows",))
 def build_avx2_4_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddubsw on 32 bytes of products that cannot saturate."""
+    """Build tiles of vpmaddubsw with 8 columns a vector; products of 4-bit weights cannot saturate."""
     return tile_functions(integer_tile(rows, panels, 4, unpacked_saturating(dtypes[0], 8, emulated)))
 
 
 @register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
                  layouts=("rows",))
 def build_avx2_8_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddwd on 16 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
     return tile_functions(integer_tile(rows, panels, 8, unpacked_widened(dtypes[0], 8, emulated)))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
                  layouts=("rows",))
 def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpdpbusd on 8 columns."""
+    """Build tiles of vpdpbusd with 8 columns a vector."""
     return tile_functions(integer_tile(rows, panels, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 8, emulated)))
 
 
 @register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
                  partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
 def build_avx512_4_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddubsw on 64 bytes of products that cannot saturate."""
+    """Build tiles of vpmaddubsw with 16 columns a vector; products of 4-bit weights cannot saturate."""
     return tile_functions(integer_tile(rows, panels, 4, unpacked_saturating(dtypes[0], 16, emulated)))
 
 
 @register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
 def build_avx512_8_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddwd on 32 bytes of products widened to 16 bits."""
+    """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
     return tile_functions(integer_tile(rows, panels, 8, unpacked_widened(dtypes[0], 16, emulated)))
 
 
 @register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
 def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpdpbusd on 16 columns."""
+    """Build tiles of vpdpbusd with 16 columns a vector."""
     return tile_functions(integer_tile(rows, panels, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 16, emulated)))
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of fused multiply-adds, four at a time, for any CPU."""
+    """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 4))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
                  layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd on 8 columns."""
+    """Build tiles of vfmadd with 8 columns a vector."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 8))
 
 
 @register_kernel(FLOATS, ((8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512", partial(estimate_floats, parts=1),
                  layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd on 16 columns."""
+    """Build tiles of vfmadd with 16 columns a vector."""
     return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 16))

@@ -16,7 +16,7 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
-"""The argument block of a cast of `size` elements, `each` a block. The caller fills in the addresses."""
+"""The argument block of a cast of `size` elements, `each` in a block. The caller fills in the addresses."""
 view = CAST.view
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
@@ -28,9 +28,9 @@ def fits(source: DType, target: DType) -> bool:
 
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function of a cast from integers of `source_bits`.
+    """Make the block function of a cast from integers of `source_bits` bits.
 
-    `how` says what the result is: integers of `target_bits`, booleans, or f32.
+    `how` says what the result is: integers of `target_bits` bits, booleans, or f32.
     """
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)

@@ -1,10 +1,10 @@
 """The range of an f32 tensor, for dynamic quantization.
 
-A first step finds the minimum and the maximum of each block, a second one the scale and the zero point.
+A first step finds the minimum and the maximum of each block; a second step computes the scale and the zero point.
 
-With top = max(x, 0) and low = min(x, 0), ONNX's DynamicQuantizeLinear defines (op `dynamic_range`):
+With top = max(x, 0) and low = min(x, 0), ONNX's DynamicQuantizeLinear defines (operation `dynamic_range`):
 
-    scale = (top - low) / 255, or 1 / 255 where both are 0
+    scale = (top - low) / 255, or 1 / 255 if both are 0
     zero point = rint(clip(-low / scale, 0, 255)), or 0 for NaN
 
 Extremes do not depend on the order in which they are found; a NaN anywhere makes both NaN.
@@ -24,9 +24,9 @@ from graphq.kernels.lanes.vector import Columns
 from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 64
-"""Elements in each turn of the loop: four vectors of 16, whose operations do not wait for each other."""
+"""Elements of a turn of the loop: four vectors of 16, whose operations do not wait for each other."""
 PIECE = 1024
-"""The elements of the tensor are given to blocks in pieces of this many."""
+"""A block gets whole pieces of this many elements."""
 RANGE = Record("source", "extremes", "each", "count")
 """The argument block of the first step: minimum and maximum of `count` f32, `each` pieces a block.
 
@@ -43,7 +43,7 @@ def _larger(x: Value, y: Value) -> Value:
 
 @emits
 def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
-    """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if one of the elements is."""
+    """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if an element is."""
     wide = vector(F32, LANES)
     zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
@@ -114,7 +114,7 @@ def scale_block() -> Functions:
 
 
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:
-    """Plan the range of `count` f32: a step that finds extremes, and one that computes scale and zero point from them.
+    """Plan the range of `count` f32: one step finds extremes, a second one computes scale and zero point from them.
 
     The caller fills in the addresses of RANGE and of SCALE.
     """

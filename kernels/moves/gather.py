@@ -1,7 +1,7 @@
-"""Gather: rows of a table by their indices. An index outside the table reads row 0, and is reported.
+"""Gather: rows of a table by their indices. An index outside of the table reads row 0, and is reported.
 
-There may be several tables. Row r of the target comes from table r // count, at index r % count of the `count`
-indices; negative indices count from the end.
+There may be several tables. Row r of the target comes from table r // count, at the index number r % count of the
+`count` indices; negative indices count from the table's end.
 """
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.step import Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The argument block: the target has `rows` rows, computed in blocks of `each`; each table gives `count` of them.
+"""The argument block: the target has `rows` rows, in blocks of `each`; each table gives `count` of them.
 
-A table has `size` rows of `nbytes`. The caller fills in the addresses. An index outside the table is stored as an s64
-at the address `outside`.
+A table has `size` rows of `nbytes` bytes. The caller fills in the addresses. An index outside of the table is stored as
+an s64 at the address `outside`.
 """
 view = GATHER.view
 
@@ -41,7 +41,7 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables, which have `size` rows, at least one.
+    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` rows (at least one).
 
     Indices are s32 or s64.
     """

@@ -1,7 +1,7 @@
-"""The histogram of an f32 tensor by the highest bits of its elements, and its extremes (op `histogram`).
+"""The histogram of an f32 tensor by the highest bits of its elements, and its extremes (operation `histogram`).
 
-Each block counts into a table of its own; one more step adds the tables up. Counts are integers, and extremes do not
-depend on the order in which they are found, so the result is the same whatever the number of threads.
+Each block counts into a table of its own, and one more step adds the tables up. Counts are integers, and extremes do
+not depend on the order in which they are found, so the result is the same for any number of threads.
 """
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
-"""The number of tables that a block counts into in turn.
-
-Neighbouring elements of one bin then do not wait for each other.
-"""
+"""How many tables a block counts into in turn, so that neighbouring elements of one bin do not wait for each other."""
 PART = 4 * TABLES * BINS + 8
-"""Bytes that a block writes: its tables, and its two extremes as s32 that are ordered as the floats are."""
+"""The bytes that a block writes: its tables, and its two extremes as integers ordered like floats (`ordered`)."""
 CYCLES = 4
-"""Estimated cycles for each element, which decide how many threads are worthwhile."""
+"""Estimated cycles for each element; they decide how many threads are worth their start."""
 PIECE = 4096
-"""The elements of the tensor are given to blocks in pieces of this many."""
+"""A block gets whole pieces of this many elements."""
 COUNT = Record("source", "parts", "size", "each")
-"""The argument block of the first step: `size` f32 in blocks of `each` pieces; each block writes a part to `parts`."""
+"""The argument block of the first step: `size` f32 in blocks of `each` pieces.
+
+Each block writes PART bytes to `parts`.
+"""
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""The argument block of the second step: the parts of `blocks` blocks become one histogram and one pair of extremes."""
+"""The argument block of the second step, which combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
-"""+inf and -inf as s32 that are ordered as the floats are (totalOrder of IEEE 754)."""
+"""+inf and -inf as s32 in the order of floats (see `float_bins.ordered`)."""
 
 
 LANES = 64
-"""Elements in each turn of the loop for extremes: four vectors of 16, whose operations do not wait for each other."""
+"""Elements of a turn of the loop for extremes: four vectors of 16, whose operations do not wait for each other."""
 
 
 @emits
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
-    """Extend the range at `extremes` so that it contains `count` f32 at `source`.
+    """Extend the range at `extremes` so that it contains the `count` f32 at `source`.
 
-    The range is the least and the greatest element, as s32 that are ordered as the floats are.
+    The range is the least and the greatest element, as s32 in the order of floats (see `float_bins.ordered`).
     """
     wide = vector(I32, LANES)
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
@@ -77,7 +77,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
 
 
 def histogram_block(counting: int) -> Functions:
-    """Make the block function that counts the elements of a block; without `counting` it only finds their extremes."""
+    """Make the block function that counts the elements of a block; if not `counting` it only finds their extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)
@@ -106,7 +106,7 @@ def histogram_block(counting: int) -> Functions:
 
 
 def histogram_sum(counting: int) -> Functions:
-    """Make the block function that adds the blocks' counts up; without `counting` it only combines extremes."""
+    """Make the block function that adds the blocks' counts up; if not `counting` it only combines extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_sum(args)
@@ -129,10 +129,10 @@ def histogram_sum(counting: int) -> Functions:
 
 
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
-    """Plan the histogram and the extremes of `size` f32, or without `counting` the extremes alone.
+    """Plan the histogram and the extremes of `size` f32; if not `counting`, only the extremes.
 
     The first step works on blocks, the second one combines their results. The caller fills in the addresses of COUNT
-    and of SUM; `parts` take PART bytes a block.
+    and of SUM; `parts` takes PART bytes a block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))
@@ -148,7 +148,7 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Add a step for blocks and one that adds them up; only extremes are computed if counts have no users."""
+    """Add two steps: one counts by blocks, one adds the blocks up. If counts have no users, only extremes are found."""
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

@@ -1,7 +1,7 @@
 """Kernels of arithmetic and comparisons of integers of 32 and 64 bits, and of their sums along rows.
 
-Operands and results are seen as rows and columns. An operand may have one element for all rows or all columns: its
-stride is then 0.
+Operands and results are seen as rows and columns. An operand that is the same in all rows or all columns has a stride
+of 0 there.
 """
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from graphq.kernels.jit.records import Record
 from graphq.plan.step import Step, Target, plan_rows
 
 COMBINE = Record("target", "a", "b", "rows", "columns", "a_row", "a_column", "b_row", "b_column", "each")
-"""The argument block of a function of two operands: `rows` of `columns` results, `each` rows a block.
+"""The argument block of a function of two operands: `rows` rows of `columns` results, `each` rows a block.
 
-The other fields are the bytes between rows and between columns of both operands. The caller fills in the addresses.
+The fields `a_row`, `a_column`, `b_row` and `b_column` are the bytes between rows and between columns of the operands.
+The caller fills in the addresses.
 """
 SUM = Record("source", "target", "rows", "columns", "each")
 """The argument block of sums: `rows` rows of `columns` integers, `each` rows a block."""
@@ -85,8 +86,8 @@ def summing(bits: int) -> Functions:
 def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
     """Bytes between rows and between columns of an operand that is broadcast to the shape `result`.
 
-    The first `split` axes of the result are its rows, the others its columns. None if no such strides exist. `dims`
-    and `result` have the same rank.
+    The first `split` axes of the result are its rows, the others its columns. Returns None if no such strides exist.
+    `dims` and `result` have the same rank.
     """
     out = []
     for part, of in ((dims[:split], result[:split]), (dims[split:], result[split:])):

@@ -1,1 +1,1 @@
-"""Formulas in NumPy for numbers that depend on the order of sums, shared by kernels and references of operations."""
+"""NumPy formulas of numbers that depend on the order of sums, shared by kernels and references of operations."""

@@ -4,8 +4,8 @@
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
-Caches may hold integers of 8 or 4 bits, which stand for themselves times a scale: rint(x / scale), with ties to even,
-saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
+A cache may hold integers of 8 or 4 bits, each of which stands for itself times a scale: rint(x / scale) with ties to
+even, saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
 
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
 is rounded once.
@@ -34,7 +34,8 @@ def by_heads(x: Array, count: int) -> Array:
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     """Rotate pairs of the first elements of each head of x [batch, tokens, heads, size], by the angles of its token.
 
-    A pair is two neighbours if `interleaved`, otherwise an element of the first and one of the second half.
+    A pair is two neighbours if `interleaved`; otherwise it is an element of the first half and its counterpart in the
+    second.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
@@ -47,7 +48,10 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 
 def packed(x: Array, scale: Array | None, bits: int) -> Array:
-    """Numbers [batch, tokens, groups, size] as a cache of `bits` has them; integers have a `scale` [groups, size]."""
+    """The numbers [batch, tokens, groups, size] as a cache of `bits` bits stores them.
+
+    Integers need a `scale` [groups, size].
+    """
     if scale is None:
         return x
     half = 1 << bits - 1
@@ -72,8 +76,8 @@ def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
 def written(past: Array | None, new: Array, before: Array, capacity: int) -> Array:
     """Make the cache [batch, groups, capacity, size] that follows from `past` by adding `new` tokens.
 
-    For each batch element it has `before` tokens from `past`, then the new ones, which are [batch, tokens, groups,
-    size], then zeros.
+    For each batch element it has `before` tokens from `past`, then the new tokens [batch, tokens, groups, size], then
+    zeros.
     """
     batch, tokens, groups, size = new.shape
     out = np.zeros((batch, groups, capacity, size), new.dtype)
@@ -88,8 +92,8 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
              scale: float, softcap: float, window: int, causal: bool) -> Array:
     """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
-    The tokens follow `before` others. With `causal` they see keys up to their own, otherwise the first `ends` keys. A
-    window above 0 limits the keys that they see to the last `window` up to their own. The result has the shape of q.
+    `before` tokens precede the query's tokens. With `causal` a token sees keys up to its own, otherwise the first
+    `ends` keys. A window above 0 limits the keys to the last `window` of these. The result has the shape of q.
     """
     batch, tokens, heads, size = q.shape
     groups, n = k.shape[1], int(before.max(initial=0)) + tokens
@@ -117,7 +121,7 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
 
 
 def _sums(weights: Array, v: Array, seen: Array) -> Array:
-    """Compute weights @ v in the order of `float_sums`, with zeros for the values of keys that are not seen."""
+    """Compute weights @ v in the order of `float_sums`; values of keys that are not seen count as zeros."""
     out = np.zeros((*weights.shape[:3], v.shape[3]), np.float32)
     for start in range(0, v.shape[2], BLOCK):
         chain = np.zeros_like(out)

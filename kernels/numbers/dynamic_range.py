@@ -1,4 +1,4 @@
-"""The range of dynamic quantization: the scale and zero point by which u8 covers a tensor."""
+"""The range for dynamic quantization: the scale and zero point with which u8 covers a tensor."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Histograms of f32 whose bins are given by the numbers' bits: they need no range, and can be added up.
+"""Histograms of f32 whose bins are the numbers' highest bits: they need no range, and can be added up.
 
 Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
-in each power of two. Every number of a bin is within 1/32 of the bin's edge, whatever the scale of the data. This is
-the histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
-relative-error guarantees"); but that one has bins of equal width in the logarithm.
+in each power of two. Every number of a bin is within 1/32 of the bin's edge, whatever the scale of the data. The
+histogram is like that of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
+relative-error guarantees"), whose bins however have equal width in the logarithm.
 """
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ BINS = 1 << (32 - SHIFT)
 def ordered(x: np.ndarray) -> np.ndarray:
     """The bits of f32 `x` as s32 whose order is -NaN < -inf < -0 < 0 < inf < NaN (totalOrder of IEEE 754).
 
-    The function takes and gives s32, and is its own inverse.
+    The function takes and returns s32, and is its own inverse.
     """
     return x ^ ((x >> 31) & 0x7FFFFFFF)
 
 
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts (s32 [BINS]) and the extremes (f32 [2], in the order of `ordered`) of `x`; [inf, -inf] if empty."""
+    """The counts (s32 [BINS]) and the extremes (f32 [2], in the order of `ordered`) of `x`.
+
+    [inf, -inf] if `x` is empty.
+    """
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))

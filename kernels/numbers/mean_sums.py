@@ -8,9 +8,9 @@ the graph, found by experiment:
     fours     quads of consecutive elements, added lane by lane; lanes 0 + 2, 1 + 3, and both; then the rest
     eights    as fours, with two quads side by side, which are added first, and then a remaining quad
 
-Sums start from +0, those of `eights` from -0. The order matters because means of integers that keep their scale are
-often exactly halfway between two integers (for 2x2 windows one in four). Then f32 rounding errors decide the result of
-a quantize after the mean.
+Sums start from +0, those of `eights` from -0. The order matters because the mean of integers, requantised to the same
+scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). Then f32 rounding errors
+decide the result of a quantize after the mean.
 """
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import numpy as np
 
 Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
 T = TypeVar("T")
-"""The type of the elements that are summed: arrays, or values for which code is emitted."""
+"""The type of the elements that are summed: arrays, or values of kernel code."""
 
 QUAD = 4
 MOST_WIDE = 2045
-"""Means of windows are summed by columns if lines have at most this many elements, padding included.
+"""The longest line, in elements with padding, for which windows are summed by columns.
 
 Longer lines do not fit into ONNX Runtime's buffer.
 """
@@ -87,7 +87,7 @@ def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
 
 def array_total(order: Order, tap: Callable[[int], np.ndarray], n: int, width: int,
                 shape: tuple[int, ...]) -> np.ndarray:
-    """`total` for taps that are f32 arrays of `shape`."""
+    """The sum of `total` for taps that are f32 arrays of `shape`."""
     with np.errstate(all="ignore"):
         return np.asarray(total(order, tap, n, width, np.full(shape, start_of(order), np.float32), np.add))
 

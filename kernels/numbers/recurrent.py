@@ -1,7 +1,7 @@
 """The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-The products of input and weights are computed before; they are x, of shape [T, B, gates * H]. Each step adds s, the
-products of the last state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is
+The products of inputs and weights are computed before; they are x, of shape [T, B, gates * H]. Each step adds s, the
+products of the previous state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is
 quantized as by ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
 
     lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
@@ -50,7 +50,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """The quantized state (u8 less its zero point, as f32), and its scale."""
+    """The quantized state (u8 minus its zero point, as f32), and its scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):
         return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
@@ -61,8 +61,8 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
          reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The states of all steps, the last state, and the last cell.
 
-    `peepholes` are three rows of factors for the gates i, o and f: the cell times them is added to the sums of these
-    gates.
+    `peepholes` are three rows of factors for the gates i, o and f: the cell times a row is added to the sums of its
+    gate.
     """
     states = np.zeros((len(gates), *h.shape), np.float32)
     pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
@@ -82,9 +82,9 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
 
 def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarray, lengths: np.ndarray | None,
         linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The states of all steps, and the last one.
+    """The states of all steps, and the last state.
 
-    Unless `linear_before_reset`, the reset gate multiplies the state before its products with the weights.
+    Without `linear_before_reset`, the reset gate multiplies the state before the state's products with the weights.
     """
     size = h.shape[1]
     states = np.zeros((len(gates), *h.shape), np.float32)

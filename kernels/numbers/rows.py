@@ -9,8 +9,8 @@
 All is computed in f32, one IEEE operation at a time, except for the mean of layer_norm. Each sum is in the order of
 ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
 have its results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
-and sums of rows whose length is no multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime. If
-all squares underflow and epsilon is 0, norms are infinite. The op-by-op reference sums in f64 and has no such limits
+and sums of rows whose length is not a multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime.
+If all squares underflow and epsilon is 0, norms are infinite. The op-by-op reference sums in f64 and has no such limits
 (docs/onnx.md).
 
 The functions take and return arrays; kernels/rows/loops.py has the machine code.
@@ -33,20 +33,20 @@ POWER = elementary.exp(X - Y)
 """The power that softmax sums, for an element X and the row's maximum Y."""
 LOGARITHM = elementary.log(X)
 LANES = 16
-"""The number of partial sums of softmax, partial maxima, and partial sums of means in f64."""
+"""The number of softmax's partial sums, of partial maxima, and of partial sums of f64 means."""
 GROUP = 8
 """The number of partial sums of squares and of reductions."""
 
 
 def _either(chosen: Expr) -> Expr:
-    """The expression `chosen` of X and Y, with NaN in its place if X is NaN."""
+    """The expression `chosen` of X and Y, or NaN if X is NaN."""
     return select(op("ne", X, X), X, chosen)
 
 
 EXTREMES = {"max": _either(maximum(X, Y)), "min": _either(least(X, Y))}
-"""The new maximum or minimum of a row, given the element X and Y, the one so far.
+"""The new maximum or minimum of a row, from the element X and the extreme so far, Y.
 
-Of equal numbers it takes Y. A NaN stays.
+If both are equal it is Y. If one is NaN it is NaN.
 """
 TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 
@@ -54,7 +54,7 @@ TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = False) -> Array:
     """Fold the last axis, whose size is a power of 2, to one element.
 
-    It combines halves with halves or, with `pairs`, neighbours with neighbours.
+    Each round combines halves with halves or, with `pairs`, neighbours with neighbours.
     """
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
@@ -65,7 +65,7 @@ def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = Fal
 def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], Array]) -> Array:
     """Reduce the last axis to `lanes` partial results, each over every `lanes`-th element.
 
-    If the size is no multiple of `lanes`, the elements left go to the first lanes.
+    If the size is not a multiple of `lanes`, the remaining elements go to the first lanes.
     """
     total = np.full((*x.shape[:-1], lanes), start, x.dtype)
     for k in range(0, x.shape[-1], lanes):
@@ -83,7 +83,7 @@ def extreme(how: str, x: Array) -> Array:
 
 
 def top(x: Array) -> Array:
-    """The maximum of the row for softmax. It ignores NaN, since the sum of the row becomes NaN in any case."""
+    """The maximum of the row for softmax. NaNs are ignored, since the sum of the row becomes NaN in any case."""
     def take(have: Array, new: Array) -> Array:
         return np.where(new > have, new, have)
 

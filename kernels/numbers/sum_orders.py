@@ -1,14 +1,14 @@
-"""Sums of products of dequantized integers as the graph is written: f32, in a stated order.
+"""f32 sums of products of dequantized integers, in the stated order that the graph as written stands for.
 
 Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
 product. ONNX and oneDNN leave the order of the sums open. The orders here are those of ONNX Runtime's CPU kernels on
 x86-64 without optimisations of the graph, found by experiment, for one thread. In six models that were compared, all
-sums are equal bit for bit. The exceptions are a few octets: those in the last n % 4 columns, and in rows of a single
-column:
+sums are equal bit for bit, except for a few in the order "octets": in the last n % 4 columns, and in rows of a single
+column.
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
-    octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same of the others, plus `start`
+    octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same of s[4..7], plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 
 k counts channels, and within a channel taps. x = f32(q - zx) * sx, and w is dequantized in the same way.
@@ -100,8 +100,7 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
 def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
     """The order, and the number of products in a block, of the sums of an m x k by k x n matmul.
 
-    `transposed` says that the right operand is stored as n x k. With few columns blocks are longer, since ONNX Runtime
-    reshapes its panel of the right operand, of 128 k x 128 columns.
+    `transposed` says that the right operand is stored as n x k. With few columns blocks are longer (see `chain_block`).
     """
     if m == 1:
         return ("octets" if transposed else "quads"), 1
@@ -113,7 +112,8 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 def chain_block(n: int, k: int) -> int:
     """The number of products in a chain of a matmul with n columns.
 
-    It is 128, doubled for each halving of the panel's 128 columns that still holds all n.
+    ONNX Runtime packs the right operand into panels of 128 k x 128 columns. It halves the columns while all n still
+    fit, and doubles the k of the panel, which is the length of a chain.
     """
     block, width = 128, 128
     while n < k and width > 16 and width // 2 >= n:

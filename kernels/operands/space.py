@@ -1,7 +1,7 @@
 """Iteration domains and access maps: any broadcast elementwise computation as (batch, m rows, n columns).
 
-Neighbouring dimensions merge if each operand can walk both with one stride; so most of the work becomes long rows.
-Dimensions that do not merge become batch elements, whose operand offsets are in a table.
+Neighbouring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
+rows. Dimensions that do not merge become batch elements; a table has their operand offsets.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphq.base.sizes import later
 
 
 class Walk(NamedTuple):
-    """The access map of an operand: a table of byte offsets by batch element (None: all 0), and bytes per row."""
+    """The access map of an operand: byte offsets by batch element (None: all 0), and the bytes from row to row."""
 
     table: np.ndarray | None
     row: int
@@ -47,8 +47,8 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The iteration domain of an output of shape `out`, for operands with the given byte strides along it.
 
-    The last `keep` dimensions (2 at most) are not merged with each other: the columns of an anchor, and its rows.
-    Dimensions before them may still join the rows. Dimensions of size 1 are dropped, except kept ones.
+    The last `keep` dimensions (at most 2) are not merged with each other: an anchor's columns, and its rows. Dimensions
+    before them may still join the rows. Dimensions of size 1 are dropped, except kept ones.
     """
     none = (0,) * len(strides)
     dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]
@@ -65,7 +65,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
     """The domain of `factor`, but with `m` rows a batch element, so that strips of m rows can be computed one by one.
 
-    The size of the last dimension but one divides m.
+    m divides the size of the last dimension but one.
     """
     *outer, rows, n = out
     parts = rows // m
@@ -74,7 +74,7 @@ def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space
 
 
 def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
-    """Remove the last dimension from `dims`, and all before it that merge with it; returns them as one dimension."""
+    """Remove from `dims` the last dimension and all before it that merge with it; returns them as one dimension."""
     size, step = dims.pop()
     while dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], step, strict=True)):
         size *= dims.pop()[0]

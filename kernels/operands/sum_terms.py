@@ -1,4 +1,4 @@
-"""TERMS: where the terms of an output's sum lie in memory, for the code that adds single outputs a second time."""
+"""TERMS: where the terms of an output's sum are in memory, for code that adds single outputs a second time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "p
     order, block        the order's number in ORDERS, and the number of terms in a block
     signed, zero_point, scale    of the activations: whether they are s8; the scale as the bits of an f32
     channels            the number of channels that an output reads
-    per                 the output columns of a group, or 0 if one group has all
+    per                 the output columns of a group, or 0 if one group has all columns
     merged, tap_k       how many taps were packed as one, and the packed k of such a tap
     parts               the number of packed weights whose sum is a weight
     pixel               bytes of a pixel
     chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
-                        lanes of a half if pairs of taps lie in vpunpcklbw's order, otherwise 0
+                        lanes of a half if pairs of taps are in the order of vpunpcklbw, otherwise 0
 """
 
 
 def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
     """The TERMS of a layer as s64 words.
 
-    `layout` has the fields that describe the packed weights; those that it lacks are 0.
+    `layout` has the fields that describe the packed weights; fields that it lacks are 0.
     """
     return later(_s64, TERMS.words({
         "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,

@@ -1,10 +1,10 @@
-"""The frame that a tile function is called with, and how it finds its activations.
+"""The frame that a tile function is called with, and how the function finds its activations.
 
-A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows).
-Activations lie in one of three layouts (`matmul.table.ActivationLayout`):
+A tile function takes the address of a frame: a FRAME record and, for windows, two words for each row of the tile.
+Activations have one of three layouts (`matmul.table.ActivationLayout`):
 
-    rows      row i lies at a + i * stride
-    columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
+    rows      row i is at a + i * stride
+    columns   the operand is transposed: element (i, k) is at a + k * stride + i * (its bytes)
     windows   row i is an output pixel of an image at `a`; `stride` is the address of a WINDOWS record, and the row's
               two words are the addresses of its entries in the record's tables: for each tap an offset
 """
@@ -52,7 +52,7 @@ RUN = 16
 
 
 class Frame(NamedTuple):
-    """The fields of a frame that say where operands and results are, as IR values."""
+    """The fields of a frame that say where operands and results are, as values of kernel code."""
 
     address: Value
     a: Value
@@ -80,10 +80,10 @@ def clamped(f: Frame, count: int) -> list[Value]:
 
 
 class RowGroups:
-    """Reads activations that lie in rows: a group is four bytes of k of each row.
+    """Reads activations in rows: a group is four bytes of k of each row.
 
-    `addresses` are the addresses of the tile's rows, or with `of_tap` those of the pixels that a tap of the windows
-    reads. `first` is the address of the first row's first group, which a loop over groups moves on; the other rows are
+    `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels that a tap of the windows reads.
+    `first` is the address of the first row's first group, which a loop over groups advances; the other rows are
     addressed by their distances `apart` from it.
     """
 
@@ -94,10 +94,7 @@ class RowGroups:
         self.brings_next = itemsize == 1 and not of_tap
 
     def at(self, number: Value, place: Value) -> Iterable[Value]:
-        """Emit the loads of a group of all rows, one s32 each.
-
-        The group has number `number`; in the first row it lies at `place`.
-        """
+        """Emit the loads of group `number` of all rows, one s32 each; `place` is its address in the first row."""
         if self.brings_next:
             self._bring_next(number, place)
         return ((place + row).load(I32) for row in self.apart)
@@ -118,7 +115,7 @@ class RowGroups:
 
 
 class ColumnGroups:
-    """Reads groups of `rows` rows (at most 16) of a transposed operand; a group is given by its number along k."""
+    """Reads groups of `rows` rows (at most 16) of a transposed operand; a group is identified by its number along k."""
 
     def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
         self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a
@@ -136,7 +133,8 @@ class ColumnGroups:
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading any byte beyond them.
 
-    Missing elements are 0. If elements are single bytes, they repeat the last byte instead, whose packed weights are 0.
+    Missing elements are 0. If elements are single bytes, the last byte is repeated instead; the packed weights there
+    are 0.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)
@@ -151,7 +149,7 @@ def tail_group(address: Value, count: Value, itemsize: int) -> Value:
 def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
     """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
-    For one k, the elements of all rows are neighbouring bytes and need one load; the loads of a group are then
+    For one k, the elements of all rows are neighbouring bytes and take one load; the loads of a group are then
     interleaved. The first `count` bytes of each row's group exist, the others become 0. Bytes past the last valid row
     are not read.
     """
@@ -166,7 +164,7 @@ def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int)
 
 
 Groups: TypeAlias = RowGroups | ColumnGroups
-"""How a tile reads its activations; those in windows are read as rows, tap by tap."""
+"""How a tile reads its activations; windows are read as rows, tap by tap."""
 
 
 class Window:
@@ -190,8 +188,8 @@ class Window:
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
         """Emit how many inner taps a tile of `rows` rows has to read at an outer tap: all of them, or none.
 
-        None are read if every row reads only padding there, and all bytes of the padding are `silent`: they add nothing
-        to the sums. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
+        None are read if every row reads only padding there, and all bytes of the padding are `silent`, which add
+        nothing to the sums. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
         """
         outside = c64(-1)
         for row in range(rows):
@@ -221,9 +219,9 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
 
 @njit
 def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the words of a tile's `step` rows, which are the pixels of a line from pixel `i` on; `rows` are valid.
+    """Fill in the words of a tile's `step` rows, which are pixels of a line from pixel `i` on.
 
-    Lines have `m` output pixels, and follow one another in the batch.
+    `rows` of them are valid. Lines have `m` output pixels, and follow one another in the batch.
     """
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki

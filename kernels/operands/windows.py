@@ -1,8 +1,8 @@
 """Windows on channels-last images as im2col descriptors.
 
-A descriptor is tables of byte offsets: no padded image or im2col copy is made.
+A descriptor has tables of byte offsets, so that no padded image and no im2col copy is made.
 
-For output pixel (outer, inner) and tap (ko, ki) the input pixel lies outer_table[outer, ko] + inner_table[inner, ki]
+For output pixel (outer, inner) and tap (ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki]
 bytes from the start of the image. inner and ki run along the last spatial axis; outer and ko run along all axes before
 it, merged. A tap in the padding has INVALID in one or both entries, so that the sum is negative: its channels are read
 from a row of padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
@@ -45,14 +45,14 @@ _COPIES = 4
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
 """The columns that neighbouring output pixels of a line read, in order.
 
-Each entry is a column, and the (pixel, tap) pairs that read it.
+Each entry is a column, and the (pixel, tap) pairs that read the column.
 """
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
     """The columns that `pixels` neighbouring output pixels of a line read with `taps` taps along it.
 
-    They are ordered so that each pixel meets its taps in their order.
+    In this order each pixel meets its taps in their order.
     """
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
@@ -90,7 +90,7 @@ class Windows:
         return _offsets(self.outer, self.inner)
 
     def inside(self) -> np.ndarray:
-        """How many taps of each output pixel lie in the image, s32 [pixels]."""
+        """How many taps of each output pixel are inside the image, s32 [pixels]."""
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
 
@@ -101,7 +101,7 @@ class Windows:
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
-        """A function that takes a tap's number and returns the pixels that all windows read with it.
+        """A function that takes a tap's number and returns the pixels that all windows read with that tap.
 
         Its result is [n, outputs, channels]. `images` are [n, spatial..., channels], with dense pixels; `pad` is a
         number, or one for each channel.
@@ -114,7 +114,7 @@ class Windows:
         return lambda tap: np.asarray(padded[:, np.where(at[:, tap] < 0, pixels.shape[1], at[:, tap])])
 
     def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
-        """The pixels of all taps, as `tap_of` gives them: [n, outputs, taps, channels]."""
+        """The pixels of all taps, as [n, outputs, taps, channels]; the arguments are those of `tap_of`."""
         tap = self.tap_of(images, pad, outputs)
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
@@ -135,7 +135,7 @@ class Windows:
     def even_step(self) -> int:
         """The distance in bytes between the pixels that neighbouring outputs read, for windows of one tap.
 
-        It is -1 if the distance is not the same everywhere, or if a pixel is padding.
+        It is -1 if the distance varies, or if a pixel is padding.
         """
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
@@ -143,7 +143,7 @@ class Windows:
         """The table for kernels that read runs of `length` pixels of a line at once, as int64 words.
 
         It has the number `step`, then entries [runs, taps]. A line has `line` output pixels; its last run may have
-        fewer than `length`. An entry is the byte offset of a run's first pixel if all its pixels lie `step` bytes
+        fewer than `length`. An entry is the byte offset of a run's first pixel if all its pixels are `step` bytes
         apart, otherwise INVALID.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
@@ -175,7 +175,6 @@ def _picked(table: np.ndarray, outputs: Sequence[int], kernel: Sequence[int], or
 
 
 def _offsets(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    """The byte offset of every tap (`Windows.offsets`)."""
     sums = outer[:, None, :, None] + inner[None, :, None, :]
     return sums.reshape(len(outer) * len(inner), outer.shape[1] * inner.shape[1])
 
@@ -239,9 +238,9 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
             transposed: bool = False) -> Windows:
     """Make the im2col descriptor for images of `sizes`; every list has an entry for each spatial axis.
 
-    `pads` are numbers, auto_pad being resolved; for a `transposed` convolution they are what is cut off. Pads at the
-    end do not matter, as `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
-    Raises KernelError if the lists differ in length or are empty.
+    In `pads`, auto_pad is already resolved; for a `transposed` convolution they say how much is cropped. Pads at the
+    end do not matter, since `outputs` are the sizes of the result. `pixel_bytes` is the distance between neighbouring
+    input pixels. Raises KernelError if the lists differ in length or are empty.
     """
     lists = (sizes, kernel, strides, dilations, pads, outputs)
     if not sizes or len({len(x) for x in lists}) != 1:
@@ -262,7 +261,7 @@ def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
 
 
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
-    """Merge the tables [outputs, taps] of neighbouring axes into one."""
+    """Merge the tables [outputs, taps] of several axes into one, as if the axes were one."""
     outer = np.zeros((1, 1), np.int64)
     for axis in axes:
         sums = outer[:, None, :, None] + axis[None, :, None, :]
@@ -273,7 +272,7 @@ def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
 
 def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs: int, step: int,
           transposed: bool) -> np.ndarray:
-    """Byte offsets [outputs, taps] along one axis, INVALID outside of the image."""
+    """The byte offsets [outputs, taps] along one axis; INVALID outside of the image."""
     o, k = np.arange(outputs, dtype=np.int64)[:, None], np.arange(taps, dtype=np.int64) * dilation
     if transposed:  # input i contributes to output i * stride + k - begin
         place, rest = np.divmod(o + begin - k, stride)
