@@ -241,10 +241,7 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of a dequantize of weights; None if the operand is absent.
-
-    Raises Unsupported if not constant.
-    """
+    """The data of an operand of a dequantize of weights; None if it is absent. Raises Unsupported if not constant."""
     if v is None:
         return None
     data = constants[index[v]]

@@ -1,1 +1,1 @@
-"""Kernels that move elements: transposes, gathers, slices, pads, casts; and the range of a tensor."""
+"""Kernels of operations outside of partitions: transposes, gathers, slices, pads, casts, integers, and ranges."""

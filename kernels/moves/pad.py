@@ -29,7 +29,10 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 
 
 class Side(NamedTuple):
-    """`size` elements of a padded axis from `start` on, copied from `source` on in strides of `step`."""
+    """One side of a padded axis: `size` elements from `start` on.
+
+    They are copied from element `source` on, in strides of `step`.
+    """
 
     start: int
     size: int
@@ -38,10 +41,10 @@ class Side(NamedTuple):
 
 
 def pad_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the steps of a pad: a copy of the source, then along each axis copies of what lies before and after it.
+    """Add the steps of a pad: a copy of the source, then along each axis copies of the elements before and after it.
 
-    The later copies read the result itself, so that what was padded along one axis is padded along the next ones, too.
-    Pads that repeat more elements than the source has are left to the reference.
+    The later copies read the result itself, so the padding along one axis is padded along the next axes, too. Pads that
+    repeat more elements than the source has run by the reference.
     """
     (source,) = node.operands
     dims, out, a = source.type.dims, node.output.type.dims, node.attrs
@@ -56,7 +59,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     inside = sum(p * s for p, s in zip(before, strides, strict=True))
     _copy(b, kept, Ref(b.of[source], first), source_strides, Ref(target, inside), strides, itemsize)
     for k in reversed(range(len(out))):
-        inside -= before[k] * strides[k]  # axes from k on include their padding from here on
+        inside -= before[k] * strides[k]  # from here on, axes from k on include their padding
         for side in sides[k] or ():
             sizes = [*kept[:k], side.size, *out[k + 1:]]
             place = Ref(target, inside + side.start * strides[k])
@@ -71,7 +74,10 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """What lies before and after the n elements of an axis; None if padding would repeat more elements than n."""
+    """The two sides of an axis of n elements, with `before` and `after` elements.
+
+    None if too many elements are repeated.
+    """
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

@@ -1,11 +1,11 @@
 """Transposes of any rank: axes that stay neighbours are merged, and one of four loops over rows and columns remains.
 
-* `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
-* `interleaving`, `deinterleaving`: n or m is 2 to 4, as for the channels of images, by shuffles of that many vectors;
-* `copying`: the innermost axis stays the innermost, and longer runs of bytes are copied.
+- `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
+- `interleaving`, `deinterleaving`: n or m is 2 to 4, as for the channels of images, by shuffles of that many vectors;
+- `copying`: the innermost axis stays the innermost, and longer runs of bytes are copied.
 
-For each index of the outer axes, which follows from a block's number, `rows` x `columns` elements are moved in this
-way. The code is plain vector IR, the same at every ISA level.
+For each index of the outer axes, which follows from a block's number, one of these loops moves `rows` x `columns`
+elements. The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphq.kernels.jit.x86 import load_first, store_first
 from graphq.plan.step import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
-"""By the bytes of an element: how many elements a vector has, and also how many rows and columns a tile has."""
+"""By the bytes of an element: how many elements a vector has, which is also how many rows and columns a tile has."""
 
 WAYS = 4
 """The most channels that `interleaving` and `deinterleaving` take."""
@@ -32,18 +32,19 @@ WAYS = 4
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
 """The argument block: `rows` of `columns` elements for each index of `outer` axes; `each` rows are a block.
 
-`source_step` bytes lie between columns of the source, `target_step` bytes between rows of the target. For copies,
-`columns` is the number of bytes of a row, and `source_step` lies between rows of the source. To deinterleave,
-`target_step` lies between columns of the target. An AXIS for each outer axis follows, the last axis first.
+`source_step` is the bytes between columns of the source, `target_step` the bytes between rows of the target. There are
+two exceptions. For copies, `columns` is the bytes of a row, and `source_step` the bytes between rows of the source. For
+`deinterleaving`, `target_step` is the bytes between columns of the target. An AXIS for each outer axis follows, the
+last axis first.
 """
 AXIS = Record("size", "source", "target")
-"""An outer axis: its size, and the bytes from element to element in the source and in the target."""
+"""An outer axis: its size, and the bytes between its elements in the source and in the target."""
 view, view_axis = MOVE.view, AXIS.view
 MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
 def _tiles(itemsize: int) -> Intrinsic:
-    """Make the function that transposes the tiles which lie side by side in 64 bytes of each row of the source."""
+    """Make the function that transposes the tiles which are side by side in 64 bytes of each row of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     kind = vector(ir.IntType(8 * itemsize), line)
 
@@ -59,7 +60,7 @@ def _tiles(itemsize: int) -> Intrinsic:
 
 
 def _corner(itemsize: int) -> Intrinsic:
-    """Transpose the first `height` columns and `width` rows of a tile, and touch no memory outside of them."""
+    """Make the function that transposes `height` columns and `width` rows of a tile, and touches no other memory."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
 
@@ -78,9 +79,9 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Make the function that interleaves one vector of each of `ways` streams.
+    """Make the function that interleaves one vector of each of `ways` streams, or deinterleaves them if `apart`.
 
-    With `apart` it deinterleaves such vectors. With `partial` only the first `count` lanes of each stream are valid.
+    With `partial` only the first `count` lanes of each stream are valid.
     """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
@@ -109,7 +110,7 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
 
 
 def _line(partial: bool) -> Intrinsic:
-    """Make the function that copies 64 bytes, or with `partial` the first `count` of them."""
+    """Make the function that copies 64 bytes or, if `partial`, the first `count` of them."""
     kind = vector(I8, 64)
 
     @emits
@@ -124,7 +125,7 @@ def _line(partial: bool) -> Intrinsic:
 
 @njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
-    """Find the addresses of a block's source and target, and its first row and the row after its last one."""
+    """Find the addresses of a block's source and target, its first row, and the row after its last one."""
     a = view(args)
     blocks = (a.rows + a.each - 1) // a.each
     batch, first = index // blocks, index % blocks * a.each
@@ -147,7 +148,8 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares as wide as a cache line, so that fetched lines are used in full. The last tiles overlap those before.
+        # Squares as wide as a cache line, so that fetched lines are used in full. The last tiles overlap those before
+        # them.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):
@@ -182,12 +184,12 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
 
 
 def interleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes with `ways` columns, whose target is dense."""
+    """Make the block function of transposes whose source has `ways` columns and whose target is dense."""
     return _weaving(itemsize, ways, False)
 
 
 def deinterleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes to a target of `ways` columns, from dense rows of the source."""
+    """Make the block function of transposes whose source has `ways` dense rows."""
     return _weaving(itemsize, ways, True)
 
 
@@ -222,7 +224,7 @@ def copying() -> Functions:
 
 
 class Axis(NamedTuple):
-    """An axis to loop over: its size, and the bytes from element to element in source and target."""
+    """An axis to loop over: its size, and the bytes between its elements in source and target."""
 
     size: int
     source: int
@@ -242,13 +244,13 @@ class Loops(NamedTuple):
 
 
 def dense(shape: Sequence[int], itemsize: int) -> list[int]:
-    """The bytes from element to element along each axis of a dense tensor."""
+    """The bytes between elements along each axis of a dense tensor."""
     return [itemsize * prod(shape[d + 1:]) for d in range(len(shape))]
 
 
 def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
            targets: Sequence[int] | None = None) -> list[Axis]:
-    """The axes of a copy from a source with these strides to a result with the strides `targets` (None: a dense one).
+    """The axes of a copy from a source with these strides to a result with strides `targets` (None: a dense result).
 
     Axes of size 1 are left out, and neighbouring axes that are contiguous in source and result are merged into one.
     """
@@ -263,7 +265,7 @@ def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
 
 
 def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
-    """The axes of a transpose, merged as `merged` does."""
+    """The axes of a transpose of a dense tensor, as `merged` gives them."""
     strides = dense(shape, itemsize)
     return merged([shape[d] for d in order], [strides[d] for d in order], itemsize)
 
@@ -311,7 +313,7 @@ def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> in
 
 def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, target: Target,
                       results: Sequence[int] | None = None) -> Step:
-    """Plan the copy of a tensor of `sizes` whose elements lie `strides` bytes apart along each axis.
+    """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
 
     A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is dense, unless
     `results` gives the bytes between its elements along each axis. The caller fills in the addresses of MOVE; source
@@ -337,7 +339,7 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
 
 
 def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
-    """Plan the copy of `rows` rows of `nbytes`, which lie `source_step` and `target_step` bytes apart.
+    """Plan the copy of `rows` rows of `nbytes` that are `source_step` and `target_step` bytes apart.
 
     The caller fills in the addresses of MOVE; source and target must not overlap.
     """

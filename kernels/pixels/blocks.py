@@ -1,8 +1,8 @@
 """Kernels over the output pixels of channels-last images: their block function, and loops of their tiles.
 
 A tile function computes accumulators of 4 bytes for some output pixels, on the stack; then a function of the Store
-(`outputs`) writes the outputs from there. The block function calls both. If the output is the accumulator itself, tiles
-may write it to its final place.
+(`outputs`) computes the outputs from them. The block function calls both. If the output is the accumulator itself,
+tiles may write it to its final place.
 
 Output row (batch, i) is pixel batch * m + i of all images.
 """
@@ -40,26 +40,27 @@ The results of a pixel are a row; rows are written to the target, `stride` bytes
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
-"""The most bytes of accumulators that are computed before a Store writes their outputs."""
+"""The most bytes of accumulators that are computed before a Store turns them into outputs."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
 """Bytes after the accumulators that a tile may overwrite."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
-"""The most rows that are computed before a Store writes their outputs."""
+"""The most rows that are computed before a Store turns them into outputs."""
 UNROLLED = 32
 """Windows of at most this many taps get code of their own, without loops over taps."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""The bytes of the list of entries: one entry for each vector of a tile, and one more."""
+"""The bytes of the list of entries: one entry for each vector of a tile, and one to spare."""
 
 
 def tap_locator(ko: int, ki: int) -> Intrinsic:
     """Make the function that stores tap addresses as `tap_addresses` does; for a ko x ki window it has no loops.
 
-    For such a window it stores the addresses of all taps, whatever the caller asks for. ko and ki are 0 for any window.
+    For such a window it stores the addresses of all taps, whatever the caller asks for. With ko and ki of 0 it takes
+    any window.
     """
     if not ko:
         return tap_addresses
@@ -84,9 +85,9 @@ def tap_locator(ko: int, ki: int) -> Intrinsic:
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
-    """Call `emit(width, c)` for vectors of `width` channels from c on, which together cover exactly all channels.
+    """Call `emit(width, c)` for vectors of `width` channels from c on that together cover exactly all channels.
 
-    Vectors of `widest` registers come first; narrower ones take the remaining channels.
+    Vectors of `widest` registers come first; narrower vectors take the remaining channels.
     """
     done: Any = c64(0)
     for width in (1,) if lanes == 1 else dict.fromkeys((widest * lanes, lanes, lanes // 4, 1)):
@@ -97,12 +98,12 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window for which code is specialised: (ko, ki), or (0, 0), any window, if unrolling would be too long."""
+    """The window for which code is specialised: (ko, ki), or (0, 0) for any window if unrolling would be too long."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the block function's module; tiles write outputs of `direct` bytes themselves unless it is 0."""
+    """Make the block function's module; if `direct` is not 0, tiles themselves write outputs of `direct` bytes."""
     writes = direct == 0
 
     def block(args: int, index: int) -> None:
@@ -148,8 +149,8 @@ def tile_functions(room: int, fill: Intrinsic) -> Functions:
     """Make the module of a tile function.
 
     `fill(frame, windows, image, outer, inner, left, addresses, target)` computes the accumulators of some pixels of a
-    line, stores them at `target`, and returns the number of pixels. The pixels begin at (outer, inner), and are at most
-    `left`. `fill` may use the `room` bytes at `addresses`.
+    line, stores them at `target`, and returns the number of pixels, at most `left`. The first pixel is (outer, inner).
+    `fill` may use the `room` bytes at `addresses`.
     """
 
     def tile(frame: int, index: int) -> None:

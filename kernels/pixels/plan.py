@@ -18,7 +18,7 @@ from graphq.plan.step import Step, Target, pieces, threads_for
 class Pixels(NamedTuple):
     """The outputs of kernels over pixels: `channels` for each of batch * m output pixels.
 
-    `windows` say which pixels of channels-last images of `dtype` an output pixel reads. `multiplier` output channels
+    `windows` says which pixels of channels-last images of `dtype` an output pixel reads. `multiplier` output channels
     read the same channel of an image.
     """
 
@@ -61,7 +61,10 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 
 
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, of results in `store`; the caller fills in PIXELS' addresses."""
+    """Plan a kernel over all pixels and channels, whose results `store` takes.
+
+    The caller fills in addresses of PIXELS.
+    """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     again = load_second_look(store, target.level, cache)
     table = 0 if kernel.direct else load_outputs(store, target.level, cache)

@@ -8,7 +8,7 @@ For a quantized source q, or a source x of floats, and the taps t of a window, o
                 y = (sum_t x[t]) / count                 in the same order
 
 A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after a mean
-divides by its scale as the reference does, since means are often ties (see `means`).
+divides by its scale as the reference does, since means are often rounding ties (see `means`).
 """
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
-    """Lower the epilogue after `anchor`, a pool or weighted means; maxima of integers are dequantized in it."""
+    """Lower the epilogue after `anchor`, a pool or weighted means; it begins by dequantizing maxima of integers."""
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
     def result(args: list[Any]) -> Expr:
@@ -107,7 +107,7 @@ def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) 
 
 
 def dequantize_of(node: Node) -> Node | None:
-    """The dequantize that computes the node's first operand, or None."""
+    """The dequantize that computes the node's first operand; None if another operation or an input does."""
     first = next(node.operands).node
     return first if first is not None and first.op.name == "dequantize" else None
 
@@ -156,7 +156,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """The number in a padding pixel: the least one for maxima, so that it never wins; the zero point for means."""
+    """The number in a padding pixel: for maxima the least one, so that it never wins; for means the zero point."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
@@ -164,7 +164,7 @@ def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
 
 def _windows(node: Node, shape: tuple[int, ...],
              itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
-    """The source as [images, spatial..., channels], its windows, the divisors of means, the order of sums."""
+    """The source's shape [images, spatial..., channels], its windows, the divisors of means, and the order of sums."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}

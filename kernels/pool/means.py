@@ -1,4 +1,4 @@
-"""Means of taps: taps dequantized as in the op-by-op reference, and the tables that kernels read for it.
+"""Means of taps: taps dequantized as in the op-by-op reference, and the tables that kernels read for this.
 
     d(x) = (x - zp[c]) * s[c]  for u8 and s8, in f32, rounded once        d(x) = x  for floats
 
@@ -22,7 +22,7 @@ from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 TABLES = Record("table_bytes")
 """The header of the tables of means; `table_bytes` is the size of one f32 table.
 
-The zero points, the scales and numbers of f64 follow.
+The header is followed by the zero points, the scales, and f64 numbers.
 """
 view, TABLES_BYTES = TABLES.view, TABLES.nbytes
 
@@ -35,7 +35,7 @@ class Scales(NamedTuple):
 
 
 def _tap(dtype: str) -> Expr:
-    """The expression d(x) of a tap x, which is operand 0; operand 1 is the zero point, operand 2 the scale."""
+    """The expression d(x) of a tap x (operand 0), its zero point (operand 1) and scale (operand 2)."""
     x = load(0, dtype, "vector")
     if COMPUTE[dtype] == "f32":
         return x
@@ -49,7 +49,7 @@ def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
 
 
 def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
-    """Pack a TABLES header, the zero points, the scales and `numbers`."""
+    """Pack a TABLES header, the zero points, the scales and `numbers` (f64) into one array."""
     f32 = [] if scales is None else [scales.zps, scales.scales]
     each = len(f32) and -(-f32[0].size // 2)
     block = np.zeros(1 + 2 * each + numbers.size)
@@ -67,7 +67,7 @@ def numbers_of(block: int) -> int:
 
 
 class Taps:
-    """Emits d(x) of `width` channels of `dtype`, from channel `c` on, in f32, with the `tables` at `block`."""
+    """Emits d(x) in f32 for `width` channels of `dtype` from channel `c` on; `block` has the `tables`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width

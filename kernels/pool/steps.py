@@ -14,7 +14,7 @@ from graphq.plan.step import Ref
 
 
 def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the one step of the pool; the tables of its windows are a constant of the plan."""
+    """Add the step of the pool; the tables of its windows are a constant of the plan."""
     p = lowered.anchor
     assert isinstance(p, Pool)
     space, slots = store_slots(b, node, lowered, keep=1)

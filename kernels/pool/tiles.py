@@ -4,8 +4,8 @@
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
-A maximum that keeps scale and zero point writes bytes directly, in half the time. Each small window size has its own
-code, which reads a list of addresses. One tile for all other sizes finds taps by the tables of offsets.
+If a maximum keeps scale and zero point, tiles write bytes directly, in half the time. Each small window size has code
+of its own, which reads a list of addresses. One tile for all other sizes finds taps by the tables of offsets.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from graphq.plan.step import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
-"""A function that takes the value that is reduced so far and the address of one more tap, and gives the new value."""
+"""A function that takes the value reduced so far and the address of one more tap, and returns the new value."""
 
 SUMS = 16
 """The number of registers that hold sums.
@@ -52,26 +52,26 @@ ADDRESSES = 8 * (UNROLLED + 1)
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
-    """The greater of two f32: NaN if one of them is NaN, and the second one if they are equal."""
+    """The greater of two f32: NaN if one of them is NaN, and y if they are equal."""
     return select(op("or", x > y, op("ne", x, x)), x, y)
 
 
 GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
-"""The new maximum of f32, given the maximum so far (operand 0) and the next tap (operand 1)."""
+"""The new maximum of f32, from the maximum so far (operand 0) and the next tap (operand 1)."""
 
 
 def least(dtype: str) -> float:
-    """The number that a maximum starts from: every tap is at least as great."""
+    """The number that a maximum starts from, which no tap is below."""
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the accumulators of one pixel.
 
-    `taps` is a list of the addresses of ko * ki pixels. If ko is 0, it is a block of windows, from which the taps of
-    (outer, inner) on the image at `image` are taken. The function reduces `channels` elements from `left` on. Maxima
-    are stored at `target`, as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; they are computed with
-    the `means.tables` at `tables` and the f64 count at `count`.
+    `taps` is a list of the addresses of ko * ki pixels. If ko is 0, it is a block of windows instead, in which the
+    function finds the taps of (outer, inner) of the image at `image`. The function reduces `channels` elements from
+    `left` on. Maxima are stored at `target`, as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; they
+    are computed with the `means.tables` at `tables` and the f64 count at `count`.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -105,12 +105,12 @@ class _WindowSums:
         self.zero = constant(vector(F32, width), start_of(order))
 
     def take(self, have: Value, address: Value) -> Value:
-        """Add one more element of the window."""
+        """Add one more element of the window, the one at `address`, to the sum `have`."""
         return have + self.load(address)
 
 
 class _Window(Protocol):
-    """The taps of an output pixel, however they are found."""
+    """The taps of an output pixel, in a list or in tables."""
 
     def reduce(self, have: Value, take: Take) -> Value:
         """Apply `take` to all taps, in row-major order."""
@@ -155,7 +155,7 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Apply `take` to each of the values `have` and the next tap, `turns` times, from the place (row, column) on.
+        """Apply `take` to each of the values `have` and the next tap, `turns` times; the first tap is at (row, column).
 
         Returns the values, and the place after the last tap.
         """
@@ -217,13 +217,13 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, 
 
 
 def is_direct(store: Store, how: How, dtype: str) -> bool:
-    """Whether the output is the accumulator itself, in the type in which the tile leaves it."""
+    """Whether the output is the accumulator itself, in the type that tiles compute."""
     left = "f32" if how == "mean" else dtype
     return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
 
 
 def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel of a ko x ki window (`unrolled`), as `reduction` has them."""
+    """Make the module of tiles of one pixel with a ko x ki window; (0, 0) is any window (`unrolled`)."""
     listed, mean = ko > 0, how == "mean"
     reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
     locate = tap_locator(ko, ki)
@@ -247,7 +247,8 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the words of `blocks.PIXELS`.
 
-    Means are summed in `order`; in place of weights they have the `means.tables` of the counts of an image's pixels.
+    Means are summed in `order`. Their word `weights` is the address of the `means.tables`, with the counts of an
+    image's pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

@@ -1,10 +1,10 @@
 """Kernels of recurrent layers: the formulas of `numbers.recurrent`, 16 units of the state at a time.
 
-The weights lie in panels of 16 units, each [H, gates, 16]. The sums of a panel are then the gates of its units, and
-stay in registers. Four rows of the batch share each load of weights.
+The weights are packed in panels of 16 units, each [H, gates, 16]. The sums of a panel are then the gates of its units,
+and stay in registers. Four rows of the batch share each load of weights.
 
 A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
-rows that have ended. So the last state of each row is kept, and read, elsewhere.
+rows that have ended, so the last state of each row is kept in, and read from, an array of its own.
 """
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from graphq.plan.step import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths")
-"""The argument block of a layer: numbers of `steps` in time, of `rows` (`each` in a block) and of `units`.
+"""The argument block of a layer: `steps` in time, `rows` (`each` in a block), and `units` of state.
 
 If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
 
-    gates         of the input: the products of all steps with its weights
+    gates         the products of the inputs of all steps with the input weights
     panels        the recurrent weights, as `panels` packs them
     first, last   the states before the first step, and after the last one
     states        the states after all steps
@@ -51,7 +51,7 @@ Vectors = list[Value]
 
 
 def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
-    """Pack weights [gates * H, H] into panels, with zeros where H is no multiple of 16."""
+    """Pack weights [gates * H, H] into panels, filled up with zeros if H is not a multiple of 16."""
     size = recurrent.shape[1]
     count = -(-size // UNITS)
     wide = np.zeros((gates, count * UNITS, size), np.float32)
@@ -62,8 +62,8 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, whole: bool) -> list[Vectors]:
     """The sums of a panel's gates for each of `rows` rows of states, which are n f32 apart.
 
-    With `whole` they are sums of integers. A block of 256 products of 8 bits is below 2**24, and so exact in f32;
-    blocks are added in s32.
+    With `whole` the numbers are integers. A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks
+    are added in s32.
     """
     kind = vector(I32 if whole else F32, UNITS)
     start = [constant(kind, 0)] * (rows * gates)
@@ -134,7 +134,7 @@ def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Quantize `count` f32 to u8 with this scale and zero point, and store the results less the zero point as f32."""
+    """Quantize `count` f32 to u8 with this scale and zero point, and store the results minus the zero point as f32."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -147,7 +147,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def recurring(gates: int, whole: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `whole` is for quantized layers."""
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `whole` is 1 for quantized layers."""
     copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
 
     def block(args: int, index: int) -> None:

@@ -11,7 +11,7 @@ from graphq.plan.step import Ref, Word
 
 
 def lstm_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step; weights that are not constants, and peepholes, are left to the reference."""
+    """Add the step; layers with peepholes or with weights that are not constant run by the reference."""
     h, c, scales, lengths, peepholes = _optional(node, 5)
     recurrent = node.operand(1)
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
@@ -25,9 +25,9 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step.
+    """Add the step.
 
-    Weights that are not constants, and a GRU without `linear_before_reset`, are left to the reference.
+    A GRU without `linear_before_reset`, or with weights that are not constant, runs by the reference.
     """
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
@@ -38,7 +38,10 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one plan step, which runs all time steps; weights that are not constants are left to the reference."""
+    """Add the plan step, which runs all time steps.
+
+    A layer with weights that are not constant runs by the reference.
+    """
     h, lengths = _optional(node, 2)
     recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:

@@ -9,7 +9,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def floats(g: PatternBuilder) -> PatternLike:
-    """The pattern row(g?(x), gamma?, beta?); g is any lane-wise chain, left out if its result has other users."""
+    """The pattern row(g?(x), gamma?, beta?), where g is any lane-wise chain whose result has no other users."""
     row, before = g.any_of(*ROW.operations), g.repeat(lane_wise_operations(), max=MAX_EPILOGUE, where=refuses)
     a, b = Var("a"), Var("b")
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))

@@ -1,10 +1,10 @@
 """Kernels of operations along rows (formulas in `numbers.rows`): loops over a row of f32.
 
-Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the
-address `row`. Softmax also stores its powers at the address `room`. The function computes one or two numbers of the
-row, such as a mean, and stores them from `stats` on, `step` bytes apart. `epsilon` is the address of an f32. Vectors
-have the same number of lanes at every ISA level, since the lanes fix the order of the sums; LLVM splits these vectors
-into the machine's.
+Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the address
+`row`. Softmax also stores its powers at the address `room`. The function computes one or two numbers of the row, such
+as a mean, and stores them from `stats` on, `step` bytes apart. `epsilon` is the address of an f32. Vectors have the
+same number of lanes at every ISA level, since the lanes fix the order of the sums; LLVM splits them into the machine's
+vectors.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFINITY = float("inf")
 
 
 Turn = Callable[[list[Columns], list[Value]], list[Value]]
-"""A function that takes some vectors of columns and the values carried so far, and gives the new carried values."""
+"""A function that takes some vectors of columns and the values carried so far, and returns the new carried values."""
 
 
 class RowEmitter:
@@ -34,7 +34,10 @@ class RowEmitter:
         self.b, self.address, self.n = b, address, n
 
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Carry values over vectors of 16 columns, `beside` at a time, then one at a time; the last is masked."""
+        """Carry values over vectors of 16 columns, first `beside` vectors at a time, then single ones.
+
+        The last is masked.
+        """
         b, whole = self.b, self.n // LANES
         together = whole // beside
         with Loop(b, together, carried) as loop:
@@ -67,13 +70,13 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The first element after the whole vectors of 8, and the end of a vector of 4 from there, if one fits."""
+        """The first element after the whole vectors of 8, and the end of one vector of 4 after it if that fits."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 
 
 def computed(b: Builder, expr: Expr, lanes: int, *values: Value) -> Value:
-    """Emit an expression whose operands 0, 1, ... are the given values."""
+    """Emit an expression whose operands 0, 1, ... are `values`."""
     return emit(b, expr, lanes, partial(_operand, values))
 
 
@@ -113,7 +116,7 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
 
 
 def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None) -> Value:
-    """The sum of exp(x - highest); the powers are stored at `room`."""
+    """The sum of exp(x - highest); if `room` is given, the powers are stored there."""
     tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -130,7 +133,7 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
 
 
 def _squares(b: Builder, row: RowEmitter, mean: Value | None = None) -> Value:
-    """The sum of (x - mean)**2."""
+    """The sum of (x - mean)**2; without a mean, of x**2."""
     def less(x: Value) -> Value:
         return x if mean is None else x - mean.splat(1 if x.type == F32 else GROUP)
 
@@ -192,7 +195,10 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
-    """The reciprocal of the sum of powers, which are left at `room`; with `inf_as_zero` 1 for a row of only -inf."""
+    """The reciprocal of the sum of powers, which are stored at `room`.
+
+    With `inf_as_zero` it is 1 for a row of only -inf.
+    """
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
         total = total.eq(0.0).select(1.0, total)

@@ -4,8 +4,8 @@
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-A kernel leaves x (for softmax its powers) and one or two numbers of each row, such as a mean; the epilogue's expression
-begins with these numbers.
+A kernel leaves x (softmax leaves its powers) and one or two numbers of each row, such as a mean; the epilogue's
+expression begins by applying these numbers.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numb
 ROWS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", *REDUCTIONS})
 """Operations that row kernels compute."""
 NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
-"""How many numbers of each row the epilogue loads; for a reduction none, since its result is the accumulator."""
+"""How many numbers of each row the epilogue loads; a reduction has none, since its result is the accumulator."""
 
 
 class RowLowering(NamedTuple):
@@ -41,7 +41,7 @@ class RowLowering(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the prologue gives its source unchanged, so that rows are read where they lie."""
+        """Whether the prologue only loads f32, so that rows are read in place."""
         return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
 
     @property
@@ -50,7 +50,7 @@ class RowLowering(NamedTuple):
         return self.how in REDUCTIONS
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the operation's results in f32, before gamma and beta, from the arrays of the inputs."""
+        """The operation's results in f32, before gamma and beta, for the arrays of the inputs."""
         x = evaluate(self.prologue, None, [operand(s, inputs) for s in self.sources])
         x = np.broadcast_to(x, self.dims)
         with np.errstate(all="ignore"):
@@ -69,7 +69,7 @@ class RowLowering(NamedTuple):
 def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
     """Find the operation along rows of a body, and the nodes of its prologue.
 
-    Raises Unsupported where the prologue or the epilogue is not lane-wise, or kernels lack this form of the operation.
+    Raises Unsupported if the prologue or the epilogue is not lane-wise, or if kernels lack this form of the operation.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)
@@ -89,8 +89,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_row` accepts; raises Unsupported.
 
-    Where a kernel leaves its source or softmax's powers, the epilogue's expression first applies the numbers of the
-    row.
+    If a kernel leaves its source or softmax's powers, the epilogue's expression first applies the numbers of the row.
     """
     node, before = check_row(body)
     source = next(node.operands)
@@ -120,7 +119,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The expression of the operation's result, made from what kernels leave and the numbers of the row."""
+    """The expression of the operation's result, from what kernels leave and the numbers of the row."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:

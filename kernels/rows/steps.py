@@ -17,7 +17,7 @@ from graphq.plan.step import Ref
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add one step; the numbers of the rows lie in the plan's temporary memory."""
+    """Add the step; the numbers of the rows are in the plan's temporary memory."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
     rows = r.dims[:-1]

@@ -1,7 +1,7 @@
 """The kernel of an operation along rows: a prologue fills a row of f32, a loop computes its numbers, then the epilogue.
 
 One kernel serves all ISA levels. The prologue and the epilogue have vectors of the level's lanes; the loops have the
-lanes that the order of the sums fixes (`rows.loops`). `plan_row` chooses all that differs between levels. In the
+lanes that the order of the sums fixes (`rows.loops`). `plan_row` makes all choices that differ between levels. In the
 argument block, the ROWS record is followed by the slots of the prologue's operands, then by those of the epilogue and
 the output.
 """
@@ -25,12 +25,12 @@ ROWS = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "n
 
 The caller fills in the addresses of
 
-    numbers   f32 [numbers, batch, m], where `step` bytes lie between two numbers of a row
+    numbers   f32 [numbers, batch, m]; two numbers of a row are `step` bytes apart
     epsilon   f32
 
-and the plan fills in that of the rooms: one buffer for a row of f32 for each piece of the blocks that threads take.
-`columns` is the number of results of a row, n or 1. Where LLVM sees that it is 1, it stores the low byte of an s32
-result by storing all four bytes.
+and the plan fills in that of the rooms: for each piece of the blocks that threads take, one buffer for a row of f32.
+`columns` is the number of results of a row, n or 1. It is a field since LLVM, if it knew that it is 1, would store the
+low byte of an s32 result by storing all four bytes.
 """
 view, view_slot = ROWS.view, SLOT.view
 
@@ -38,8 +38,8 @@ view, view_slot = ROWS.view, SLOT.view
 def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
     """Make the block function of the operation `how` along rows; `lanes` are those of prologue and epilogue.
 
-    With `direct` the prologue only loads f32, so rows are read where they lie. With `reduces` the epilogue's
-    accumulators are the numbers of the rows, not the elements.
+    With `direct` the prologue only loads f32, so rows are read in place. With `reduces` the epilogue's accumulators are
+    the numbers of the rows, not the elements.
     """
     read, numbers = epilogue(prologue, lanes, into_acc=True), numbers_of(how)
     write, after = epilogue(store, lanes), 24 * prologue.slots
@@ -72,12 +72,15 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
 
 
 def room_bytes(n: int) -> int:
-    """Bytes of the buffer for a row of n f32, in whole vectors of 16."""
+    """The bytes of the buffer for a row of n f32, in whole vectors of 16."""
     return 64 * -(-n // LANES)
 
 
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan the rows of `space`, whose results `store` takes; `strip_rows`: rows of a block, if given."""
+    """Plan the rows of `space`, whose results `store` takes.
+
+    `strip_rows`, if given, is the number of rows of a block.
+    """
     module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
                           level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n

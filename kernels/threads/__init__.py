@@ -1,1 +1,1 @@
-"""Threads: the parallel region on prange, and the team that runs the steps of plans in it."""
+"""Threads: a parallel region on Numba's prange, and the team that runs the steps of plans in it."""

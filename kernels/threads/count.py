@@ -19,7 +19,7 @@ _most_asked = 0
 
 
 def process_cores() -> set[int]:
-    """The cores that this process may use: those of its main thread, as other threads may have chosen their own."""
+    """The cores that this process may use, those of its main thread: other threads may have restricted theirs."""
     return os.sched_getaffinity(os.getpid())
 
 
@@ -54,7 +54,7 @@ def resolve_threads(threads: int | None) -> int:
 
 
 def _allowed() -> int:
-    """The number of threads that environment variables and quotas allow."""
+    """The number of threads that environment variables and control groups' quotas allow."""
     return max(1, min(most_threads(), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
 
 
@@ -76,7 +76,7 @@ def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
 def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
     """The quota and the period of each control group of the process, and of the parents of these groups.
 
-    Control groups have version 2 (`cpu.max`) or version 1.
+    Control groups of version 2 (`cpu.max`) and version 1 are read.
     """
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]

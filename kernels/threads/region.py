@@ -1,7 +1,7 @@
 """The parallel region: the one prange of graphq, in whose iterations threads take pieces of steps (`team`).
 
-A process that runs a plan on several threads imports this module, and so Numba, in the background. Other processes do
-not import Numba.
+A process that runs a plan on several threads imports this module, and with it Numba, in the background. Other processes
+do not import Numba.
 """
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ except Exception:  # no folder that can be written to, a full disk, a damaged fi
 def enter(function: int, argument: int, threads: int) -> None:
     """Call the native function at an address as `function(argument, k)` for k in range(threads), each on a thread.
 
-    Returns when all calls have returned. A call may begin after others have ended, if Numba's threading layer grants
-    fewer threads or is busy.
+    Returns when all calls have returned. If Numba's threading layer grants fewer threads or is busy, a call may begin
+    after others have ended.
     """
     config: Any = numba.config  # Any, since Numba's stubs lack settings that it reads from the environment
     before = numba.get_num_threads()

@@ -8,7 +8,7 @@ own:
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
     records    the most helpers that there can be
-    cores      the bytes of a mask of the cores that the process may use, which follows; 0: helpers stay where they are
+    cores      the bytes of the mask after it, of the cores that the process may use; if 0, helpers stay where they are
     record     of a helper: whether it is asleep; a semaphore; its pthread_t and the core that it is kept off (HELPER);
                a mask without that core
     slot   busy       whether a caller has it
@@ -19,10 +19,10 @@ own:
                       core of the caller (WORK)
            finished   whether the table is done
 
-A caller takes the first piece that is left and helpers take the last, so that the next step finds in a core's cache the
-data that the step before has left there (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds a
-changed ticket, and takes a piece of the step that this ticket offers: it reads no other word of the slot before it has
-taken a piece.
+A caller takes the first piece that is left and helpers take the last one. The next step then finds in a core's cache
+the data that the step before has left there (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds a
+changed ticket, and takes a piece of the step that the new ticket offers: before it has taken a piece, it reads no other
+word of the slot.
 """
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ HELPER = Record("thread", "kept_off")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
-"""The most callers that get help at the same time; further callers run all of their steps themselves."""
+"""The most callers that get help at the same time; any further caller runs all of its steps itself."""
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))
@@ -70,7 +70,7 @@ HELPER_AT = SEMAPHORE + 64
 RECORD = 3 * LINE
 
 SPIN = 20_000
-"""How often a helper looks for work before it sleeps. This takes 0.5 to 1 ms, longer than most models' serial steps."""
+"""How often a helper looks for work before it sleeps: 0.5 to 1 ms, longer than most models' serial steps take."""
 PATIENCE = 2_000
 """How often a caller looks whether helpers have ended their pieces, before it yields its core to other threads."""
 
@@ -85,14 +85,14 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 
 @njit
 def run_piece(step: int, piece: int) -> None:
-    """Run a piece of a step, which is given by the address of its row."""
+    """Run a piece of a step; `step` is the address of the step's row."""
     blocks, pieces = view_step(step).blocks, view_step(step).pieces
     _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
 
 
 @njit
 def _keep_off(team: int, record: int, core: int) -> None:
-    """Let a helper run on all cores of the process except `core`, where the caller runs."""
+    """Let a helper run on all cores of the process except `core`, where its caller runs."""
     size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
     if size and core >= 0 and core != helper.kept_off:
         for k in range(0, size, 8):
@@ -105,7 +105,7 @@ def _keep_off(team: int, record: int, core: int) -> None:
 
 @njit
 def _wake(team: int, count: int, core: int) -> None:
-    """Wake at most `count` of the team's helpers."""
+    """Wake at most `count` of the team's helpers, and keep them off the core `core`."""
     for k in range(load_s64(team + RECORDS)):
         record = team + FIRST_RECORD + k * RECORD
         if count > 0 and acquired(record + ASLEEP) and exchanged(record + ASLEEP, 1, 0):
@@ -117,7 +117,10 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps up to the next parallel one and offer its pieces; at the table's end, mark it as finished."""
+    """Run serial steps up to the next parallel step and offer its pieces.
+
+    At the table's end, mark the table as finished.
+    """
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -154,7 +157,7 @@ def _help(team: int, slot: int, helper: int) -> int:
 
 @njit
 def _work(team: int, slot: int, helper: int) -> None:
-    """Run pieces of the table in a slot until the table is finished; waits while no piece is on offer."""
+    """Run pieces of the table in a slot until the table is finished; wait while no piece is on offer."""
     waited = 0
     while acquired(slot + FINISHED) == 0:
         if _help(team, slot, helper):
@@ -199,12 +202,15 @@ def _run_steps(table: int, end: int) -> None:
 
 
 def run_serial(table: int, end: int) -> None:
-    """Run the steps from row `table` to before row `end` on this thread alone."""
+    """Run the steps from row `table` up to row `end` (exclusive) on this thread alone."""
     _run_steps(table, end)
 
 
 def run_shared(table: int, end: int, team: int, helpers: int) -> None:
-    """Run the steps from row `table` to before row `end` as the caller of a team; wake at most `helpers` helpers."""
+    """Run the steps from row `table` up to row `end` (exclusive) as the caller of a team.
+
+    Wake up to `helpers` helpers.
+    """
     slot = _open(table, end, team, helpers)
     if slot:
         _work(team, slot, 0)
@@ -215,7 +221,7 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
 
 
 def open_table(table: int, end: int, team: int, opened: int) -> None:
-    """Offer a table in the first slot, if this is free, and store the slot's address at the address `opened`."""
+    """Offer a table in the first slot if that is free, and store the slot's address at the address `opened`."""
     slot = team + SLOTS
     if exchanged(slot + BUSY, 0, 1):
         store_s64(opened, slot)
@@ -235,7 +241,7 @@ def close_table(slot: int) -> None:
 
 @njit
 def _look(team: int) -> int:
-    """Run whatever callers offer; returns whether there was anything."""
+    """Run the pieces that callers offer; returns whether there were any."""
     found = 0
     for k in range(MOST_TABLES):
         while _help(team, team + SLOTS + k * SLOT, 1):
@@ -247,7 +253,7 @@ def _look(team: int) -> int:
 def _sleep(team: int, record: int) -> None:
     """Sleep until another thread wakes this helper.
 
-    It does not sleep if work was offered before others could see it asleep.
+    If work was offered before others could see the helper asleep, it does not sleep.
     """
     added(team + SLEEPERS, 1)
     release(record + ASLEEP, 1)
@@ -255,7 +261,7 @@ def _sleep(team: int, record: int) -> None:
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # it is not 0 if a signal interrupts the wait
+        while semaphore_wait(record + SEMAPHORE) != 0:  # the result is not 0 if a signal interrupts the wait
             pass
 
 
@@ -286,7 +292,7 @@ def dismiss(team: int) -> None:
 
 
 def nothing(argument: int, k: int) -> None:
-    """Do nothing; a function for a region that only starts threads."""
+    """Do nothing; for a region that only starts threads."""
 
 
 def serial_module() -> Functions:

@@ -1,12 +1,12 @@
-"""The kernel of steps that run strip by strip: each strip of rows goes through all of them before the next one does.
+"""The kernel of steps that run strip by strip: each strip of rows goes through all of them before the next strip does.
 
-A strip is a block of the rows of a batch element. What one step leaves for the next, and nobody else reads, then needs
-memory for one strip only. Each piece of the blocks, and so each thread, has such memory, a room; it stays in the cache
-of a core.
+A strip is a block of the rows of a batch element. Data that one step leaves for the next, and that nobody else reads,
+then needs memory for one strip only. Each piece of the blocks, and so each thread, has memory of its own for this, a
+room; it stays in the cache of a core.
 
 The steps themselves know nothing of strips. Each is cut into the same blocks of rows, and runs on a copy of its
-argument block. In the copy, the addresses of what lies in rooms are such that row i of a batch element is at `address +
-i * stride`.
+argument block. In the copy, addresses of data in rooms are adjusted so that row i of a batch element is at `address + i
+* stride`.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_byte
 """The argument block: `steps` steps on strips of `each` of the m rows of each batch element.
 
 For each step a PART follows, then the step's argument block, then a MOVED for each word of it that is the address of
-something in rooms. Such a word has the address in the first room, which has `each` rows.
+data in a room. Such a word has the address in the first room, which has `each` rows.
 
     rooms, room_count, room_bytes    memory for copies of argument blocks, one for each piece of the blocks
 """
@@ -31,7 +31,7 @@ PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
 
 
 def strips_module() -> Functions:
-    """Give the module that takes a strip through its steps."""
+    """The module that takes a strip through its steps."""
 
     def block(args: int, index: int) -> None:
         a = view(args)

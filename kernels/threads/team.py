@@ -2,20 +2,20 @@
 
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
 are cut into pieces of neighbouring blocks, as many as the step says (`plan.step.pieces`). Any free thread takes the
-next piece, the caller and helpers alike. So no piece waits for a thread that has not begun it, because it sleeps or
-because another process has its core. The thread that ends a step's last piece runs the serial steps after it, and
-offers the pieces of the next parallel one.
+next piece, the caller and helpers alike. So no piece waits for a thread that is asleep or whose core another process
+has. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next parallel
+step.
 
 The helpers are iterations of one prange (`region`). With Numba's layer "omp" a thread of this process enters the region
 once, in the background, and stays there. Until then, some 0.5 s after the first run, callers run alone. The threads of
 "tbb" and "workqueue" serve all parallel code of the process, which would have to wait if they stayed in the region.
-With these layers each run enters a region of its own, and only one run at a time, since workqueue otherwise ends the
-process. A forked child of a process whose threads Numba had started has no helpers: libgomp's threads do not survive a
-fork, and cannot be started again.
+With these layers each run enters a region of its own, and only one run at a time, since workqueue ends the process if
+two threads enter regions. If Numba has started threads in a process, a forked child of the process has no helpers:
+libgomp's threads do not survive a fork, and cannot be started again.
 
-Helpers that have found nothing to do for a while sleep, each at a semaphore. To wake one costs some 50 us, so short
-runs wake none, unless they follow one another closely. Linux often wakes a thread on the core of the thread that wakes
-it and goes on working there, although another core is idle. So a helper is kept off the core of its caller.
+Helpers that have found nothing to do for a while sleep, each at a semaphore. Waking one costs some 50 us, so short runs
+wake none, unless they follow one another closely. Linux often wakes a thread on the core of the waking thread, which
+goes on working there, although another core is idle. So a helper is kept off the core of its caller.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ log = logging.getLogger("graphq")
 SHORT_SECONDS = 2e-4
 """Runs that take fewer seconds than this on one thread wake no helpers, unless CLOSE_SECONDS says otherwise."""
 CLOSE_SECONDS = 5e-4
-"""Short runs wake helpers if at most this many seconds lie between them: helpers then stay awake for the next run."""
+"""Short runs wake helpers if they are at most this many seconds apart: helpers then stay awake for the next run."""
 
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
@@ -100,12 +100,12 @@ def _native(function: modules.Function, arity: int) -> Callable[..., None]:
 PATIENCE = 0.25
 """Seconds that the helpers' thread waits before it imports Numba, which takes 0.5 s.
 
-A process that ends after its first results does not have to wait for the import.
+So a process that ends after its first results need not wait for the import.
 """
 
 
 class Team:
-    """The helpers of a process. Callers run alone until the helpers have begun, or if there are none."""
+    """The helpers of a process. Callers run alone until the helpers have begun, and if there are none."""
 
     def __init__(self, cache: bool = True) -> None:
         self._cache = cache
@@ -122,9 +122,8 @@ class Team:
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake `helpers` helpers, or enter a region with as many threads.
 
-        Numba's layer is known only after a region was entered. A caller enters the first one, since no other region of
-        the user's can be active at that time: workqueue ends the process if two threads are in regions at the same
-        time.
+        Numba's layer is known only after a region was entered. A caller enters the first one: while it waits, it cannot
+        be in a region of the user's, and workqueue ends the process if two threads are in regions at the same time.
         """
         if self.run_shared is not None:
             return self.run_shared(*table.span, self.address, helpers)
@@ -150,7 +149,7 @@ class Team:
         return found
 
     def start(self) -> None:
-        """Begin, in the background. A child process that is forked later has no helpers."""
+        """Start the helpers in the background. A child process that is forked later has no helpers."""
         if _numba_has_threads_of_another_process or self.most == 0:
             return
         try:
@@ -160,7 +159,7 @@ class Team:
         atexit.register(self.end)
 
     def _begin(self) -> None:
-        """Import Numba, wait until a caller has found Numba's layer, and start the helpers if that is "omp".
+        """Import Numba, wait until a caller has found Numba's layer, and start the helpers if the layer is "omp".
 
         The helpers run in a region that this thread enters. Numba takes its number of threads from the cores that the
         importing thread may use.
@@ -172,7 +171,7 @@ class Team:
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-            # It is loaded after the modules that the first result needs.
+            # This module is loaded after the modules that the first result needs.
             self.code = modules.load("team", team_module, cache=self._cache)
             self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
         except Exception as error:  # whatever keeps Numba from running
@@ -185,7 +184,7 @@ class Team:
 
     def _stay(self) -> None:
         """Enter the region of the helpers, and stay in it."""
-        # Python's threads handle signals, but faults concern the thread that causes them.
+        # Signals are left to Python's threads, but a fault concerns the thread that causes it.
         faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         self.run_shared = _native(self.code.run_shared, 4)
@@ -206,7 +205,7 @@ class Team:
             library.sem_init(ctypes.c_void_p(record + SEMAPHORE), 0, 0)
 
     def _word(self, offset: int) -> np.ndarray:
-        """A view of the team's words from a byte offset on."""
+        """A view of the team's words from byte `offset` on."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
     @property
@@ -219,7 +218,7 @@ class Team:
         return self.layer is not None or self.region is None and not self.thread.is_alive()
 
     def end(self) -> None:
-        """Let the helpers return before Python ends; their thread is then in Numba's code or in graphq's."""
+        """Let the helpers return before Python ends, while their thread is in Numba's code or in graphq's."""
         self._word(STOP)[0] = 1  # helpers that have not begun yet see it
         self.layers.put(None)
         if self.run_shared is not None:
@@ -245,7 +244,7 @@ def the_team(cache: bool = True) -> Team:
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
-    """Call `run` once, then until helpers take part if it uses any, for at most `seconds`; then it can be measured."""
+    """Call `run` until helpers take part in it, if it uses any, so that it can be measured; at most for `seconds`."""
     end = perf_counter() + seconds
     run()
     while _team is not None and not _team.settled and perf_counter() < end:

@@ -1,7 +1,7 @@
 """Traced steps: they record when and on which thread their pieces ran, for profiles.
 
 The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. So
-the team runs traced steps as it runs any others, and the steps of untraced runs stay as they are.
+the team runs traced steps like any others, and the steps of untraced runs stay as they are.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphq.kernels.threads.team import Row
 TRACED = Record("step", "log")
 """The argument block: the row of the step that is traced, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
-"""What is recorded for a piece: the pthread_t of its thread, and the times of its begin and end.
+"""The record of a piece: the pthread_t of its thread, and the times of its begin and end.
 
 A time is seconds and nanoseconds (C's struct timespec).
 """

@@ -24,8 +24,8 @@ register_second_look(tie_kernels)
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     """Give the Store of `lowered` a second look (`lanes.stores.SecondLook`), and describe each quantize in its `ties`.
 
-    `ties` gets one string for each quantize of a sum. It is "proved" or "estimated", which says how the band is known
-    in which outputs count as near a tie. Where outputs are not computed again, the string is the reason. `explain()`
+    `ties` gets one string for each quantize of a sum. "proved" or "estimated" says how the band around ties is known
+    within which outputs are computed again. If outputs are not computed again, the string is the reason. `explain()`
     counts and prints these strings.
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
@@ -87,7 +87,7 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """Describe the quantize `q` of a sum as a `Rounding`, and add to `as_written` what replaces it there.
+    """Describe the quantize `q` of a sum as a `Rounding`, and add its replacement in a second look to `as_written`.
 
     The replacement takes the sum as the graph adds it, and divides by the scale as the graph does.
     """

@@ -26,15 +26,15 @@ from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
-"""The largest half-width of the band around ties, in quantization steps; a 32nd of all outputs then lies in it."""
+"""The largest half-width of the band around ties, in quantization steps; a 32nd of all outputs is then in the band."""
 CHEAP = 2.0**-12
-"""A proved bound of at most this many steps is used, and not the narrower estimate: few outputs are so near a tie."""
+"""A proved bound of at most this many steps is used instead of the narrower estimate: few outputs are so near a tie."""
 ROUNDINGS = 6
 """The number of roundings of an anchor's result after its sum.
 
 Five of them are the conversion of the sum to f32, the product of the two scales, the product of sum and scale, and the
-addition of a bias, in the kernel and in the graph as written. The sixth covers products of two differences, which all
-rules neglect.
+addition of a bias, once in the kernel and once in the graph as written. The sixth covers products of two differences,
+which all rules neglect.
 """
 HUGE = 2.0**60
 """Absolute values from here on count as infinite."""
@@ -43,9 +43,10 @@ HUGE = 2.0**60
 class ErrorBounds(NamedTuple):
     """How far a value v of a kernel may be from v', the same value of the graph as written.
 
-    |v' - v| is at most `proved` + `relative` * |v|, and `estimated` + `relative` * |v| by an estimate (`sum_errors`).
-    The bounds are f64, one number for all or one a column (along the last dimension of the anchor's result). The proof
-    assumes that all roundings are as in IEEE 754 and that nothing overflows or underflows.
+    The distance |v' - v| is at most `proved` + `relative` * |v|, and at most `estimated` + `relative` * |v| by an
+    estimate (`sum_errors`). The bounds are f64: one number for all columns, or one for each (along the last dimension
+    of the anchor's result). The proof assumes that all roundings are as in IEEE 754 and that nothing overflows or
+    underflows.
     """
 
     proved: np.ndarray
@@ -62,7 +63,10 @@ class ErrorBounds(NamedTuple):
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Add `more` to both absolute bounds and set the relative one; the estimate leaves out an infinite `more`."""
+        """Add `more` to both absolute bounds and set the relative one.
+
+        To the estimate, an infinite `more` adds nothing.
+        """
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 
@@ -85,9 +89,9 @@ class Band(NamedTuple):
 class BodyBounds:
     """Error bounds of the values of a body, found by following its operations one by one.
 
-    `columns` is the number of columns of the result; `constants` holds the arrays of the body's constant float inputs.
-    A value with known bounds is in `errors`. A value without is in `unbounded`, with the name of the operation that
-    has no rule for it. `largest` has the largest absolute value of each value.
+    `columns` is the number of columns of the result; `constants` has the arrays of the body's constant float inputs.
+    Each value is either in `errors`, with its bounds, or in `unbounded`, with the name of the operation that has no
+    rule for it. `largest` has the largest absolute value of each value.
     """
 
     columns: int
@@ -115,7 +119,7 @@ class BodyBounds:
         return self.errors.get(value)
 
     def follow(self, node: Node) -> None:
-        """Store the bounds of a node's result, and its largest size, computed from its operands."""
+        """Store the bounds and the largest size of a node's result, which follow from its operands."""
         self.largest[node.output] = self._largest_size(node)
         operands = [x for v in node.inputs if (x := self.errors_of(v)) is not None]
         if len(operands) < len(node.inputs):
@@ -135,9 +139,9 @@ class BodyBounds:
         The result as the kernel computes it and the result as written are both rounded, each by at most UNIT times its
         size.
 
-        The rule of divide holds for a constant divisor b that has no element 0. Then a' / b - a / b = (a' - a) / b,
-        and |a' - a| is at most d + r |a|, for the absolute bound d and the relative bound r. So the quotients differ
-        by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be
+        The rule of divide holds for a constant divisor b that has no element 0. Then a' / b - a / b = (a' - a) / b, and
+        |a' - a| is at most d + r |a|, for the absolute bound d and the relative bound r. So the quotients differ by at
+        most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be
         arbitrarily near 0, which leaves no bound.
         """
         bound, first = node.op.bound, operands[0]
@@ -173,8 +177,8 @@ class BodyBounds:
     def _reach(self, limited: Value, source: Value) -> float:
         """The largest size of `source` at which a difference in it changes `limited`, a clamp of it plus a constant.
 
-        In x clamp(x + 3, 0, 6), as hard-swish is written, the clamp is constant where x is large, and there the
-        difference in it counts at most 3 times.
+        In x clamp(x + 3, 0, 6), as hard-swish is written, the clamp is constant if x is large, and a difference in x
+        then counts at most 3 times.
         """
         node = limited.node
         while node is not None and node.op.name in ("multiply", "divide") and len(self._computed(node)) == 1:
@@ -253,10 +257,7 @@ class BodyBounds:
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand.
-
-        With `by_column` it is one number for each column, if the operand is a constant row.
-        """
+        """The largest absolute value of an operand; with `by_column`, one number for each column of a constant row."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.largest_size(value) if data is None else 0.0)
@@ -271,10 +272,7 @@ class BodyBounds:
             return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
 
     def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
-        """The maximum of an array of absolute values.
-
-        With `by_column` it is one number for each column, if the array is a row of columns.
-        """
+        """The maximum of an array of absolute values; with `by_column`, one number for each column of a row."""
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())
 
@@ -282,7 +280,7 @@ class BodyBounds:
 def _largest_sum(p: Products, weights: np.ndarray | tuple[int, int]) -> float:
     """The largest absolute value of an anchor's sum.
 
-    If weights are constant, they are given as integers [columns, k] of all batches, and the bound follows from them.
+    Constant weights are given as integers [columns, k] of all batches, and the bound follows from them.
     """
     if isinstance(weights, tuple):
         return p.k * 2.0**16 * float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))

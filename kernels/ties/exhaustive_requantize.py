@@ -1,9 +1,10 @@
 """Constants with which a fast requantize of a sum of two bytes gives the exact integer in every case.
 
 An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases, and in about a hundred of them rounding
-errors decide. All cases are tried here, with varied last bits of the factors. For each the constant is taken from the
-middle of the range that gives the right integers. With these numbers the fused multiply-adds of `fast_requantize` round
-all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no output needs a second look.
+errors decide the integer. All cases are tried here, with varied last bits of the factors. For each variation the
+constant is taken from the middle of the range that gives the right integers. With these numbers the fused multiply-adds
+of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no output needs a
+second look.
 """
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from graphq.kernels.lanes.stores import evaluate
 ONE = 2.0**16
 """The scale of the fixed-point results: an s32 holds ONE times the number, so its upper half is the integer."""
 NEAR = 2.0**-8
-"""Sums closer to a tie than this are tried.
+"""Only sums closer to a tie than this are tried.
 
 Errors are at most half of it, and the constants that are tried move a sum by at most a quarter of it.
 """
 NUDGES = 5
-"""Factors are varied by at most this many units of their last bit."""
+"""How far factors are varied, in units of their last bit."""
 TRIES = 16
 
 
@@ -44,8 +45,8 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     Returns the two f32 factors and the constant; the integer is then the upper half of the s32, at least `lowest`.
     Returns None if no constants give all integers.
 
-    Where no rounding decides, the integer is `constant` plus the sum of the operands times their factors, rounded
-    down. `error` bounds how far rounding moves the result of `q` and that of the multiply-adds.
+    If no rounding decides, the integer is `constant` plus the sum of the operands times their factors, rounded down.
+    `error` bounds how far rounding moves the result of `q` and that of the multiply-adds.
     """
     values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))
@@ -64,7 +65,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     limits = ONE * wanted - (np.multiply.outer(factors[0].astype(np.float64), terms[0])[:, None]
                        + np.multiply.outer(factors[1].astype(np.float64), terms[1]))
     unrounded = ONE * (constant - sum(x.shift * x.factor for x in bytes_))
-    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # least possible constant
+    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # the least possible constant
     most = limits[..., wanted < highest].min(-1, initial=unrounded + ONE * NEAR / 4 - ONE) + ONE
     for n in np.argsort(least - most, axis=None)[:TRIES]:
         a, b = divmod(int(n), len(nudges))

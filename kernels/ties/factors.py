@@ -1,11 +1,11 @@
 """The f32 factors of sums as written: activations and packed weights, dequantized and put into the order of the sum.
 
-The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize
-them, and store all x and all w in two arrays in the same order, from which `ordered_sums` reads them.
+The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize them,
+and store all x and all w in two arrays in the same order, from which `ordered_sums` reads them.
 
-Vectors have eight lanes on purpose: on Granite Rapids, each product of a sum takes 6.7 cycles instead of 4 when
-instructions on 16 lanes came before. Bytes are read as unsigned. Signed bytes become unsigned by a `flip` of their
-highest bit, with a zero point that is 128 higher.
+Vectors have eight lanes on purpose: on Granite Rapids, each product of a sum takes 6.7 cycles instead of 4 after
+instructions on 16 lanes. Bytes are read as unsigned. Signed bytes become unsigned by a `flip` of their highest bit,
+with a zero point that is 128 higher.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    """Emit loads of four groups of four bytes; the groups lie `apart` bytes apart."""
+    """Emit loads of four groups of four bytes that are `apart` bytes apart."""
     return joined([(address + apart * n).load(I32) for n in range(4)])
 
 
@@ -42,7 +42,7 @@ def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
 def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
     """Store the factors of 16 channels of one tap (one position of the window).
 
-    The channels lie in groups of four, and each group begins `apart` bytes after the one before.
+    The channels are in groups of four; neighbouring groups begin `apart` bytes apart.
     """
     q = _fours(address, apart).as_type(vector(I8, 16))
     q = q ^ flip.trunc(I8).splat(16)
@@ -54,7 +54,7 @@ def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, sc
 @emits
 def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: Value, scale: F32Value, target: Value,
           taps: Value) -> None:
-    """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses less `offset`.
+    """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses minus `offset`.
 
     They are stored in the order of the sum: all `taps` of a channel, then those of the next channel.
     """
@@ -78,10 +78,10 @@ def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value,
 @njit
 def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, factors: int, first: int, channels: int,
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
-    """Store the factors of channels from `first` on, for `taps` taps, whose activations and weights the tables locate.
+    """Store the factors of `channels` channels from `first` on for `taps` taps; tables locate activations and weights.
 
     `addresses` are the addresses of the taps' activations, `places` the places of their weights. `lines` are the
-    addresses of the taps' weights, or 0; if they are given, vectors take 16 channels at a time, and the last vector
+    addresses of the taps' weights, or 0. If `lines` are given, vectors take 16 channels at a time, and the last vector
     may overlap the one before. The last taps are stored first: a vector stores more than its own taps, and the vector
     of the next channel then overwrites the surplus.
     """

@@ -4,19 +4,20 @@
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-An output is near a tie where y / s + zp lies within `half` of the middle between two integers. There fraction(u) is
-below 2 * half, and only there the fast form may give another integer than the exact one: `half` is larger than the
-error of u, and larger than the band in which outputs are computed again. So one comparison finds all outputs that need
-a second look. q lies between lo and lo + 255.
+An output is near a tie if y / s + zp is within `half` of the middle between two integers. Then fraction(u) is below 2 *
+half, and only then may the fast form give another integer than the exact one: `half` is larger than the error of u, and
+larger than the band in which outputs are computed again. So one comparison finds all outputs that need a second look. q
+is from lo to lo + 255.
 
-Fewer operations: where y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants hold
-scales and zero points too. The integers of a quantize in the middle of the chain are floor(u) of that quantize; as
-floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which has 15 bits of fraction.
+The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
+constants include scales and zero points. The integers of a quantize in the middle of the chain are floor(u) of that
+quantize. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits of fraction, and rounded
+down.
 
 The stored integer is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and
-for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where many
+for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too. But if many
 values saturate to the least integer, as after a ReLU, u is kept at least a quarter above it, so that these do not. For
-functions of two bytes (`exhaustive_requantize`) constants are sought with which u decides all ties as y does: then no
+functions of two bytes, `exhaustive_requantize` looks for constants with which u decides all ties as y does: then no
 output counts as near.
 """
 from __future__ import annotations
@@ -33,10 +34,10 @@ from graphq.kernels.lanes.stores import Pairs
 from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 
 STEP = 2.0**-15
-"""The distance between neighbouring f32 numbers from 256 to 512, where the quantized values are computed."""
+"""The distance between neighbouring f32 numbers from 256 to 512, the range in which quantized values are computed."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""The widest band with which saturated values are kept from counting as near a tie; with a wider one they count."""
+"""The widest band with which saturated values are kept from counting as near a tie; with a wider band they count."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
 """The numbers that the loads of an expression give: one number for all columns, or one for each."""
@@ -45,9 +46,9 @@ ValuesByExpr = Mapping[Expr, np.ndarray]
 class Rounding(NamedTuple):
     """A quantize: its result q, its operand y, and its parameters, which are one number or one for each column.
 
-    If y is a sum, the number that is rounded is y * `inverse`. Outputs for which the expression `near` holds are
-    computed again; they are at most `width` of a step from a tie. If y consists of quantized bytes, its quotient by
-    the scale is rounded exactly, and `near` is None.
+    If y is a sum, the number that is rounded is y * `inverse`. Outputs for which the expression `near` is true are
+    computed again; they are at most `width` of a step from a tie. If y consists of quantized bytes, its quotient by the
+    scale is rounded exactly, and `near` is None.
     """
 
     q: Expr
@@ -76,7 +77,7 @@ class Affine(NamedTuple):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether all integers of the sum are bytes, and none is the s32 that holds the anchor's sum."""
+        """Whether all integers of the sum are bytes, and none of them is the anchor's s32 sum."""
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
@@ -99,7 +100,7 @@ def is_byte(x: Expr) -> bool:
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
     """Write y as a constant plus multiples of bytes and of the anchor's integer sum, in exact arithmetic.
 
-    None if y has another form.
+    Returns None if y has another form.
     """
     forms: dict[Expr, Affine | None] = {}
 
@@ -114,7 +115,7 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
     """The affine form of one node (see `affine`).
 
-    `of` returns the forms of the node's operands. It is called only where the form depends on them.
+    `of` returns the forms of the node's operands. It is called only if the form depends on them.
     """
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
@@ -150,7 +151,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def between(a: np.ndarray, b: np.ndarray) -> Spread:
-        """The spread of a value that lies between two numbers and is computed exactly."""
+        """The spread of a value between two numbers that is computed exactly."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
     @property
@@ -170,7 +171,7 @@ class Spread(NamedTuple):
         return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
 
     def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
-        """The spread after a rounding to f32 of numbers whose absolute values are at most `most`."""
+        """The spread after a rounding to f32; the absolute values of the rounded numbers are at most `most`."""
         return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
@@ -179,7 +180,7 @@ class Spread(NamedTuple):
 
 
 def half_unit(size: np.ndarray) -> np.ndarray:
-    """The largest error of rounding a number to f32 whose absolute value is at most `size`."""
+    """The largest error of rounding a number of absolute value at most `size` to f32."""
     size = size * (1 + 2.0**-10)
     return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
 
@@ -242,7 +243,7 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
     """The largest difference, in steps, between two ways to compute u: by the operations of y, and by multiply-adds.
 
-    It holds where u lies between lo and lo + 255: only there do ties matter.
+    It holds if u is from lo to lo + 255: only there do ties matter.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps) + 1
@@ -313,9 +314,9 @@ class FastForm(NamedTuple):
 class FastRequantize:
     """Rewrites the quantizes of an epilogue into their fast forms, one after another.
 
-    `numbers` are the numbers that operands load. `parameter` makes an operand from f32 numbers and a name for their
-    role: one number for all columns, or one for each. `floors` describes the integers of each quantize in the middle
-    of an epilogue: an f32 expression and an integer to add to it.
+    `numbers` are the numbers that operands load. `parameter` makes an operand from f32 numbers (one for all columns, or
+    one for each) and a name for their role. `floors` describes the integers of each quantize in the middle of an
+    epilogue: an f32 expression, and an integer to add to it.
     """
 
     def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:
@@ -330,7 +331,7 @@ class FastRequantize:
         forms: list[FastForm] = []
         scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            if r.near is None and decided_by_one_byte(r.q, scalars):  # these are read from a table
+            if r.near is None and decided_by_one_byte(r.q, scalars):  # a table has these
                 continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
@@ -365,7 +366,7 @@ class FastRequantize:
         return Affine({x: np.full(1, f) for x, f in zip(u.factors, solution[0], strict=True)}, np.full(1, solution[1]))
 
     def quantizes(self, forms: Sequence[FastForm], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """Make the result of `build`, for quantizes in these forms whose bands all have the half-width `half`."""
+        """Make the result of `build` for quantizes in these forms, whose bands all have the half-width `half`."""
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _, tie_free) in enumerate(forms):
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
@@ -387,7 +388,7 @@ class FastRequantize:
                                   self.parameter(least + (256 - lo), f"least {k}"))
                 bits = op("as_s32", u)
                 steps = op("shl", bits, 1)
-                # This is floor(u), in one operation instead of the two that x86 needs.
+                # This is floor(u) in one operation, where x86 needs two.
                 self.floors[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
                 pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
             distance = steps if distance is None else op("min_u16", distance, steps)

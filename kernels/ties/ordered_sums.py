@@ -1,8 +1,8 @@
 """Sums of f32 products in the orders of `sum_orders`, computed piece by piece by functions that kernels call.
 
-An order is given by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products,
-and one of `end`. Between these calls its state is three numbers (`State`). The order "octets" also keeps eight sums
-side by side in memory, at the address `lanes`.
+An order is given by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
+one of `end`. Between these calls its state is three numbers (`State`). The order "octets" also keeps eight sums side by
+side in memory, at the address `lanes`.
 
 A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
 chain waits 4 cycles for the one before. Therefore eight chains are summed at a time; the last one may be shorter.
@@ -57,8 +57,8 @@ def load_f32(b: Builder, address: Value) -> F32Value:
 def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
     """Add `count` products, a multiple of four, to each of eight chains, whose sums are stored at `lanes`.
 
-    At most 8 `chains` exist; each begins `apart` products after the one before. If there are fewer than 8, the last
-    one is computed again in the remaining lanes.
+    At most 8 `chains` exist; neighbouring chains begin `apart` products apart. If there are fewer than 8, the last one
+    is computed again in the remaining lanes.
     """
     starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
     kind = vector(F32, 8)

@@ -4,7 +4,7 @@ They bound how far the f32 sum, in an order of `sum_orders`, may be from the exa
 
 docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
 independent of each other, and the activations of a sum as independent numbers, whose mean may be any number that their
-type can hold. Both bounds use the weights if these are constant.
+type can hold. If weights are constant, both bounds use them.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIGMAS = 3
 PIECE = 16
 """Partial sums of a chain are bounded only after every PIECE products.
 
-The partial sums in between take the bound after the next piece.
+The partial sums within a piece take the bound after the piece.
 """
 PART = 2**17
 """The number of weights that are processed at a time, so that they stay in the cache."""
@@ -59,8 +59,8 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
               batch: int = 1) -> SumError:
     """The bounds of a sum for activations from `low` to `high`; zero points are already subtracted from both operands.
 
-    `weights` are integers [columns, k], in the order of the sum. With `batch` greater than 1 they are the weights of
-    so many matrices one after another, and the bound of a column holds for all of them. If weights are not constant,
+    `weights` are integers [columns, k], in the order of the sum. If `batch` is greater than 1, they are the weights of
+    `batch` matrices one after another, and the bound of a column holds for all of them. If weights are not constant,
     `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number for each
     scale of the weights in `sum_`.
     """
@@ -156,7 +156,7 @@ class _Reach(NamedTuple):
 
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
-    """The reach for weights that are not constant. It depends on k, which may be an open size, and not on scales."""
+    """The reach for weights that are not constant. It depends on k, which may be an open size, but not on scales."""
     return _reach(chains, activations, k, _sums_of_any(chains, k, most))
 
 
@@ -165,15 +165,15 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
     smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
     count = chains.lengths(k)
     totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total for each chain, at most
-    factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of its factors, and its own
+    factors = 3 if chains.order in ("quads", "octets") else 2  # the roundings of a product's factors, and its own
     within = w.each(lambda x: x.cumsum(axis=2, dtype=np.float64))
     after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
 
     def largest(s: Sums) -> np.ndarray:
         """The largest partial sums.
 
-        They arise where activations are at one end of their range for positive weights, and at the other for negative
-        ones.
+        They arise if activations are at one end of their range for positive weights, and at the other end for negative
+        weights.
         """
         return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
 

@@ -1,12 +1,12 @@
 """The second look of kernels at their outputs near rounding ties.
 
-These outputs are found, summed in the order of the graph as written, and stored again.
+Such an output is found, summed in the order of the graph as written, and stored again.
 
 A block function takes the entries of a tile (`lanes.second_look`). For each entry it computes the outputs in their
-exact form, which shows the ones near a tie. For these it computes the sum as written, and evaluates the form of the
-Store for such a sum. The LAYOUTS in which kernels read activations differ in where the taps of an output lie. Weights
-are read as they are packed, in lines of 64 bytes. First the f32 factors of some channels and taps are stored in the
-order of the sum (`factors`), then `ordered_sums` adds their products; so each order needs only one loop.
+exact form, which shows which of them are near a tie. For these it computes the sum as written, and evaluates the form
+of the Store for such a sum. The LAYOUTS in which kernels read activations differ in the addresses of an output's taps.
+Weights are read as they are packed, in lines of 64 bytes. First the f32 factors of some channels and taps are stored in
+the order of the sum (`factors`), then `ordered_sums` adds their products; so each order needs only one loop.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
 view_look, view_terms, view_pixels = LOOK.view, TERMS.view, PIXELS.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
-"""Bytes of a list with an entry for each row of a group of rows (in one vector of columns), and one more entry."""
+"""The bytes of a list with an entry for each row of a group of rows (in one vector of columns), and one to spare."""
 
 
 @emits
@@ -40,7 +40,7 @@ def first_bit(b: Builder, bits: Value) -> Value:
 
 @njit
 def entry_of(entries: int, number: int) -> tuple[int, int, int]:
-    """The row, the first column and the bit mask of columns of an entry."""
+    """The row, the first column and the bit mask of columns of entry `number`."""
     entry = load_s64(entries + 8 * number)
     return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
 
@@ -49,7 +49,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
     """Write the address and the first k of a row of activations into the tables of taps; a row counts as one tap.
 
-    Returns the distance in bytes from one k to the next: 1, or the size of a row of the `transposed` operand.
+    Returns the bytes from one k to the next: 1, or the size of a row of the `transposed` operand.
     """
     f = view_frame(frame)
     step = f.stride if transposed else 1
@@ -60,7 +60,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Write a window's taps into the tables, each by itself even if packed as one; returns their number."""
+    """Write a window's taps into the tables, each by itself even if several are packed as one; returns their number."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
@@ -80,11 +80,11 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
 
 @njit
 def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) -> int:
-    """The sum as written of row r of a tile and column c; a column's weight may be the sum of several packed parts."""
+    """The sum as written of row r of a tile and column c; several packed parts may add up to a weight."""
     f, head = view_frame(frame), view_head(args)
     terms, layout = head.terms, head.layout
     x = view_terms(terms)
-    first = column // x.per * x.channels if x.per else 0  # first channel of the column's group
+    first = column // x.per * x.channels if x.per else 0  # the first channel of the column's group
     addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
     taps, all_taps, part, step = 1, 1, 0, 1
     if layout == IN_WINDOWS:
@@ -98,10 +98,10 @@ def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) 
     zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
     total = f32_of(start(args, batch, column))
     factors, lanes = stack(FACTORS_BYTES), stack(32)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # the taps of a sum: in the order of taps each tap has its own
+    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a sum of its own
     piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
-    for t in range(taps + 7 if sum_taps > 1 else taps):  # the last vector of taps repeats the last one
+    for t in range(taps + 7 if sum_taps > 1 else taps):  # the last vector of taps repeats the last tap
         tap = min(t, taps - 1)
         place = load_s64(places + 8 * tap)
         vectors = vectors and place & 3 == 0
@@ -147,7 +147,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
     flip = 128 if signed else 0
     factors_of(factors, taps, flip, zp + flip, f32_of(x.scale))
     factors_of(weights, taps, 0, 0, scale)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # the taps of a sum: in the order of taps each tap has its own
+    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a sum of its own
     for t in range(0, taps, sum_taps):
         so_far, chain, left = begin(order, block, total)
         so_far, chain, left = take(order, block, sum_taps, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
@@ -156,7 +156,10 @@ def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
 
 
 def look_again(look: int, uncertain: int) -> None:
-    """Compute the `uncertain` entries of a tile a second time; `look` is the address of its LOOK record."""
+    """Compute the outputs of a tile's first `uncertain` entries a second time.
+
+    `look` is the address of its LOOK record.
+    """
     x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
     args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
     sums, stride, entries = x.sums, x.stride, x.entries
