@@ -1,10 +1,10 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
 Every node computes either in the given layout or channels last. CHANNELS_LAST nodes with data_format NCX must be
-channels last. Nodes that `channels_last_form` does not know must keep the given layout. All other nodes are free. A
-value is reordered, once, if the node that computes it and a node that uses it differ in their layouts. The layouts of
-free nodes are chosen so that the reordered values have the fewest bytes. This is a minimum cut of a hypergraph, in
-which a value is a hyperedge over nodes (Lawler, "Cutsets and partitions of hypergraphs", 1973).
+channels last. Nodes without a `channels_last_form` must keep the given layout. All other nodes are free. If a value's
+producer and one of its users differ in their layouts, the value is reordered, once for all users. The layouts of free
+nodes are chosen so that the reordered values have the fewest bytes. This is a minimum cut of a hypergraph whose
+vertices are nodes and whose hyperedges are values (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ WEIGHT = 16
 
 @rounds(tolerance=1e-5)
 def channels_last(graph: Graph) -> int:
-    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)); nodes between follow.
+    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)); nodes between such operations follow.
 
     Returns the number of changed nodes. The graph's inputs and outputs keep their layout. Numbers stay the same, except
-    for reductions, which may add in another order.
+    that reductions may add in another order.
     """
     forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
     if not any(n.op.name in CHANNELS_LAST for n in forms):
@@ -40,7 +40,7 @@ def channels_last(graph: Graph) -> int:
 def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
     """The static_transposes that convert from one layout to the other, and the layout that they convert to.
 
-    At rank 3 both conversions are the same order of axes. There a transpose converts to LAST if its operand comes from
+    At rank 3 both conversions have the same order of axes. There a transpose converts to LAST if its operand comes from
     an operation with channels at axis 1, else to GIVEN.
     """
     turns: dict[Node, str] = {}
@@ -63,7 +63,7 @@ class _Placement:
 
     A static_transpose in the graph may already be such a reordering (`turns`). If it converts to LAST, it counts as a
     user that needs its operand channels last; if to GIVEN, as a node whose result is channels last. So it adds no cost
-    where the value is reordered for other nodes anyway.
+    if the value is reordered for other nodes anyway.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
@@ -76,8 +76,8 @@ class _Placement:
     def _cheapest(self) -> set[Node]:
         """The nodes of `forms` that compute channels last.
 
-        They are one side of a minimum cut. If several cuts are minimal, that side is as large as possible: so nodes
-        that could be on either side stay with convolutions and pools, which may fuse with them.
+        They are one side of a minimum cut. Of several minimum cuts, the one is taken in which this side is largest:
+        nodes that could be on either side then stay with convolutions and pools, which may fuse with them.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
@@ -91,7 +91,7 @@ class _Placement:
         return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
 
     def _values(self) -> Iterator[Value]:
-        """The values whose reordering has a cost: values that have two layouts and are not constants."""
+        """The values whose reordering costs something: those that have two layouts and are not constants."""
         for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
             if has_layouts(value) and value.data is None:
                 yield value
@@ -127,7 +127,7 @@ class _Placement:
         return len(self.last)
 
     def _turn(self, node: Node) -> None:
-        """Use a transpose that the graph already has: its operand or its result is the other layout of the value."""
+        """Use a transpose that the graph already has: its operand or its result is the value in the other layout."""
         (source,) = node.operands
         if self.turns[node] == GIVEN:
             self.other[node.output] = source
@@ -158,7 +158,7 @@ class _Placement:
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
-        """Let the users of `old` that keep the given layout use `new`, reordered if it is channels last (`moves`).
+        """Let the users of `old` that keep the given layout use `new`, reordered if `new` is channels last (`moves`).
 
         Users that compute channels last are left as they are: they are added again later.
         """
@@ -182,9 +182,9 @@ class _Placement:
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
-    """The side of GIVEN in a minimum cut of a hypergraph between LAST and GIVEN; if several are minimal, the smallest.
+    """The side of GIVEN in the minimum cut between LAST and GIVEN; of several minimum cuts, the one with the smallest.
 
-    An edge is a set of nodes, with its cost. It is cut, and costs so much, if its nodes are not all on one side.
+    An edge is a set of nodes, with its cost. The edge is cut, at that cost, if its nodes are not all on one side.
     """
     with importing.hold:
         import networkx as nx  # imported late: it takes 0.2 s, and few models need it
@@ -198,19 +198,20 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
                 flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
             continue
         # An edge of more than two nodes gets two vertices. A node on the side of LAST pulls `some` to its side, a node
-        # on the side of GIVEN pulls `all_`. With both, the arc between them is cut. Arcs without capacity are infinite.
+        # on the side of GIVEN pulls `all_`. If the edge has both, the arc between the two vertices is cut. Arcs without
+        # capacity are infinite.
         some, all_ = ("some", k), ("all", k)
         flow.add_edge(some, all_, capacity=cost)
         flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
         flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
-    # On the side of the sink networkx returns the nodes that can reach it in the residual network: the fewest that any
-    # minimum cut has there. This algorithm takes about half the time of the default one on such networks.
+    # On the side of the sink, networkx returns the nodes that can reach the sink in the residual network: the smallest
+    # side that a minimum cut can have. This algorithm takes about half the time of the default one on such networks.
     _, (_, given) = nx.minimum_cut(flow, LAST, GIVEN, flow_func=nx.algorithms.flow.boykov_kolmogorov)
     return set(given)
 
 
 def _cost(value: Value, inner: bool) -> int:
-    """The cost of reordering `value`: its bytes, with unknown dimensions as 1, times WEIGHT, and a little more.
+    """The cost of reordering `value`: its bytes (unknown dimensions count as 1) times WEIGHT, and a little more.
 
     If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an input or output of the graph
     with as many bytes, since it may fuse with its users if it is not reordered.

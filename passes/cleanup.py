@@ -10,7 +10,7 @@ from graphq.ir import Graph, Node
 
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
-    """Two nodes of the same op, operands and attributes -> one"""
+    """Two nodes of the same operation, operands and attributes -> one"""
     seen: dict[Any, Node] = {}
     count = 0
     for node in list(graph.nodes):
@@ -46,7 +46,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):
-        kinds = set(map(type, value))  # the usual lists, thousands of scales, get a short way
+        kinds = set(map(type, value))  # a fast path for the usual lists, which may have thousands of scales
         if kinds == {float}:
             return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
@@ -54,7 +54,7 @@ def _hashable(value: Any) -> Any:
 
 
 class _Content:
-    """An array as a key of a dict: dtype, shape and all bytes are compared; the hash takes a sample of the bytes."""
+    """An array as a dict key: equality compares dtype, shape and all bytes, the hash takes a sample of the bytes."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.kind = x.dtype.name, x.shape

@@ -13,8 +13,8 @@ def duplicate_dequantize(graph: Graph) -> int:
     """`(dynamic_)dequantize` with n users -> n of them; returns the number added.
 
     If the dequantized value is an output of the graph, one of them computes only that output. A dequantize of integers
-    of more than 8 bits is not copied, since no operation takes it into its partition. It stays with the operations that
-    compute its operand.
+    of more than 8 bits is not copied, since no partition takes it in: it stays with the operations that compute its
+    operand.
     """
     count = 0
     for node in list(graph.nodes):

@@ -6,9 +6,9 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 
 
 class FoldPadIntoConvolution(Rewrite):
-    """convolution(pad(x), w) -> convolution(x, w) with more padding, also through a dequantize
+    """convolution(pad(x), w) -> convolution(x, w) with more padding; a dequantize may stand between the two
 
-    A convolution pads with 0. So the pad must have the value 0, or the zero point if a dequantize follows it. It may
+    A convolution pads with 0. So the pad must have the value 0 or, if a dequantize follows it, the zero point. It may
     pad spatial axes only.
     """
 

@@ -18,14 +18,14 @@ from graphq.rewrite.fixpoint import rounds
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 WEIGHTED = ("convolution", "conv_transpose", "matmul")
-"""The operations that scales and biases are folded into (the anchors below): they are linear in their weights."""
+"""The operations that scales and biases are folded into ("anchor" in the rewrites below): linear in their weights."""
 
 Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
-"""What replaces a constant: an array, or for a dequantized constant new attributes of the dequantize."""
+"""The replacement of a constant: an array or, for a dequantized constant, new attributes of the dequantize."""
 
 
 class NotFolded(Exception):
-    """Raised with the reason why a scale or a bias cannot be folded."""
+    """The reason why a scale or a bias cannot be folded."""
 
 
 class BatchNormAsScale(Rewrite):
@@ -59,7 +59,7 @@ class ScaleIntoWeights(Rewrite):
     """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, a with one element a channel
 
     (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants: then a is multiplied into
-    their scales, so it must be positive. If all operands are integers dequantized with scale 1, the sums are exact;
+    their scales, so it must be positive. If all operands are integers dequantized with scale 1, the sums are exact, and
     they are left as they are.
     """
 
@@ -145,7 +145,7 @@ def fold_scales(graph: Graph) -> int:
 
 
 def _constant(value: Value) -> np.ndarray | None:
-    """The array of a constant, or of a dequantized one."""
+    """The array of a constant, or of a dequantized constant; None for any other value."""
     node = value.node
     if node is None or node.op.name != "dequantize":
         return value.data
@@ -172,7 +172,7 @@ def _matched(match: Match) -> Node:
 
 
 def _scaled_operands(match: Match, bias: Value | None, a: Value) -> list[Folded]:
-    """The weights, and the bias if there is one, times `a`."""
+    """The weights times `a` and, if there is one, the bias times `a`."""
     node = _matched(match)
     _check_constant(node.inputs[1])
     factors = _per_channel(node, match.root, a)
@@ -186,7 +186,6 @@ def _scaled_operands(match: Match, bias: Value | None, a: Value) -> list[Folded]
 
 
 def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
-    """The bias plus `b`."""
     shift = _per_channel(_matched(match), match.root, b)
     if bias.data is None:
         raise NotFolded("the bias is not a constant")
@@ -222,7 +221,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     groups = node.attrs["groups"] if node.op.name == "conv_transpose" else 1
     if groups == 1:
         return _scaled(weights, factors, out)
-    # Weights are [I, O / groups]: the channels of a group are computed from the inputs of that group alone.
+    # Weights are [I, O / groups]: a group's channels are computed from the inputs of that group only.
     if weights.data is None:
         raise NotFolded("a transposed convolution in groups has no scale for each channel")
     table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)
@@ -230,7 +229,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
 
 
 def _check_constant(value: Value | None) -> Node | None:
-    """The dequantize of a dequantized constant, None for a constant. Raises NotFolded for any other value."""
+    """The dequantize of a dequantized constant, None for a plain constant. Raises NotFolded for any other value."""
     if value is not None and value.data is not None:
         return None
     node = None if value is None else value.node
@@ -240,7 +239,7 @@ def _check_constant(value: Value | None) -> Node | None:
 
 
 def _scaled(value: Value, factors: np.ndarray, axis: int) -> Folded:
-    """A constant, or a dequantized one, times one factor for each element along `axis`."""
+    """A constant or dequantized constant times one factor for each element along `axis`."""
     if value.data is not None:
         return _product(value.data, factors.reshape([-1 if k == axis else 1 for k in range(value.data.ndim)]))
     node = _check_constant(value)

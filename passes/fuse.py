@@ -1,4 +1,4 @@
-"""Fuse: puts operations that one kernel can compute together into partitions, by the records of kernel families."""
+"""Fuse: put operations that one kernel can compute together into partitions, by the records of kernel families."""
 from __future__ import annotations
 
 from typing import Any
@@ -37,8 +37,8 @@ class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
     A question mark means that the operation may be missing. The anchor is the operation that the partition is built
-    around. It belongs to the kernel family called `family`, whose record has the pattern and tells what its kernels
-    refuse. f is any chain of lane-wise operations, whose other operands may be dequantized, too. The family of
+    around. It belongs to the kernel family called `family`, whose record has the pattern, and says which bodies its
+    kernels refuse. f is any chain of lane-wise operations, whose other operands may be dequantized, too. The family of
     lane-wise chains has no anchor.
 
     Raises CompileError for an unknown family, or for one without such a pattern.
@@ -66,7 +66,7 @@ class Fuse(Fusion):
     def absorbs(self, node: Node) -> bool:
         """Whether `node`, which dequantizes or scales a second operand of the epilogue, joins the partition.
 
-        It does not join if the operand is constant, since it is folded then.
+        If the operand is constant, `node` does not join, since it is folded.
         """
         operations = self.family.operations
         if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
@@ -78,8 +78,8 @@ class Fuse(Fusion):
         return node.op.name in DEQUANTIZES and (users.isdisjoint(operations) or not self.floats and taken(node))
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
-        """The kernels must be able to compute the partition, and each sum must be computed only once."""
-        # The matcher tries ever longer epilogues, so what sizes refuse is refused before a body is made.
+        """Refuse a partition that the kernels cannot compute, or that would compute sums more than once."""
+        # The matcher tries ever longer epilogues, so refusals that follow from sizes come before a body is made.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:

@@ -1,8 +1,8 @@
 """The layouts of operations on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
 
-A value of rank 3 or more has two layouts: the given one, and the one with axis 1 moved to the end. If a node can
-compute in the latter, `channels_last_form` tells its attributes there, and which operands and results change their
-layout.
+A value of rank 3 or more has two layouts: the given one, and the one with axis 1 moved to the end (channels last). If a
+node can compute channels last, `channels_last_form` gives its attributes for that, and says which operands and results
+change their layout.
 """
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
-"""What happens to an operand when its node computes channels last. It keeps its layout ("stays"), has its axis 1 moved
-to the end ("moves"), or, if its rank is lower than the result's, is reshaped to fit the result at no cost
-("aligned")."""
+"""What happens to an operand when its node computes channels last.
+
+- "stays": it keeps its layout.
+- "moves": its axis 1 moves to the end.
+- "aligned": its rank is lower than the result's, and it is reshaped to fit the result at no cost.
+"""
 
 
 class Form(NamedTuple):
-    """How a node computes channels last: what its operands do, which results move, and changed attributes."""
+    """How a node computes channels last: a Port for each operand, which results move, and changed attributes."""
 
     operands: tuple[Port, ...]
     outputs: tuple[bool, ...]
@@ -34,12 +37,12 @@ def to_last(rank: int) -> tuple[int, ...]:
 
 
 def to_first(rank: int) -> tuple[int, ...]:
-    """The inverse of `to_last`."""
+    """The `order` of the static_transpose that undoes `to_last`."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def has_layouts(value: Value) -> bool:
-    """Whether the value has two layouts; one of unknown rank has none."""
+    """Whether the value has two layouts; a value of unknown rank has one."""
     return value.shape is not None and len(value.shape) >= 3
 
 
@@ -125,9 +128,9 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """The rule of softmax: as for other operations along an axis, unless the axis is the last in the given layout.
+    """The rule of softmax: that of operations along an axis, unless the axis is the last one in the given layout.
 
-    Kernels need the axis of softmax to be the last one, so there the given layout is better.
+    Kernels need the axis of softmax to be the last one, so then the given layout is better.
     """
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
@@ -156,7 +159,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The rule of reductions: the axes move; the result must be equal in both layouts, or move itself."""
+    """The rule of reductions: the axes move; the result must be the same in both layouts, or move itself."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None
@@ -190,4 +193,4 @@ def _unordered(node: Node) -> Form | None:
 RULES: dict[str, Callable[[Node], Form | None]] = {
     "lane_wise": _lane_wise, "anchor": _anchor, "scaled": _scaled, "along_axis": _along_axis, "softmax": _softmax,
     "sloped": _sloped, "reduced": _reduced, "reshaped": _reshaped, "unordered": _unordered}
-"""The rules by name; a declaration of an operation has the name as its `layout`."""
+"""The rules by name; the declaration of an operation has the name as its `layout`."""

@@ -1,7 +1,7 @@
 """Move dequantize after, and quantize before, operations that only move elements, so that these move 8-bit data.
 
 Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
-(requantize.py). And a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each
+(requantize.py), and a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each
 other: dequantize moves down, past reshape, transpose, gather, slice, expand, pad and concat; quantize moves up, past
 reshape, transpose and pad; and a cast to a narrower type moves up, past reshape and transpose.
 """
@@ -31,7 +31,6 @@ class TransposeBeforeDequantize(Rewrite):
         return g.static_transpose(g.dequantize(x, attrs=ANY))
 
     def replace(self, g, x, match):
-        """Move the channel axis along with its dimension."""
         order, attrs = transpose_order(match.root), match.node("dequantize").attrs
         axis = attrs["axis"]
         if attrs["qtype"] == "per_channel":
@@ -46,7 +45,7 @@ class ReshapeBeforeDequantize(Rewrite):
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x, match):
-        """The dimension that has a scale for each element must remain one dimension."""
+        """The dimension along which scales vary must remain one dimension."""
         return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
 
     def replace(self, g, x, match):
@@ -62,7 +61,7 @@ class QuantizeBeforeReshape(Rewrite):
         return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
 
     def check(self, y, match):
-        """The dimension that has a scale for each element must remain one dimension."""
+        """The dimension along which scales vary must remain one dimension."""
         return _channels_stay(match.root, match.root.output.type, y.type)
 
     def replace(self, g, y, match):
@@ -78,7 +77,6 @@ class QuantizeBeforeTranspose(Rewrite):
         return g.quantize(g.static_transpose(y), attrs=ANY)
 
     def replace(self, g, y, match):
-        """Move the channel axis along with its dimension."""
         order, attrs = transpose_order(match.node("static_transpose")), match.root.attrs
         axis = attrs["axis"]
         if attrs["qtype"] == "per_channel":
@@ -109,7 +107,7 @@ class GatherBeforeDequantize(Rewrite):
         return g.gather(g.dequantize(x, attrs=ANY), i, attrs=ANY)
 
     def check(self, x: Value, i: Value, match: Match) -> str | None:
-        """The gather must not be along the axis of the channels, which have their own scales."""
+        """The gather must not be along the axis of the channels, which have scales of their own."""
         node = match.node("dequantize")
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -119,7 +117,7 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """The indices replace one axis by as many as they have, so a channel axis behind it moves."""
+        """One axis becomes as many as the indices have, so a channel axis behind it moves."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None
@@ -135,7 +133,7 @@ class PickBeforeDequantize(Rewrite):
         return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """All channels must remain."""
+        """Scales per channel must remain those of all channels."""
         node, root = match.node("dequantize"), match.root
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -148,7 +146,7 @@ class PickBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """The channel axis is found by counting from the end: expand adds axes in front only."""
+        """The channel axis is counted from the end, since expand adds axes only in front."""
         attrs = match.node("dequantize").attrs
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and match.root.output.shape is not None
@@ -158,7 +156,7 @@ class PickBeforeDequantize(Rewrite):
 
 
 class PadBeforeDequantize(Rewrite):
-    """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)) where q is an integer that stands for exactly v
+    """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), where q is an integer that stands for exactly v
 
     Modes that repeat elements, instead of padding with a value, have no v.
     """
@@ -211,8 +209,8 @@ class QuantizeBeforePad(Rewrite):
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
-    It is only done before a user that takes a dequantize into its partition. Otherwise the concat fuses by itself, with
-    its own dequantizes.
+    This happens only before a user that takes a dequantize into its partition. Otherwise the concat fuses by itself,
+    with its own dequantizes.
     """
 
     def pattern(self, g):
@@ -240,7 +238,7 @@ class ConcatBeforeDequantize(Rewrite):
 def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
     """The channel axis of a quantization when a tensor of type `here` is reshaped to type `there`.
 
-    None if the reshape splits or merges channels. With one scale for all elements the axis stays as it is.
+    Returns None if the reshape splits or merges channels. With one scale for all elements the axis stays as it is.
     """
     axis: int = attrs["axis"]
     if attrs["qtype"] == "per_tensor":
@@ -253,7 +251,7 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
 def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
     """The axis that `axis` of a tensor of type `here` becomes when the tensor is reshaped to type `there`.
 
-    None if there is no such axis.
+    Returns None if there is no such axis.
     """
     if not here.known or not there.known:
         return None

@@ -14,8 +14,8 @@ from graphq.rewrite.rule import ANY, Rewrite
 def positive_axis(graph: Graph) -> int:
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), and the same for per-channel quantize and dequantize
 
-    Per-tensor quantize and dequantize ignore their axis, which becomes 1, the default. The pass is a function, not a
-    pattern: most nodes of a quantized model would match the pattern, though their axis is in normal form already.
+    Per-tensor quantize and dequantize ignore their axis, which becomes 1, the default. The pass is a function instead
+    of a pattern: the pattern would match most nodes of a quantized model, though their axis is in normal form already.
     """
     count = 0
     for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
@@ -45,7 +45,6 @@ class UniformChannelsArePerTensor(Rewrite):
         return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
 
     def check(self, match):
-        """All channels must have the same parameters."""
         scales, zps = match.root.attrs["scales"], match.root.attrs["zps"] or (0,)
         uniform = all(x and all(number == x[0] for number in x) for x in (scales, zps))
         return None if uniform else ""
@@ -68,7 +67,6 @@ class VectorAsColumn(Rewrite):
         return g.matmul(x, w, attrs=ANY)
 
     def check(self, x, w):
-        """w must be a constant vector, and the rank of x known."""
         if w.data is None or w.shape is None or len(w.shape) != 1:
             return "the second operand is not a constant vector"
         return None if x.shape is not None and len(x.shape) > 1 else "the first operand is not known to be a matrix"
@@ -90,7 +88,7 @@ class SplitBiasOfRows(Rewrite):
         return g.matmul(x, w, b, attrs=ANY)
 
     def check(self, b, match):
-        """The bias must have other dimensions than the last one, or fewer elements than columns."""
+        """Only a bias with one element per column stays in the matmul."""
         out = match.root.output.shape
         if not b.type.known or out is None or out[-1] is None:
             return ""
@@ -136,7 +134,6 @@ class CubeAsProducts(Rewrite):
         return g.pow(x, beta=3)
 
     def check(self, x):
-        """x must be f32: with narrower floats the square would be rounded first."""
         return None if x.dtype == f32 else f"x is {x.dtype}"
 
     def replace(self, g, x):
@@ -144,6 +141,6 @@ class CubeAsProducts(Rewrite):
 
 
 def _again(g: Graph, node: Node, **changed: object) -> Value:
-    """Add the node's operation again, on its operands, with some attributes changed."""
+    """Add the node's operation again, on the same operands, with some attributes changed."""
     return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
 

@@ -15,7 +15,7 @@ class NormaliseChannelsAsPool(Rewrite):
 
     The pool runs along the channels: they become its only spatial axis, and the pixels become its channels. If the
     channels are last, x is transposed before and the result transposed back. A power of 3/4 is computed as two square
-    roots; any other power except 1/2 and 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
+    roots, any other power except 1/2 and 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
     reference by up to 4e-7 of their size, and by beta times a unit in the last place of the logarithm.
     """
 
@@ -25,7 +25,6 @@ class NormaliseChannelsAsPool(Rewrite):
         return g.lrn(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """A reason to leave the lrn as it is, or None."""
         a, source = match.root.attrs, next(match.root.operands)
         if not source.type.known or 0 in source.type.dims:
             return f"{source.type} has no channels that are known"

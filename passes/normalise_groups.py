@@ -21,7 +21,6 @@ class NormaliseGroupsAsRows(Rewrite):
         return g.group_norm(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """A reason to leave the normalisation as it is, or None."""
         node = match.root
         source = next(node.operands)
         if node.attrs["keep_stats"]:

@@ -1,8 +1,7 @@
 """PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
 
-With `precision="bf16"` `compile` also runs RoundProducts (`PRECISIONS`).
-
-One of the passes, `canonicalise`, consists of many small rewrites, which are listed here in the same way.
+With `precision="bf16"`, `compile` also runs RoundProducts (see `PRECISIONS`). One of the passes, `canonicalise`,
+consists of many small rewrites, which are listed here in the same way.
 """
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalise = Fixpoint(
     "canonicalise",
-    static_quantization.DequantizeByGroups(),  # first, as the other passes do not handle group_axis
+    static_quantization.DequantizeByGroups(),  # comes first, as the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
     simplify_moves.MergeTransposes(),
@@ -104,7 +103,7 @@ PIPELINE: tuple[Pass, ...] = (
 _WIDEN = next(k for k, p in enumerate(PIPELINE) if isinstance(p, WidenProducts))
 PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
     "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
-"""The passes for each `precision` that `graphq.compile` takes. "bf16" adds RoundProducts."""
+"""The passes for each `precision` that `graphq.compile` takes; "bf16" adds RoundProducts."""
 
 _NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in PRECISIONS.values() for p in passes}
 
@@ -156,7 +155,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes, for `named`. Raises GraphError for a pass that no pipeline of PRECISIONS has."""
+    """The names of passes, from which `named` finds them again. Raises GraphError for a pass outside of PRECISIONS."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -170,7 +169,7 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes of the pipelines in PRECISIONS that have these names. Raises KeyError for an unknown name."""
+    """The passes in PRECISIONS that have these names. Raises KeyError for an unknown name."""
     return tuple(_NAMED[name] for name in names)
 
 

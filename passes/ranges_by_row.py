@@ -1,4 +1,4 @@
-"""Give each row its own range where products are quantized dynamically, so that no row depends on batch or padding.
+"""Give each row a range of its own if a product is quantized dynamically, so that no row depends on batch or padding.
 
 `RangesByRow` changes numbers, mostly for the better, and is not part of PIPELINE. Run it first:
 
@@ -16,7 +16,7 @@ from graphq.rewrite.fixpoint import Fixpoint
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 TINY = np.float32(2.0**-100)
-"""The least scale of a row, for rows of zeros."""
+"""The least scale of a row, which rows of zeros have."""
 
 
 def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
@@ -29,8 +29,8 @@ def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
 class IntegerProductByRow(Rewrite):
     """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same, quantized by rows
 
-    q is x quantized to u8 with scale s and zero point z, which come from the range of all of x. wz and ws are the zero
-    point and scale of the weights.
+    q is x quantized to u8 with scale s and zero point z, which follow from the range of all of x. wz and ws are the
+    zero point and scale of the weights.
     """
 
     def pattern(self, g, q, s, z, w, wz, ws):
@@ -54,14 +54,14 @@ class IntegerProductByRow(Rewrite):
 class DequantizedByRow(Rewrite):
     """matmul(dynamic_dequantize(q, s, z), w) -> the same, quantized by rows
 
-    q is x quantized to u8 with scale s and zero point z, which come from the range of all of x.
+    q is x quantized to u8 with scale s and zero point z, which follow from the range of all of x.
     """
 
     def pattern(self, g, q, s, z, w):
         return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        """The rows must lie along the last axis of x, whose size is known."""
+        """The rows must be along the last axis of x, whose size must be known."""
         if match.root.attrs["transpose_a"] or q.shape is None or not q.shape[-1]:
             return "the rows of the source do not lie along its last axis, of known size"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
@@ -78,7 +78,7 @@ NOT_DYNAMIC = "the source is not quantized by its own range"
 
 
 def _quantized(q: Value, s: Value, z: Value) -> Value | None:
-    """The f32 value x that q is quantized from; None unless s and z are the scale and zero point of its range."""
+    """The f32 value x that q is quantized from; None unless s and z are the scale and zero point of the range of x."""
     quantize, range = q.node, s.node
     if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
         return None
@@ -89,4 +89,4 @@ def _quantized(q: Value, s: Value, z: Value) -> Value | None:
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""The pass that gives each row its own range in all dynamically quantized products."""
+"""The pass that gives each row a range of its own in all dynamically quantized products."""

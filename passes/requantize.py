@@ -17,18 +17,19 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""The least and the greatest scale with which quantize(dequantize(x)) gives exactly x, so that both may be dropped: the
-product of such a scale and the difference of two 16-bit numbers is neither subnormal nor infinite.
+"""The range of scales with which quantize(dequantize(x)) gives exactly x, so that both may be dropped.
+
+The product of such a scale and the difference of two 16-bit numbers is neither subnormal nor infinite.
 """
 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
-"""Operations that run in integers when their operands come from dequantize."""
+"""Operations that run in integers if their operands come from dequantize."""
 
 
 class DropRequantize(Rewrite):
     """quantize(dequantize(x)) with the same parameters -> x
 
-    It is exact: with d = x - zp, at most 2**16, and scale s, f32 computes d * s / s with a relative error of at most
+    This is exact: with d = x - zp, at most 2**16, and scale s, f32 computes d * s / s with a relative error of at most
     2**-23, which rounds to d.
     """
 
@@ -46,7 +47,7 @@ class DropRequantize(Rewrite):
 
 
 class DropLimitBeforeQuantize(Rewrite):
-    """quantize(relu(x)) -> quantize(x), and the same for clamp, if quantize saturates at these limits in any case"""
+    """quantize(relu(x)) -> quantize(x), and the same for clamp, if quantize saturates at these limits anyway"""
 
     def pattern(self, g, x):
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
@@ -54,7 +55,7 @@ class DropLimitBeforeQuantize(Rewrite):
     def check(self, match: Match) -> str | None:
         """Each limit must be quantized to the end of the integers' range, in all channels.
 
-        Then numbers beyond the limit become that end, too, since quantization keeps the order of numbers.
+        Numbers beyond the limit then become that end, too, since quantization keeps the order of numbers.
         """
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
@@ -72,13 +73,13 @@ class DropLimitBeforeQuantize(Rewrite):
 
 
 class DropLimitAfterDequantize(Rewrite):
-    """relu(dequantize(x)) -> dequantize(x), and the same for clamp, if no number lies beyond the limits"""
+    """relu(dequantize(x)) -> dequantize(x), and the same for clamp, if no number is beyond the limits"""
 
     def pattern(self, g, x):
         return g.any_of("relu", "clamp")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The least and the greatest number of each channel must lie within the limits."""
+        """The least and the greatest number of each channel must be within the limits."""
         if x.dtype not in INTEGERS:
             return f"{x.dtype} is no integer"
         attrs = match.node("dequantize").attrs
@@ -94,8 +95,8 @@ class DropLimitAfterDequantize(Rewrite):
 class RequantizePicked(Rewrite):
     """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), and the same for nearest interpolate
 
-    So a product that takes the result gets 8-bit integers. It is exact, as DropRequantize is, since each element of the
-    result is an element of dequantize(x).
+    With it, a product that takes the result gets 8-bit integers. This is exact, as in DropRequantize, since each
+    element of the result is an element of dequantize(x).
     """
 
     def pattern(self, g, x):

@@ -1,6 +1,6 @@
 """Make the axes of reductions, softmax and normalisations one last axis, along which kernels work.
 
-The other axes move to the front: by a view where that is possible, else by a transpose.
+The other axes move to the front, by a view if possible, else by a transpose.
 """
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class RowsLast(Rewrite):
     """row(x, axes) -> reshape(transpose(row(transpose(reshape(x)))))
 
-    Here row is any operation along rows (kernels/rows) whose axes are not just the last one, or whose result lacks the
-    reduced axes. Means over axes before the last are left to the kernels of pools. Only the order of f32 sums changes.
+    Here row is any operation along rows (kernels/rows) that runs along other axes than just the last one, or whose
+    result lacks the reduced axes. Means over axes before the last are left to the kernels of pools. Only the order of
+    f32 sums changes.
     """
 
     tolerance = 1e-5
@@ -25,7 +26,6 @@ class RowsLast(Rewrite):
         return g.any_of(*ROW.operations)(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """The reason to leave the operation as it is, or None."""
         node, source = match.root, next(match.root.operands)
         if not source.type.known or not source.type.dims or len(list(node.operands)) > 1 and node.op.name in REDUCTIONS:
             return "shape or axes are known when it runs only"
@@ -60,7 +60,7 @@ class RowsLast(Rewrite):
 
 
 def axes_of(node: Node) -> list[int]:
-    """The axes along which the operation runs, ascending."""
+    """The axes along which the operation runs, in ascending order."""
     rank, a = len(next(node.operands).type.dims), node.attrs
     if node.op.name in REDUCTIONS:
         return sorted(k % rank for k in a["axes"])

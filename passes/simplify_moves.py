@@ -16,7 +16,6 @@ class DropNoopReshape(Rewrite):
         return g.static_reshape(x, attrs=ANY)
 
     def check(self, x, match):
-        """The shape must not change."""
         if match.root.output.type != x.type:
             return ""
         return None if x.type.known else f"the shape is not known: {x.type}"
@@ -32,7 +31,6 @@ class MergeReshapes(Rewrite):
         return g.static_reshape(g.static_reshape(x, attrs=ANY), attrs=ANY)
 
     def check(self, match):
-        """The final shape must be known."""
         return None if match.root.output.type.known else "the final shape is not known"
 
     def replace(self, g, x, match):
@@ -57,7 +55,6 @@ class DropNoopTranspose(Rewrite):
         return g.static_transpose(x)
 
     def check(self, match):
-        """The order must be the identity."""
         order = transpose_order(match.root)
         return None if order == sorted(order) else ""
 
@@ -72,7 +69,6 @@ class TransposeAsReshape(Rewrite):
         return g.static_transpose(x)
 
     def check(self, x, match):
-        """The shape must be known, and the elements must keep their order in memory."""
         if not x.type.known:
             return f"the shape is not known: {x.type}"
         return None if is_view(x.shape, transpose_order(match.root)) else ""

@@ -10,10 +10,10 @@ from graphq.ir import Graph, Node, Value
 from graphq.rewrite.rule import ANY, Rewrite
 
 WIDER = {s4: s8, u4: u8}
-"""The 8-bit types that 4-bit integers are converted to where kernels have none for 4 bits."""
+"""The 8-bit types that 4-bit integers are converted to if no kernel takes 4 bits."""
 
 MAX_SUM = 2**31 // 255**2
-"""The most products in a sum that cannot leave s32, for products of two differences of 8-bit numbers (9 bits each)."""
+"""The most products of 9-bit numbers (differences of 8-bit ones) in a sum that cannot exceed s32."""
 
 
 class DequantizeByGroups(Rewrite):
@@ -26,7 +26,6 @@ class DequantizeByGroups(Rewrite):
         return g.dequantize(x, attrs=ANY)
 
     def check(self, x, match):
-        """The dequantize must have groups, and their sizes must be known."""
         if match.root.attrs["group_axis"] is None:
             return ""
         return None if x.type.known else f"the shape of {x.type} is not known"
@@ -37,7 +36,7 @@ class DequantizeByGroups(Rewrite):
         groups = len(attrs["scales"]) // dims[axis]
         counts = [1] * len(dims)
         counts[axis], counts[split] = dims[axis], groups
-        order = sorted((split, axis))  # a group lists the scales of all its channels before the next group
+        order = sorted((split, axis))  # a group lists the scales of all its channels before the next group does
 
         def blocks(numbers, dtype):
             by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
