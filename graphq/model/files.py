@@ -1,4 +1,4 @@
-"""Files of graphs: the end of a file's name tells its format."""
+"""Files of graphs: the suffix of a file's name tells its format."""
 from __future__ import annotations
 
 import os
@@ -19,9 +19,10 @@ def _load_saved(path: Path) -> Graph:
 
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""The function that reads a graph from a file, by the end of the file's name.
+"""The function that reads a graph from a file, by the suffix of the file's name.
 
-Packages above this one add their readers (`graphq/__init__.py`)."""
+Packages above this one add their readers (`graphq/__init__.py`).
+"""
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:

@@ -1,4 +1,4 @@
-"""Compiled models, kept for the next process, which finds them by a digest of all that they depend on.
+"""Compiled models, kept for the next process, which finds them by a digest of everything that they depend on.
 
 A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, whose rules on ownership,
 size and removal apply. Its name is a digest of the user's file or graph, the options, the versions of graphq and of the
@@ -33,8 +33,10 @@ from graphq.model.saved_values import Unsaved, Writer
 log = logging.getLogger("graphq")
 
 ELSEWHERE = b"\x0a\x08location"
-"""The bytes with which an ONNX file refers to external files. Their data may change while the file does not, so models
-of such files are not kept."""
+"""The bytes with which an ONNX file refers to external files.
+
+The data of external files may change while the ONNX file does not, so models of such files are not kept.
+"""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
 """The fewest nodes of a graph whose model is kept, so that many small graphs do not fill the folder."""
@@ -52,7 +54,7 @@ class Kept:
     def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
         """The place for the model of a file or graph.
 
-        None if such a model is not kept, or if the file cannot be read, which the file's reader will report.
+        Returns None if such a model is not kept, or if the file cannot be read, which the file's reader will report.
         """
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
@@ -74,7 +76,7 @@ class Kept:
         return None
 
     def find(self) -> CompiledGraph | None:
-        """The model, ready to run; None if there is none that can be used."""
+        """The model, ready to run; None if no kept model can be used."""
         try:
             folder = cache.lasting()
             if folder is None or not (folder / self.name).is_file():
@@ -116,7 +118,7 @@ class Kept:
         model.plans.grown = lambda plans: self._write(plans, rows_mix)
 
     def _write(self, made: Plans, rows_mix: str | None) -> None:
-        """Write the model; failures are ignored, since the model itself is in memory."""
+        """Write the model; failures are only logged, since the model itself is in memory."""
         try:
             folder = cache.lasting()
             if folder is not None:
@@ -127,7 +129,7 @@ class Kept:
 
 
 class _NotKept(Exception):
-    """Raised with the reason why a model is not kept, which is logged; the text is empty if there is no need to."""
+    """The reason why a model is not kept, which is logged; the text is empty if there is nothing to log."""
 
 
 def _why_not() -> str | None:
@@ -153,7 +155,7 @@ def _of_file(path: Path) -> Iterator[bytes]:
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
-    """The bytes that decide a graph's model: all but its arrays as JSON, then the arrays. Raises _NotKept."""
+    """The bytes that decide a graph's model: first JSON of all but its arrays, then the arrays. Raises _NotKept."""
     if len(graph.nodes) < FEWEST:
         raise _NotKept
     if 2 * constant_bytes(graph) > cache.MOST_OF_A_MODEL:
@@ -170,7 +172,7 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
 
 @once
 def _versions() -> str:
-    """All that a plan depends on besides the file, the options and the machine."""
+    """The versions of everything that a plan depends on besides the file, the options and the machine."""
     found = [cache.versions()]
     for package in PACKAGES:
         try:

@@ -47,7 +47,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 
 
 def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
-    """The options for running a saved model on this machine, and why its plans and code do not fit them, or None."""
+    """The options for running a saved model on this machine, and why its plans and code do not fit it, or None."""
     own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most
@@ -65,7 +65,7 @@ def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
 
 
 def _level(own: Settings, isa: str | None) -> Level:
-    """The ISA level: what the user asks for, else the saved model's if this machine has it, else the machine's best."""
+    """The ISA level: the one that the user asks for, else the saved model's if this machine has it, else the best."""
     known = {level.name: level for level in levels_of.available()}.get(own.level)
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known

@@ -19,13 +19,14 @@ from graphq.plan.stages import in_one_plan
 Sizes: TypeAlias = tuple[int, ...]
 """The open sizes of all inputs of a call, in the order of `Places`."""
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs, in their order. If values of inputs are open sizes, one more tuple has these values."""
+"""The shapes of all inputs, in their order; if values of inputs are open sizes, one more tuple has these values."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
 """The sizes that plans of each class assume as examples (`size_class`).
 
 They are rare in models, so that they do not equal other numbers by chance. Large ones are multiples of 32, since
-networks that halve an image five times need that."""
+networks that halve an image five times need that.
+"""
 
 
 def size_class(size: int) -> int:
@@ -44,7 +45,7 @@ def range_of(of: int) -> str:
 def examples(sizes: Sequence[int]) -> Sizes:
     """For each size an example of the same class.
 
-    Equal sizes get the same example. Different sizes get different examples, if the class has enough.
+    Equal sizes get the same example. Different sizes get different examples, if the class has enough of them.
     """
     chosen: dict[int, int] = {}
     for size in sizes:
@@ -57,7 +58,7 @@ def examples(sizes: Sequence[int]) -> Sizes:
 
 
 class Place(NamedTuple):
-    """Where a call has an open size: in input number `input`.
+    """The place of an open size in a call: in input number `input`.
 
     It is the input's dimension number `axis` or, if `of_value`, the element of this number of its array.
     """
@@ -103,8 +104,8 @@ class Places:
     def graph(self, source: Graph, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Graph:
         """A copy of the graph `source` for inputs of these shapes.
 
-        Inputs in `constants` become constants. If `shapes` has values of inputs, these take the inputs' place in all
-        uses.
+        Inputs in `constants` become constants. If `shapes` has values of inputs, all uses of these inputs take the
+        values instead.
         """
         left = chain(*shapes[len(self._inputs):])
         values = {p.name: later(_array, p.dtype.numpy, p.type.dims, *islice(left, p.type.size))
@@ -118,7 +119,7 @@ def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
 
 
 class Dimension(NamedTuple):
-    """An open size, for reports: the name of its input, its axis, and a name.
+    """An open size, for reports: the name of its input, its axis, and a name of its own.
 
     The name is the one that the model's file gives to the dimension; without one it is made of input and axis.
     """
@@ -162,12 +163,12 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
 
 
 def has_integers(signature: Signature) -> bool:
-    """Whether some inputs might have the property SIZE, and it is not known yet whether they do."""
+    """Whether inputs might have the property SIZE, but it is not yet known whether they do."""
     return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)
 
 
 def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[str]:
-    """The names of the inputs whose values decide shapes; empty if other data decide them, too."""
+    """The names of the inputs whose values decide shapes; empty if other data decide shapes, too."""
     types = {str(v.name): v.type if arrays is None else TensorType(v.dtype, arrays[str(v.name)].shape)
              for v in graph.inputs}
     if not all(t.known for t in types.values()):
@@ -183,7 +184,7 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
                 return ()
             values |= {name: np.full(types[name].dims, EXAMPLES[3][0], types[name].dtype.numpy) if arrays is None
                        else arrays[name] for name in found}
-    except GraphqError:  # the graph does not take the example as a value
+    except GraphqError:  # the graph does not accept the example as a value
         return ()
     return values
 
@@ -230,7 +231,7 @@ class Shared:
         return made
 
     def _one_for(self, array: np.ndarray) -> np.ndarray:
-        """The first array with this dtype, this shape and these bits: an earlier one, or this one itself."""
+        """The first array with this dtype, this shape and these bits: an earlier one or, if there is none, `array`."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         sample = data[::max(1, data.size // 64)].tobytes()
         alike = self._known.setdefault((array.dtype.str, array.shape, sample), [])

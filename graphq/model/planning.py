@@ -39,7 +39,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # at the last node all their operands have buffers
+        elif node is strips[node][-1]:  # at the last node all operands of the chain have buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)

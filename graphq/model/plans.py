@@ -6,8 +6,8 @@ numbers, tables and an arena. A graph of fixed shape has one OpenPlan, whose tra
 (`size_class`), and sizes for which a guard fails, get a plan of their own at their first call. Plans share equal
 arrays, weights above all, and all shapes share arenas.
 
-There is no open plan for a graph with inputs marked constant, with unknown ranks, or with shapes that depend on data.
-Such a graph gets a plan, or stages, for each set of shapes, with the constants of the first call.
+A graph with inputs marked constant, with unknown ranks, or with shapes that depend on data has no open plan. It gets a
+plan, or stages, for each set of shapes, with the constants of the first call.
 """
 from __future__ import annotations
 
@@ -55,20 +55,22 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
-"""A plan in a file that is not read yet: the sizes of its example, and a function that reads it.
+"""A plan in a file that is not yet read: the sizes of its example, and a function that reads it.
 
-The function raises ParseError if `save` did not write the plan."""
+If `save` did not write the plan, the function raises ParseError.
+"""
 
 MAX_SHAPES = 64
 """The most sets of shapes whose runners are kept; the least recently used one is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most classes of sizes whose plans are kept, and the most plans of a class.
 
-Beyond that the least recently used one is dropped."""
+Beyond that the least recently used class or plan is dropped.
+"""
 
 
 class _Anew(Exception):
-    """Raised for a graph that cannot have a plan with open sizes: then each set of shapes gets its own plan."""
+    """A graph cannot have a plan with open sizes, so each set of shapes gets a plan of its own."""
 
 
 class Plans:
@@ -77,8 +79,8 @@ class Plans:
     `at` returns the runner for given shapes. `read_source` returns the graph as the user gave it. `unread` are plans of
     a file. If all shapes are fixed, the only plan is made or read at once.
 
-    Any number of threads may call: one of them makes a plan, and others that need it wait. All locks of a model are
-    here.
+    Any number of threads may call it: one of them makes a plan, and others that need the plan wait. All locks of a
+    model are here.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
@@ -93,8 +95,10 @@ class Plans:
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """The lock that is held while entries of `_by_class` or `_by_shapes` move: no other thread sees one missing,
-        and none is lost."""
+        """The lock that is held while entries of `_by_class` or `_by_shapes` move.
+
+        No other thread then sees an entry missing, and no entry is lost.
+        """
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self.grown: Callable[[Plans], None] | None = None
@@ -120,7 +124,7 @@ class Plans:
     def latest(self) -> Passed | Staged:
         """What reports show: the runner that was used last, else an existing plan.
 
-        Where no plan can be made before a call, it is the graph after the passes.
+        If no plan can be made before a call, it is the graph after the passes.
         """
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, OpenPlan):
@@ -198,11 +202,11 @@ class Plans:
         return made
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        """The shapes, and values that are sizes, on which the plan of a call with these arrays depends."""
+        """The shapes, and the values that are sizes, on which the plan of a call with these arrays depends."""
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """The runner of a new plan for these shapes alone, or the one that a concurrent caller has made."""
+        """The runner of a new plan for these shapes alone, or the runner that a concurrent caller has made."""
         with self._making.setdefault(shapes, Lock()).hold:
             made = self._by_shapes.get(shapes)
             if made is None:
@@ -217,7 +221,7 @@ class Plans:
         return made
 
     def _planned(self, source: Callable[[], Graph]) -> Runner | Staged:
-        """A runner, or stages, for the graph that `source` returns, all of whose inputs have known shapes."""
+        """A runner, or stages, for the graph that `source` returns, all of whose inputs must have known shapes."""
         with budget(self.options.memory):
             graph = source()
             if not in_one_plan(graph):
@@ -229,9 +233,9 @@ class Plans:
             return made
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """The runner at these sizes, from a plan of their class; if no plan holds for them, a new one is made.
+        """The runner at these sizes, from a plan of their class; if no plan holds for them, makes a new one.
 
-        None if the graph cannot have a plan with open sizes.
+        Returns None if the graph cannot have a plan with open sizes.
         """
         of = tuple(map(size_class, sizes))
         made = self._known(of, sizes)
@@ -248,7 +252,7 @@ class Plans:
         return made
 
     def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
-        """The runner of an existing plan that holds for these sizes, if there is one."""
+        """The runner of an existing plan that holds for these sizes; None if there is no such plan."""
         with budget(self.options.memory):
             for plan in self._of_class(of):
                 made = plan.at(sizes, self._arenas, self.options.cache)
@@ -321,7 +325,10 @@ class Plans:
             self.for_each_shape = True
 
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """A new plan with these sizes as its example. It is kept for calls, unless a report alone needs it (`keep`)."""
+        """A new plan with these sizes as its example.
+
+        With `keep` it is kept for calls, otherwise it serves a report only.
+        """
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
         sizes = tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True))
@@ -343,7 +350,7 @@ class Plans:
     def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
         """Run the passes on a graph and plan the result; `again` makes the graph before the passes again, for reports.
 
-        Raises CompileError if it would take too much memory, or if `strict` refuses operations without kernels.
+        Raises CompileError if the plan would take too much memory, or if `strict` refuses operations without kernels.
         """
         try:
             passed = Passed.of(lambda: graph, self.options)
@@ -365,7 +372,7 @@ class Plans:
         return made
 
     def _sharing(self, buffers: list[Buffer], history: History) -> tuple[Buffer, ...]:
-        """A new plan's buffers, with equal arrays of earlier plans in place of its own, also in its graphs.
+        """A new plan's buffers and graphs, in which equal arrays of earlier plans replace the plan's own.
 
         Arrays of plans from a file come first, since the file has each array once.
         """
@@ -402,7 +409,7 @@ class Plans:
         return self._places.graph(self.source, shapes, constants)
 
     def _explain(self, sizes: Sizes) -> None:
-        """Raise GraphError, with these sizes in its message, if the graph breaks a rule at them."""
+        """Raise GraphError, with these sizes in its message, if the graph breaks a rule at these sizes."""
         try:
             self._graph_at(self._places.shapes(sizes))
         except GraphError as e:
@@ -422,7 +429,7 @@ class Plans:
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put an entry at the end of `kept`, which is in the order of latest use, and drop the first beyond `most`."""
+    """Put an entry at the end of `kept`, which is in the order of latest use, and drop the first ones beyond `most`."""
     kept.pop(key, None)
     for oldest in list(kept)[:1 - most]:
         kept.pop(oldest, None)

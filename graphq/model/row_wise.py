@@ -1,7 +1,7 @@
 """Row-wise analysis: whether the results of each row of a batch are independent of the other rows.
 
 The analysis follows the values from the inputs on, and tracks which axis has the rows of the batch. A value that is the
-same for all rows has no such axis (None). A reshape may merge the axis of the rows with axes beside it, and split it
+same for all rows has no such axis (None). A reshape may merge the axis of the rows with neighbouring axes, and split it
 again. An operation's `rows` names one of RULES, which says which axis of the results has the rows, or that rows may
 mix. An operation without a rule counts as mixing rows.
 
@@ -20,16 +20,16 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
-"""The number of rows that is assumed for a batch of open size. Few other dimensions have this size."""
+"""The number of rows that is assumed for a batch of open size; few other dimensions have this size."""
 OTHER = 32
 """The size that is assumed for other open dimensions."""
 
 
 class Place(NamedTuple):
-    """Where a value has the rows of the batch: along `axis`. Element i there belongs to row `i // after % rows`.
+    """The place of the batch's rows in a value: along `axis`. Element i there belongs to row `i // after % rows`.
 
     A reshape may have merged other axes into this one. `before` is the number of elements of the merged axes in front
-    of the rows, `after` that of the merged axes behind them.
+    of the rows, `after` that of the merged axes behind the rows.
     """
 
     axis: int
@@ -40,9 +40,10 @@ class Place(NamedTuple):
 Axes = Sequence[int | None]
 """For each operand the axis that has the rows; None if the operand is the same for all rows."""
 Rule = Callable[[Node, Axes], int | None]
-"""A function for nodes with an operand that has rows. It returns the axis that has the rows in all results.
+"""A function for nodes with an operand that has rows: returns the axis that has the rows in all results.
 
-None if rows may mix."""
+It returns None if rows may mix.
+"""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
@@ -76,7 +77,7 @@ def why_rows_mix(graph: Graph) -> str | None:
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """Where the results of a node have the rows, if an operand has rows; None if rows may mix."""
+    """The place of the rows in the results of a node, if an operand has rows; None if rows may mix."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -94,9 +95,9 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
 
 
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
-    """Where the rows are after a reshape; None if no single axis has them.
+    """The place of the rows after a reshape; None if no single axis has them.
 
-    As many elements lie in front of the rows, and as many behind them, as before the reshape.
+    A reshape keeps the number of elements in front of the rows, and the number behind them.
     """
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
@@ -109,9 +110,9 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """Where the result of a gather along the axis of the rows, by constant indices, has them.
+    """The place of the rows in the result of a gather along the axis of the rows, by constant indices.
 
-    None unless each row of the result takes elements of the same row of the operand.
+    Returns None unless each row of the result takes elements of the same row of the operand.
     """
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
@@ -145,14 +146,14 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether a value without rows has equal elements along `axis`, which meets another operand's axis of rows."""
+    """Whether a value without rows has equal elements along `axis`, where another operand has its rows."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
 
 
 def _first_alone(node: Node, axes: Axes) -> bool:
-    """Whether only the first operand has rows: the condition of most rules."""
+    """Whether only the first operand has rows, as most rules require."""
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
@@ -251,4 +252,4 @@ RULES: dict[str, Rule] = {
     "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "images": _images, "along_axis": _along,
     "picked": _picked, "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
     "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
-"""The rules by name; a declaration of an operation has the name as its `rows`."""
+"""The rules by name; the declaration of an operation has the name as its `rows`."""

@@ -33,12 +33,14 @@ from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 5
-"""The version of the format. It is increased with each change of the format, or of what plans and steps mean."""
+"""The version of the format. It increases with each change of the format, or of the meaning of plans and steps."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
-"""The most bytes of an index. It has 67 bytes for each MiB of the file, and fewer than 100 for each array and each
-kernel."""
+"""The most bytes of an index.
+
+An index has 67 bytes for each MiB of the file, and fewer than 100 for each array and each kernel.
+"""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")

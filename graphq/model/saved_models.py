@@ -38,15 +38,17 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 JSON_GROWTH = 24
-"""The most bytes of memory that one byte of JSON takes when it is parsed. The worst case is `[],[],[],...`, where each
-three bytes make a Python list and its place in another one."""
+"""The most bytes of memory that one byte of JSON takes when it is parsed.
+
+The worst case is `[],[],[],...`, in which each three bytes make a Python list and its place in the outer list.
+"""
 
 
 def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
     `rows_mix` is the property of `CompiledGraph`. With a `key` the file is for the folder of the kernel cache and for
-    this user alone. Then it leaves out the kernels that every plan runs with, since the cache has them.
+    this user alone. It then leaves out the kernels that every plan runs with, since the cache has them.
 
     Raises GraphError if the path cannot be written, or for a pass that is in no pipeline of `passes.PRECISIONS`, since
     a file cannot name it.
@@ -86,7 +88,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
     """The JSON of a plan and of the trace of its open sizes.
 
-    None for a plan that JSON cannot express. Whoever loads the file compiles that plan again.
+    Returns None for a plan that JSON cannot express. Whoever loads the file compiles that plan again.
     """
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
@@ -111,15 +113,17 @@ class Settings(NamedTuple):
 
 MOST_THREADS = 1 << 20
 OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
-"""The settings for a file that other users could write: the defaults of `compile`. Of such a file only the graph is
-used."""
+"""The settings for a file that other users could write: the defaults of `compile`.
+
+Of such a file only the graph is used.
+"""
 
 
 class Saved:
     """A model in a file whose hashes were checked: `source` is its graph, `plans` are its plans.
 
-    Raises ParseError if `save` did not write the file. An error in the index is raised at once, one in the graph, the
-    plans or the code when they are read.
+    Raises ParseError if `save` did not write the file. An error in the index is raised at once; an error in the graph,
+    the plans or the code is raised when they are read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -192,7 +196,7 @@ class Saved:
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
-        """For each plan the sizes of its example, and a function that reads it for `threads` threads.
+        """For each plan the sizes of its example, and a function that reads the plan for `threads` threads.
 
         `threads` is at most the number in the settings. Call it only if there is no `misfit`.
         """

@@ -55,7 +55,7 @@ MOST_SLOTS = 1 << 22
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
     """Raise ParseError unless a trace from a file is in order and its example has these `sizes`.
 
-    In order means that each slot is computed once, and only from earlier slots.
+    It is in order if each slot is computed once, and only from earlier slots.
     """
     _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
@@ -74,7 +74,7 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
 def check(plan: Plan, signature: Signature) -> None:
     """Raise ParseError unless buffers, steps and words fit one another and the signature.
 
-    The words of a step are checked no further: a plan runs native code, so a file with plans is trusted as code is.
+    The words of a step are checked no further: a plan runs native code, so a file with plans is trusted like code.
     """
     _want(type(plan) is Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
@@ -101,7 +101,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # `b.type` may be that of the value whose view the output is
+        case "output":  # `b.type` may be the type of the value whose view the output is
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data

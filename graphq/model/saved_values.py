@@ -32,7 +32,7 @@ from graphq.plan.step import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:
-    """The module and the name of a function or a class. NumPy's functions state their module only since NumPy 2.2."""
+    """The module and the name of a function or a class; NumPy's functions state their module only since NumPy 2.2."""
     return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
 
 
@@ -50,7 +50,7 @@ FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
 
 
 class Unsaved(Exception):
-    """Raised for a value that a file cannot hold."""
+    """A file cannot hold a value."""
 
 
 class Writer:
@@ -125,7 +125,7 @@ class Writer:
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
-    """The flat form of a graph, without the entries of `meta`, of graph and nodes, that JSON cannot express."""
+    """The flat form of a graph, without those entries of the graph's and the nodes' `meta` that JSON cannot express."""
     def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
 
@@ -159,7 +159,7 @@ class Reader:
         }
 
     def of(self, x: Any) -> Any:
-        """The value. Raises errors of any kind if `Writer` did not make the JSON."""
+        """The value that the JSON `x` stands for. Raises errors of any kind if `Writer` did not make the JSON."""
         if type(x) is not list:
             return x
         kind, *rest = x
@@ -232,7 +232,7 @@ def _is_found(x: Any) -> bool:
 
 @cache
 def _found(module: str, name: str) -> Any:
-    """The function or class of this name, of graphq's own or of FUNCTIONS. Raises an error if there is none."""
+    """The function or class of this name, graphq's own or in FUNCTIONS. Raises an error if there is none."""
     if module != "graphq" and not module.startswith("graphq."):
         return FUNCTIONS[f"{module}.{name}"]
     found = reduce(getattr, name.split("."), import_module(module))

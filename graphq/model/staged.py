@@ -40,8 +40,8 @@ class Body:
 class Staged:
     """A graph in stages: the compiled head, the references of the operations in between, and the tail.
 
-    The tail is compiled for each new set of shapes. A Staged object runs as a `Runner` does and reports as `Passed`
-    does. The passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
+    The tail is compiled for each new set of shapes. A Staged object runs like a `Runner` and reports like `Passed`. The
+    passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
     """
 
     in_place: tuple[tuple[int, int], ...] = ()

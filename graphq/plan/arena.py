@@ -1,4 +1,4 @@
-"""The arena: the memory between a plan's steps. Offsets of buffers in it, and arenas that runs share."""
+"""The arena: the memory of values between a plan's steps, buffers' offsets in it, and arenas that runs share."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
-"""For every buffer in the arena, the set of buffers whose lifetimes overlap with its own."""
+"""For every buffer in the arena, the buffers whose lifetimes overlap its own."""
 
 
 Lives: TypeAlias = Mapping[int, tuple[int, int]]
-"""For each buffer number, the first and last step that touch the buffer: its lifetime."""
+"""For each buffer number the buffer's lifetime: the first and the last step that touch it."""
 
 
 class Allocation(NamedTuple):
@@ -36,15 +36,16 @@ def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
 
 
 def find_clashes(lives: Lives) -> Clashes:
-    """For each buffer, the buffers whose lifetimes overlap its own, with which it cannot share space."""
+    """For each buffer, the buffers whose lifetimes overlap its own, with which it cannot share memory."""
     return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
             for b, (first, last) in lives.items()}
 
 
 def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
-    """Offsets of buffers of these `sizes` in the arena, and its size; buffers that do not clash may share space.
+    """Offsets of buffers of these `sizes` in the arena, and the arena's size.
 
-    Greedy by size: the largest first, each at the lowest offset that is free over its lifetime.
+    Buffers that do not clash may share memory. The algorithm is greedy by size: the largest buffer first, each at the
+    lowest offset that is free over its lifetime.
     """
     offsets: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -79,8 +80,9 @@ class Arena:
 class Arenas:
     """The arenas of one model, for all its shapes and callers.
 
-    There are as many arenas as there were concurrent runs. A run that gets a too small one replaces it by a larger one.
-    Between runs at most one idle arena per core is kept, and those that `PATIENCE` runs did not need are freed.
+    There are as many arenas as there were concurrent runs. A run that gets an arena that is too small replaces it by a
+    larger one. Between runs at most one idle arena per core is kept, and arenas that `PATIENCE` runs did not need are
+    freed.
     """
 
     def __init__(self) -> None:
@@ -89,7 +91,7 @@ class Arenas:
         self._most = len(process_cores())
 
     def take(self, nbytes: int) -> Arena:
-        """An arena of at least `nbytes` bytes, which the caller owns until it gives it back."""
+        """An arena of at least `nbytes` bytes, which belongs to the caller until `give_back`."""
         try:
             arena = self._idle.pop()
         except IndexError:

@@ -43,7 +43,7 @@ class PlanBuilder:
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
         """Add a constant buffer for an array that steps need besides the graph's constants, such as packed weights.
 
-        Its data is made contiguous. Returns the buffer's number.
+        The array is made contiguous. Returns the buffer's number.
         """
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
@@ -58,24 +58,24 @@ class PlanBuilder:
     def report(self, make: MakeError) -> int:
         """Add a buffer of one s64, in which a step reports an error by storing a number other than 0.
 
-        `make` returns the exception that a run then raises. Returns the buffer's number.
+        `make` takes this number and returns the exception that the run then raises. Returns the buffer's number.
         """
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def may_share(self, source: int, target: int) -> None:
-        """Allow the step that reads buffer `source` to write buffer `target` at the same memory."""
+        """Allow the step that reads buffer `source` to write buffer `target` in the same memory."""
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The word of an argument block for a table of offsets, added as a constant; 0 for no table."""
+        """The word of an argument block for a table of offsets, which becomes a constant; 0 for no table."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
         """Add a kernel's step with these words and slots, unless it has no blocks.
 
-        If its argument block has the word `rooms`, scratch memory is added in the arena, a room for each piece. Raises
-        KernelError for a word that the argument block does not have.
+        If its argument block has the word `rooms`, scratch memory is added in the arena, one part for each piece of the
+        step's blocks. Raises KernelError for a word that the argument block does not have.
         """
         if step.blocks > 0:
             strips = self.strips if self.strips is not None and self.strips.touched_by(words, slots) else None
@@ -92,9 +92,9 @@ class PlanBuilder:
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
         """Within the context, steps that touch one of the values `between` are added to run strip by strip (`Strips`).
 
-        Each of the values `between` is the result of one step and the operand of the next step alone, which reads it at
-        the rows of its own output. The last step writes `result`. A strip is a block of rows of the value with the
-        fewest rows, m. Any other value may have a multiple of m rows if it has fewer batch elements in return.
+        Each of the values `between` is the result of one step, and is read only by the next step, at the rows of that
+        step's own output. The last step writes `result`. A strip is a block of rows of the value with the fewest rows,
+        m. Any other value may have a multiple of m rows if it has fewer batch elements in return.
         """
         m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims
@@ -119,7 +119,7 @@ class PlanBuilder:
         """The plan; `nodes` has for each step the number of the graph's node that it belongs to.
 
         A step whose argument block has the word `ahead` prefetches weights: those of the next step that has this word,
-        if they are constant, MOST_AHEAD bytes at most.
+        if they are constant, at most MOST_AHEAD bytes.
         """
         steps = list(self.steps)
         prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
@@ -135,7 +135,7 @@ class PlanBuilder:
                     tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
 
     def result(self, value: Value) -> int:
-        """The number of the buffer that a node writes `value` to; it is added if there is none.
+        """The number of the buffer that a node writes `value` to; adds the buffer if there is none.
 
         If `value` is an output of the graph, or an output is a view of it, the buffer is the array of that output.
         """
@@ -154,7 +154,7 @@ def _nbytes(array: np.ndarray) -> int:
 
 
 def _viewed(value: Value) -> Value:
-    """The value in whose buffer `value` lies: the operand of its chain of views, or `value` itself if it is no view."""
+    """The value in whose buffer `value` is: the operand of its chain of views, or `value` itself if it is no view."""
     while value.node is not None and value.node.op.name in VIEWS:
         value = next(value.node.operands)
     return value

@@ -67,7 +67,7 @@ MakeError: TypeAlias = Callable[[int], Exception]
 
 
 class Plan(NamedTuple):
-    """Buffers, steps in order, and the exceptions that a run raises if a step stored a number other than 0 in a report.
+    """Buffers, steps in order, and for each report the function that makes the exception for its number.
 
     `nodes` has for each step the number of its node in the graph; None for a copy to an output. `in_place` has pairs of
     numbers: an input and an output that may share memory if their shapes are equal.

@@ -14,7 +14,7 @@ from graphq.plan.plan import PythonStep
 
 
 def reference_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the one Python step that runs the operation's NumPy reference."""
+    """Add the Python step that runs the operation's NumPy reference."""
     inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
     shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
     where = b.graph.describe(node)
@@ -26,8 +26,8 @@ def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple
                *arrays: np.ndarray | None) -> Any:
     """Run the operation's reference; its errors name the node `where`.
 
-    An array in the buffer of a view may have another shape than the operand, so each array is reshaped to its
-    operand's.
+    An array in the buffer of a view may have another shape than the operand, so each array is reshaped to its operand's
+    shape.
     """
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:

@@ -1,8 +1,8 @@
 """The runtime of a Plan: its argument words, the arena they point into, and one call for neighbouring steps of kernels.
 
 An `OpenPlan` has the argument words of all steps. They are computed once, since most are the same in all runs. A
-`Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance` with its own copy of the words,
-into which it writes the addresses of the call's arrays and of an arena.
+`Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance` with a copy of the words, into
+which it writes the addresses of the call's arrays and of an arena.
 """
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class OpenPlan:
     that failed.
 
     `template` has the argument blocks of all kernels' steps one after another, and `starts` says where each block
-    begins. Words that are not the same in all runs are 0 in it, and are listed in `numbers` and `places`. `aligned` has
-    the numbers of the inputs whose arrays a run copies if they do not start at a cache line.
+    begins. Words that are not the same in all runs are 0 in the template, and are listed in `numbers` and `places`.
+    `aligned` has the numbers of the inputs whose arrays a run copies if they do not start at a cache line.
     """
 
     because = ""
@@ -93,7 +93,8 @@ class OpenPlan:
     def arena_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, int]]]:
         """The words that are addresses in the arena: three arrays with their indices, their buffers and their offsets.
 
-        Offsets that are open sizes are 0 there; the list that follows has their positions in the arrays and the Sizes.
+        Offsets that are open sizes are 0 in the array; a list after the arrays has their positions there and their
+        Sizes.
         """
         places = self.places["arena"]
         numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
@@ -135,7 +136,7 @@ class OpenPlan:
 
 
 class Runner:
-    """Runs a plan at given sizes; any number of threads may call at the same time.
+    """Runs a plan at given sizes; any number of threads may call it at the same time.
 
     Raises CompileError if the arena would take too much memory.
     """
@@ -182,7 +183,7 @@ class Runner:
         """Run on checked arrays as calls do; returns for each run and each step where and when its pieces ran.
 
         The array of a step has the shape [pieces, 3]: the thread (`threading.get_ident`), and the begin and end in ns
-        of `time.perf_counter_ns`. Runs that are not measured come first, until all threads of the plan take part.
+        of `time.perf_counter_ns`. Before the measured runs come others, until all threads of the plan take part.
         """
         outs = [np.empty(*spec) for spec in self.output_specs]
         instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
@@ -264,7 +265,7 @@ class Runner:
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
     """The plan at `values`: with the numbers and functions that its open sizes decide.
 
-    Numbers in argument blocks are left open, since an `_Instance` fills them in.
+    Numbers in argument blocks stay open, since an `_Instance` fills them in.
     """
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
@@ -286,7 +287,7 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """What one run at a time needs: its own argument words, and the plan's `segments`.
+    """What one run at a time needs: argument words of its own, and the plan's `segments`.
 
     A segment is a Python step, or a table of neighbouring steps of kernels, which run in one call. If `traced`, steps
     record when and where they run: the attribute `traced` has their recorders, None for a Python step.
@@ -334,7 +335,7 @@ class _Instance:
             self.words[self._in_arena] = self._relative + self._base
 
     def view(self, b: int) -> np.ndarray:
-        """The array of a buffer in the arena, or of a constant."""
+        """The array of buffer `b`, which is in the arena or constant."""
         data, type = self._data(b), self._open.plan.buffers[b].type
         if data is not None:
             return data
@@ -344,7 +345,7 @@ class _Instance:
         return raw.view(type.dtype.numpy).reshape(type.dims)
 
     def _data(self, b: int) -> np.ndarray | None:
-        """The array of a constant buffer at these sizes. It is made once, since words hold its address."""
+        """The array of a constant buffer at these sizes. It is made once, since words have its address."""
         if b not in self._constants:
             self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
         return self._constants[b]

@@ -1,8 +1,9 @@
 """Stages: cut a graph at operations whose shapes depend on data, or that run bodies, into three parts.
 
 A plan needs all shapes and has no branches. In the first part, the head, all shapes are known. The second part, the
-cut, has the operations named above. They run as references; their bodies are compiled. Once they have run, the shapes
-of their results are known. So the third part, the tail, is compiled then, and it may be cut again.
+cut, has the operations whose result shapes depend on data and those with bodies; they run as references, and their
+bodies are compiled. When they have run, the shapes of their results are known. So the third part, the tail, is compiled
+at that time, and it may be cut again.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from graphq.ops.quant import DEQUANTIZES
 
 
 class Stages(NamedTuple):
-    """Three graphs to run in this order. A value that one passes to another has the same name in both.
+    """Three graphs to run in this order. A value that one of them passes to another has the same name in both.
 
     `outputs` are the names of the whole graph's outputs. `constants` has the arrays of those outputs that are
     constants.
@@ -31,16 +32,21 @@ class Stages(NamedTuple):
 
 
 STAGES = "stages"
-"""The key in the `meta` of a stage's graph. Its value describes, by the name of an input or output, the operation of
-another stage that computes the input or uses the output."""
+"""The key in the `meta` of a stage's graph for facts about the other stages.
+
+Its value maps the name of an input to a description of the operation that computes it, and the name of an output to a
+description of the operation that uses it.
+"""
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
 """Operations with bodies; a graph that has one of them runs in stages."""
 
 
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
-"""Operations of the head that move to the tail if only the tail uses their results. So a dequantize is in the same part
-as the product that it fuses with."""
+"""Operations of the head that move to the tail if only the tail uses their results.
+
+A dequantize is then in the same part as the product that it fuses with.
+"""
 
 
 def in_one_plan(graph: Graph) -> bool:
@@ -78,7 +84,7 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """Every value with a name: its own, or one that no other value has."""
+    """Each value with its name, or with a new name that no other value has."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name

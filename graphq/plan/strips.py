@@ -1,6 +1,6 @@
 """Steps that run strip by strip: each block of rows goes through all steps before the next block does.
 
-So a value between two steps takes memory for the rows of a strip only.
+A value between two steps then takes memory only for the rows of a strip.
 """
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ from graphq.plan.step import Part, Ref, Slot, Step, Target, Word, pieces, rows_o
 ROOM = 600_000
 """The most bytes that the values between the steps of a strip take.
 
-It is about half of an L2 cache of 1 MiB, for what the steps read besides needs room, too. Measured on Zen 5 with
-attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice as much never takes less."""
+It is about half of an L2 cache of 1 MiB, since the other operands of the steps need room, too. Measured on Zen 5 with
+attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice as much never takes less.
+"""
 UNITS = (48, 24, 16, 8)
-"""The number of rows that fit into ROOM is rounded down to a multiple of the first of these that is no larger, so that
-strips are cut into whole tiles of matrix products."""
+"""Divisors of the number of rows of a strip, so that strips are cut into whole tiles of matrix products.
+
+The number of rows that fit into ROOM is rounded down to a multiple of the first of these numbers that does not exceed
+it.
+"""
 
 
 class Strips(NamedTuple):
     """Steps that run strip by strip: a strip is `each` of the `m` rows of one of `batch` elements.
 
     Threads share the strips in `pieces` pieces; 0 means that one thread runs them all. `rooms` maps the buffer of each
-    value between two steps to its bytes between rows. The buffer has memory for the `each` rows of a strip (a room) for
-    each piece. `steps` are the steps that were added so far.
+    value between two steps to its bytes between rows. For each piece, the buffer has memory for the `each` rows of a
+    strip (a room). `steps` are the steps that were added so far.
     """
 
     batch: int
@@ -53,7 +57,7 @@ class Strips(NamedTuple):
         self.steps.append(step)
 
     def step(self, target: Target) -> Step:
-        """The one step that takes each strip through all steps that were added."""
+        """The step that takes each strip through all steps that were added."""
         block = modules.load("strips", strips_module, cache=target.cache).block
         parts = [Part(step, tuple([(k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
                                    if isinstance(w, Ref) and w.buffer in self.rooms])) for step in self.steps]
@@ -71,7 +75,7 @@ def _joined(names: Sequence[str]) -> str:
 def row_stride(nbytes: int) -> int:
     """The distance in bytes between rows of `nbytes` bytes in a strip's memory: an odd multiple of 64.
 
-    With a distance that is a multiple of 4096 the rows of a tile would share a few sets of the L1 cache. For attention
+    If the distance were a multiple of 4096, the rows of a tile would share a few sets of the L1 cache. For attention
     scores of 4,096 keys in u8 and in f32 the odd multiple takes 2 to 4 % less time (Zen 5).
     """
     return 64 * (-(-nbytes // 64) | 1)
@@ -80,7 +84,7 @@ def row_stride(nbytes: int) -> int:
 def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> tuple[int, int]:
     """The number of rows of a strip, and the number of pieces, for `rows` = (batch, m).
 
-    `strides` has the bytes between rows of each value that lies between two steps.
+    `strides` has for each value between two steps the bytes between its rows.
     """
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
