@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # only reports need these modules, and they import them when 
     from graphq.report.records import Report
 
 MAX_FETCHED = 8
-"""The most models that a model keeps for `fetch`, one for each list of names. Beyond that the oldest is dropped."""
+"""The most models that a model keeps for `fetch`, one for each list of names; beyond that the oldest is dropped."""
 
 
 class CompiledGraph:
@@ -363,9 +363,9 @@ class CompiledGraph:
 
 
 def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, int | None]]:
-    """Which of these C-contiguous arrays share memory: the number of an array and the number of the input it overlaps.
+    """Which of these C-contiguous arrays share memory: yields pairs (number of an array, number of an input).
 
-    For an array that overlaps another one of `arrays`, None takes the place of the input's number.
+    If an array overlaps another one of `arrays`, the second number is None.
     """
     spans = sorted((address_of(x), x.nbytes, k) for k, x in enumerate(arrays) if x.nbytes)
     for (start, nbytes, k), (following, _, other) in pairwise(spans):
@@ -373,7 +373,7 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        last = bisect(spans, (start + x.nbytes,)) - 1  # arrays do not overlap here: no earlier one reaches further
+        last = bisect(spans, (start + x.nbytes,)) - 1  # arrays do not overlap here, so no earlier one reaches further
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
 

@@ -1,4 +1,4 @@
-"""`Passed`, a graph after the passes with its plan, for reports. Also `Options`, and the arrays of constant inputs."""
+"""`Passed`, a graph after the passes with its plan, for reports; also `Options`, and the arrays of constant inputs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Options(NamedTuple):
     threads: int
     strict: bool
     passes: tuple[Pass, ...] | None
-    """The passes; None means those of PIPELINE, so that a process that only runs a saved model need not import them."""
+    """None means the passes of PIPELINE, so that a process that only runs a saved model need not import them."""
     cache: bool
     memory: int | None
 
@@ -85,7 +85,7 @@ class Passed(NamedTuple):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The open sizes by name: those that the runner runs at, or those that the open plan has as its example."""
+        """The open sizes by name: those that the runner runs at, or the example of the open plan."""
         return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -157,7 +157,7 @@ class ConstantInputs:
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The kept arrays; if none are kept yet, copies of the arrays of this call.
 
-        Raises InputError if an array differs in its bits from the kept one.
+        Raises InputError if the bits of an array differ from those of the kept array.
         """
         kept = self._kept.get("arrays")
         if kept is None:
@@ -172,7 +172,7 @@ class ConstantInputs:
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
         """Keep the arrays that a plan was made with.
 
-        Raises InputError if different arrays are already kept: then that plan must not be used.
+        Raises InputError if different arrays are already kept: the plan must then not be used.
         """
         self._kept.setdefault("arrays", arrays)  # one step, which no other thread and no signal handler can interrupt
         self.of(arrays)

@@ -1,6 +1,6 @@
 """Which partitions run strip by strip (`graphq.plan.strips`).
 
-They are chains of partitions with large values between them that nothing else reads.
+These are chains of partitions with large values between them that nothing else reads.
 """
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from graphq.kernels.family.lower import Lowered
 from graphq.plan.plan import VIEWS
 
 LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
-"""The fewest bytes and rows of a value between partitions for which strips are worthwhile: more bytes than L2 holds,
-and rows enough for a few tiles of matrix products."""
-LEAST_SHARE = 2
-"""The values between the partitions have at least so many times the bytes of all their operands and results together.
+"""The fewest bytes and rows of a value between partitions for which strips are worthwhile.
 
-Each strip reads all operands as a whole that do not lie along its rows, such as the weights of a product. So these must
-be small in comparison."""
+These are more bytes than an L2 cache holds, and enough rows for a few tiles of matrix products.
+"""
+LEAST_SHARE = 2
+"""How many times the bytes of all other operands and results the values between the partitions must have.
+
+Each strip reads whole operands that do not have its rows, such as the weights of a product. So these must be small in
+comparison.
+"""
 
 Lower: TypeAlias = Callable[[Node], Lowered]
 
@@ -41,12 +44,12 @@ def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
 
 
 def between(nodes: Sequence[Node]) -> list[Value]:
-    """The values between the partitions of a chain: the results of all but the last."""
+    """The values between the partitions of a chain: the results of all partitions but the last."""
     return [node.output for node in nodes[:-1] if node.op.name == "partition"]
 
 
 def _after(node: Node, lower: Lower) -> Iterator[Node]:
-    """The nodes after `node` that can run in the same strips, one reading the result of the other."""
+    """The nodes after `node` that can run in the same strips; each reads the result of the one before."""
     views: list[Node] = []
     while (follower := _follower(node, lower)) is not None:
         views.append(follower)
@@ -75,7 +78,7 @@ def _follower(node: Node, lower: Lower) -> Node | None:
 
 
 def _fit(nodes: Sequence[Node]) -> bool:
-    """Whether the number of rows of each result is a multiple of the smallest one, whose rows are cut into strips."""
+    """Whether the number of rows of each result is a multiple of the smallest, whose rows are cut into strips."""
     rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
     return all(m % rows[0] == 0 for m in rows)
 

@@ -43,8 +43,10 @@ class Ref(NamedTuple):
 Word: TypeAlias = int | Ref | Function | FunctionTable
 """A word (64 bits) of an argument block. A function stands for its address, which is known once it is compiled."""
 Slot: TypeAlias = tuple[Word, Word, Word]
-"""Where an operand or the output of an epilogue (`Store`) lies: the words of `records.SLOT`, which are its address, a
-table of offsets by batch element, and the bytes between rows."""
+"""The place of an operand or of the output of an epilogue (`Store`), as the words of `records.SLOT`.
+
+They are its address, a table of offsets by batch element, and the bytes between rows.
+"""
 
 
 class Step(NamedTuple):
@@ -52,12 +54,12 @@ class Step(NamedTuple):
 
         kernel     the name in reports
         words      the first words of the argument block by name, in the order of its record
-        pieces     the blocks are cut into so many pieces, which threads share; 0: one thread runs all blocks
+        pieces     how many pieces the blocks are cut into, which threads share; 0: one thread runs all blocks
         slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
         macs       the number of multiply-accumulates of the result, for reports
         exact      the share of products that vpmaddubsw computes, if the weights are packed for it
                    (`matmul.pack.pack_sorted`)
-        aligned    true if a run copies the array of operand `a` to a multiple of 64 bytes, where `a` is an input of
+        aligned    whether a run copies the array of operand `a` to a multiple of 64 bytes, if `a` is an input of
                    the graph that does not start at one
         parts      for a step that runs other steps strip by strip (`strips`): those steps
 
@@ -79,20 +81,20 @@ class Step(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
-        """The step with these words, and more slots.
+        """The step with these words set, and with more slots.
 
         Raises KernelError for a word that the argument block does not have.
         """
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
     def shared(self, pieces: int) -> Step:
-        """The step with its blocks cut into so many pieces, each with its room if it needs scratch memory."""
+        """The step with its blocks cut into `pieces` pieces; if it needs scratch memory, each piece has its own."""
         step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
         return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
 
     @property
     def room(self) -> int:
-        """The bytes of its scratch memory: of the rooms of all pieces."""
+        """The bytes of its scratch memory, for all pieces."""
         words: Mapping[str, Any] = self.words
         return words["room_bytes"] * words["room_count"] if "rooms" in words else 0
 
@@ -103,9 +105,9 @@ class Step(NamedTuple):
                 *chain(*(part.words for part in self.parts))]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
-        """The argument block as an array, with the addresses of operands as numbers, for tests and self-tests.
+        """The argument block as an array, with the addresses of operands as numbers; for tests and self-tests.
 
-        Scratch memory, if the step has any, follows the block in the same array.
+        Scratch memory, if the step needs any, follows the block in the same array.
         """
         step = self.filled(words, slots)
         block: Sequence[Any] = step.block
@@ -123,8 +125,8 @@ class Step(NamedTuple):
 class Part(NamedTuple):
     """A step that runs strip by strip, as a part of the step of all strips.
 
-    `moved` has a pair for each of its words that is an address in a room: the index of the word, and the bytes between
-    rows there.
+    `moved` has a pair for each word of the step that is an address in a room, the memory of one strip: the index of the
+    word, and the bytes between rows there.
     """
 
     step: Step
@@ -138,12 +140,14 @@ class Part(NamedTuple):
 
 
 BLOCK_CYCLES = 10_000
-"""The fewest cycles of work for which another thread is woken. A parallel step costs 2.5 us, and far more on a busy
-machine."""
+"""The fewest cycles of work for which another thread is woken.
+
+A parallel step costs 2.5 us, and far more on a busy machine.
+"""
 
 
 def threads_for(threads: int, cycles: float) -> int:
-    """How many threads, `threads` at most, are worth waking for work that takes one core `cycles` cycles."""
+    """How many threads, at most `threads`, are worth waking for work that takes one core `cycles` cycles."""
     return number(_threads_for, threads, cycles) if threads > 1 else 1
 
 
@@ -154,8 +158,8 @@ def _threads_for(threads: int, cycles: float) -> int:
 def pieces(blocks: int, worth: int, threads: int) -> int:
     """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
 
-    That is so for a single block, and for work that is `worth` waking one thread only (`threads_for`). Block i is in
-    piece ((i + 1) * pieces - 1) // blocks.
+    One thread runs a single block, and work that is `worth` waking only one thread (`threads_for`). Block i is in piece
+    ((i + 1) * pieces - 1) // blocks.
     """
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 
@@ -183,7 +187,7 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
     """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
     `words` are the fields of its `record` except `each`, the number of rows of a block. By default `each` is a multiple
-    of `unit` that gives each thread four blocks. `cycles` estimates the work of a row.
+    of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each

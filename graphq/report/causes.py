@@ -2,7 +2,7 @@
 
 A matmul or convolution outside of integer partitions has its own kinds of cause (`products`). Any other operation is
 outside because a fusion ended between the operation that computes a value in f32 and the operation that reads it. The
-rules of that fusion tell why it ended there; what the reading operation does is checked first.
+rules of that fusion tell why it ended there; the first question is what the reading operation does.
 """
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the chain `members`, ending in the quantize `last`, is not in the partition that gives it f32."""
+        """Why the chain `members`, ending in the quantize `last`, is not in the partition that computes its operand."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -106,7 +106,7 @@ class Analysis(Fusions):
         return [self._ended(value, user, members, last)]
 
     def _shared(self, value: Value, user: Node) -> bool:
-        """Whether a value is a dequantize stored for several users, each of which could take it into its partition."""
+        """Whether a value is a dequantize that serves several users, each of which could take it into its partition."""
         maker = value.node
         return maker is not None and maker.op.name in DEQUANTIZES and is_quantized(next(maker.operands).dtype) \
             and self.anchored(maker, user) is None and refuses(maker) is None
@@ -141,7 +141,7 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """The reason if besides `user` the caller, the scale of `last` or another operation reads `value` in f32."""
+        """The reason if, besides `user`, the caller, the scale of `last` or another operation reads `value` in f32."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
@@ -154,7 +154,7 @@ class Analysis(Fusions):
         others = tuple(u for u in given.users(value) if u not in members)
         if not others:
             return None
-        if all(given.node(u) is given.node(user) for u in others):  # a pass made several of one operation
+        if all(given.node(u) is given.node(user) for u in others):  # a pass made several nodes of one operation
             return why("between", user, user.outputs[0], source=value, values=(value,), refused=None)
         read = next(given.node(last).operands)  # the passes may have dropped a relu between the two
         beside = user is last and given.value(read) is given.value(value)
@@ -178,7 +178,7 @@ class Analysis(Fusions):
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
         """Why the partition of `maker` cannot take in all `members` together, although each may be in a partition."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
-        if not self.anchors(maker):  # a pass after the first fusions made something else of it
+        if not self.anchors(maker):  # a pass after the first fusions replaced it by something else
             return why("several", maker, maker.outputs[0])
         read = self.given.under(next(maker.operands))
         integers = read.node is not None and maker.op.name in ANCHORS and self.kind(read.node) == "integer"
@@ -207,7 +207,10 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """The reason for `node`, which is in no partition and reads `source`; `more` others, then `last`, follow it."""
+        """The reason for `node`, which is in no partition and reads `source`.
+
+        After `node` follow `more` other operations, then `last`.
+        """
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
         if source.node is None or source.node.op.name not in DEQUANTIZES:
@@ -230,13 +233,13 @@ class Analysis(Fusions):
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why a chain that begins with dequantize ends in f32; empty for a dequantize that all its users take in."""
+        """Why a chain that begins with dequantize ends in f32; empty if all users take the dequantize in."""
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
         homes = (None, self.home[last])  # equal dequantizes outside of fusions are merged
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
-        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # inside it are 8 bits
+        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # 8 bits are inside then
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and stays.check == LANES else [stays]
 
@@ -279,6 +282,6 @@ class Analysis(Fusions):
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:
-    """Whether a transpose, say, before the elementwise `members` could as well follow `last`, their quantize."""
+    """Whether a transpose before the elementwise `members` could move behind `last`, the quantize at their end."""
     alone = (len([*n.operands]) == 1 and n.op.name not in ANCHORS for n in members)
     return len(members) > 1 and all(alone) and last.attrs["qtype"] == "per_tensor"

@@ -9,7 +9,7 @@ from graphq.plan.arena import Allocation
 from graphq.report.profile import Profile
 
 LEFT, TRACK = 74, 34
-"""The width of the axis's labels, and the height of a track, in pixels."""
+"""In pixels: the width of the axis's labels, and the height of a track."""
 
 MEMORY_HEIGHT = 460
 """The height of the chart of the arena, in pixels."""
@@ -55,7 +55,7 @@ def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box)
 def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple[float, str]]]]) -> str:
     """A row for each box, which has an id, a CSS class and a name, with a bar for each column of `head`.
 
-    A bar is a share of the longest bar, from 0 to 1, and text after it.
+    A bar is given as its length (a share of the longest bar, from 0 to 1) and the text after it.
     """
     made = [f"<div><span></span>{''.join(f'<span>{escape(text)}</span>' for text in head)}</div>"]
     for id, kind, name, columns in rows:

@@ -1,9 +1,9 @@
 """Details: the text about each box of a page, as records.
 
 The page's script shows a record under the pointer or, for a chosen box, at the side. A record has a title `t`, and rows
-`r`, each a label, a text and perhaps a CSS class; the first row says what the box stands for. Links `go` lead to other
-boxes, each with the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of the
-time. Titles and first rows can be searched for.
+`r`, each with a label, a text and perhaps a CSS class; the first row says what the box stands for. Links `go` lead to
+other boxes; each has the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of
+the time. Titles and first rows can be searched for.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
     """The records of the boxes after the passes, by their ids; the set of records is called `after`.
 
     `times` are the times of steps by their numbers. `places` maps the labels of values to the boxes of the graph as
-    written, which are in the set `before`.
+    written, whose set of records is called `before`.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])
@@ -92,7 +92,6 @@ def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[
 
 
 def _types(report: Report, operations: Iterable[Operation]) -> dict[str, str]:
-    """The types of values by their labels."""
     results = (v for o in operations for v in o.outputs)
     return {v.label: v.type for v in (*report.inputs, *results)}
 

@@ -18,7 +18,7 @@ MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
 LONGEST = 36
-"""The most characters of a line; `shortened` takes parts that long texts have in common from longer ones."""
+"""The most characters of a line; longer texts lose parts that they share with others (see `shortened`)."""
 
 PIECES = re.compile(r"(?<=[/._:])")
 """Matches the places where a name may be cut: after a separator of its parts."""
@@ -60,8 +60,8 @@ def class_of(box: Box) -> str:
 def shortened(texts: Iterable[str]) -> dict[str, str]:
     """Lines for these texts; characters that cannot be printed become a mark.
 
-    A text that is longer than a line loses parts at its start and its end, first the parts that most of the long texts
-    share there: names of a model differ in their middle. If a single part is too long, it loses its middle.
+    A text that is longer than a line loses parts at its start and its end, first those that most of the long texts
+    share, since names of a model differ in their middle. If a single part is too long, it loses its middle.
     """
     lines = {text: "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split())) for text in texts}
     pieces = {line: PIECES.split(line) for line in lines.values() if len(line) > LONGEST}

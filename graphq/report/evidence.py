@@ -27,10 +27,10 @@ class Evidence:
 
     `counts`: how often each decisive instruction is in the assembly of its modules, or why there is no assembly.
     `seconds`: the median of single runs, with caches filled by earlier runs. `rate` and `peak` are multiply-accumulates
-    a second on `threads` cores by the `decisive` instruction. For a step without such an instruction `decisive` is
-    None, `rate` is the bytes a second of its buffers, and `peak` that of a copy of as many bytes. `peak` is None if no
-    multiplying instruction is found. `exact` is the share of products that vpmaddubsw computes, if weights are sorted
-    for it.
+    per second on `threads` cores by the `decisive` instruction. For a step without such an instruction `decisive` is
+    None, `rate` is the bytes of its buffers per second, and `peak` the bytes per second of a copy of the same size.
+    `peak` is None if no multiplying instruction is found. `exact` is the share of products that vpmaddubsw computes, if
+    weights are sorted for it.
     """
 
     kernel: str
@@ -47,12 +47,12 @@ class Evidence:
 
     @property
     def rate(self) -> float:
-        """The speed of the step, in multiply-accumulates or bytes a second."""
+        """The speed of the step, in multiply-accumulates or bytes per second."""
         return (self.macs or self.nbytes) / self.seconds
 
 
 def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
-    """Count the instructions of native step `k` and measure it, on memory of its own.
+    """Count the instructions of native step `k` and measure its speed, on memory of its own.
 
     It takes some 0.1 s, and at the first call for a plan the time to compile all its kernels once more.
     """
@@ -76,9 +76,10 @@ def prepare(plan: Plan) -> None:
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
     """The bound of a step's speed, as measured on this machine: an instruction, and its peak rate.
 
-    For a step with multiply-accumulates the instruction is the one of the step's that does most of them, and the rate
-    is how many it can do a second on the step's threads; both are None if `peaks` has none of the step's instructions.
-    For any other step the instruction is None, and the rate is the bytes a second that a copy of as many bytes moves.
+    For a step with multiply-accumulates, the instruction is that one of the step which does most of them, and the rate
+    is how many it can do per second on the step's threads. Both are None if `peaks` has none of the step's
+    instructions. For any other step the instruction is None, and the rate is the bytes per second of a copy of the same
+    size.
     """
     threads = threads_of(step)
     if not step.macs:
@@ -132,8 +133,8 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
 def evidence_lines(e: Evidence) -> tuple[str, str]:
     """Two lines of text: the instructions, and the speed beside the peak.
 
-    `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and `0.412 ms on 2 threads, 873 GOPS: 93% of 936
-    by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`
+    The lines are such as `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and `0.412 ms on 2 threads,
+    873 GOPS: 93% of 936 by vpdpbusd zmm`, or for the second `..., 25.1 GB/s: 80% of 31.4 by copying`.
     """
     tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
     counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \

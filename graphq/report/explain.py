@@ -22,10 +22,10 @@ UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data 
 """The first line of a report on a model that is not quantized."""
 
 SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "matmul_integer", "conv_integer")
-"""Operations that only quantized models have: without any of them a report starts with UNQUANTIZED."""
+"""Operations that only quantized models have; a report on a graph without any of them starts with UNQUANTIZED."""
 
 ALSO = 8
-"""For each cause a report names at most this many of the operations that it keeps out of integer partitions."""
+"""The most operations that a report names for each cause that keeps them out of integer partitions."""
 
 
 def as_data(report: Report | ValueRecord) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def _text(report: Report, full: bool) -> str:
 def about(report: Report, name: str) -> ValueRecord:
     """The record of one value, given by its own name, the name of an output, or that of the ONNX node that computes it.
 
-    It tells in which partition the value is computed and which kernels do so, or why it is in no partition. For an
-    unknown name it raises GraphError, which suggests similar names.
+    It tells in which partition the value is computed and by which kernels, or why it is in no partition. For an unknown
+    name it raises GraphError, which suggests similar names.
     """
     parts = [report, *_parts(report)]
     for part in parts:
@@ -95,7 +95,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
         users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
         return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
-    # the user's operations come last, so that they describe a value if there are several operations for it
+    # the user's operations come last, so that they describe a value for which there are several operations
     operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \
@@ -180,7 +180,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines for causes that are alike: the first one in full, with what else it keeps outside, then names."""
+    """The lines for causes that are alike: the first in full, what else it keeps outside, then names of the others."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "

@@ -1,6 +1,6 @@
 """Fusions: which node each operation of the graph became part of, and what the rules of the fusions refuse.
 
-`causes` uses it to find out why a fusion ended.
+`causes` uses this to find out why a fusion ended.
 """
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from graphq.rewrite.rule import Pass
 class Fusions:
     """The fusions of a graph: `home` maps each node `before` them to the node of `after` that contains it.
 
-    A home is usually a partition. Constants that were computed, and operations that were merged with equal ones, have
-    none. `members` lists the nodes of each home, `source` is the graph as it was given, and `passes` are the passes
-    that ran.
+    A home is usually a partition. Computed constants, and operations that were merged with equal ones, have no home.
+    `members` lists the nodes of each home, `source` is the graph as the user gave it, and `passes` are the passes that
+    ran.
     """
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
@@ -41,7 +41,10 @@ class Fusions:
             nodes.sort(key=GRAPH_ORDER)
 
     def kind(self, node: Node) -> Kind | None:
-        """The kind of partition that contains a node of the graph before the fusions; None if nothing is left of it."""
+        """The kind of partition that contains a node of the graph before the fusions.
+
+        None if nothing is left of the node.
+        """
         home = self.home.get(node)
         return None if home is None else self.home_kind(home)
 
@@ -52,14 +55,14 @@ class Fusions:
         return self._kinds[home]
 
     def beside(self, node: Node) -> list[Node]:
-        """All nodes before the fusions that the same node after the passes contains, this one included."""
+        """All nodes before the fusions that the same node after the passes contains, `node` included."""
         home = self.home.get(node)
         return [] if home is None else self.members[home]
 
     def up(self, value: Value) -> list[Value]:
         """The values from `value` up to the nearest f32 result of a partition that computes on quantized numbers.
 
-        Empty if there is none, or if a quantize lies between.
+        Empty if there is none, or if a quantize is on the way.
         """
         return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantized")
                        and not is_quantized(v.dtype), lambda node: node.op.name not in QUANTIZES)
@@ -82,9 +85,10 @@ class Fusions:
         return Fuse(family.name, floats=family.quantized is None).name
 
     def anchored(self, *nodes: Node) -> Unsupported | None:
-        """Why kernels cannot compute the last node as the main one, the anchor; None if they can, or it is no anchor.
+        """Why kernels cannot compute the last node as the anchor of a partition.
 
-        It is None for products, too, whose operands have to be dequantized: `product_reason` gives their reason.
+        None if they can, or if it is no anchor. It is None for products, too, whose operands have to be dequantized:
+        `product_reason` gives their reason.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
@@ -133,7 +137,10 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """The last value of a chain of single users that starts at `node`; None if a quantize reads one of them."""
+        """The last value of a chain of single users that starts at `node`.
+
+        None if a quantize reads one of its values.
+        """
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]

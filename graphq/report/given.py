@@ -1,7 +1,7 @@
 """Given: maps values, nodes and axes of a graph after passes back to the graph as the user gave it, for reports.
 
 The passes before the fusions put a dequantize behind a transpose, turn a convolution to channels last, compute
-constants and add transposes. Each value that they add corresponds to one of the given graph with its axes in some
+constants and add transposes. Each value that they add corresponds to a value of the user's graph with its axes in some
 order. `Labels.origins` and the transposes and reshapes around the value tell that order. For a value without a
 counterpart, reports mention the result of the operation from which passes made its operation (`Node.origin`).
 """
@@ -32,7 +32,7 @@ NEAR = 16
 
 
 class Place(NamedTuple):
-    """The counterpart of a value in the given graph.
+    """The counterpart of a value in the user's graph.
 
     `axes` has for each axis of the value the corresponding axis of the counterpart, or None if there is none.
     """
@@ -50,7 +50,7 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, then what `beside` returns for it, and so on: each value once, the nearest first, at most `most`."""
+    """A value, then the values that `beside` returns for it, and so on: each once, nearest first, at most `most`."""
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
@@ -61,7 +61,7 @@ def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int |
 
 
 class Given:
-    """Maps the graph `before` the fusions back to `source`, the graph as it was given.
+    """Maps the graph `before` the fusions back to `source`, the graph as the user gave it.
 
     `same` has the value of `source` for each value that existed when the passes began. Arguments of methods may be of
     either graph.
@@ -75,7 +75,7 @@ class Given:
     # -- values -------------------------------------------------------------------------------------------------
 
     def place(self, value: Value) -> Place | None:
-        """The counterpart of a value in the given graph; None if it has none."""
+        """The counterpart of a value in the user's graph; None if it has none."""
         if value not in self._places:
             self._places[value] = self._find(value)
         return self._places[value]
@@ -88,7 +88,7 @@ class Given:
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
-        """The counterpart of a value or, if `readers` read its elements before or behind a reorder, what they read."""
+        """The counterpart of a value or, if `readers` read its elements through a reorder, the value that they read."""
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
@@ -103,19 +103,19 @@ class Given:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Node:
-        """The operation of the given graph that passes made this one from; the operation itself if there is none."""
+        """The operation of the user's graph that passes made this one from; the operation itself if there is none."""
         same = self.same.get((node.origin or node).outputs[0])
         return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
-        """Whether passes added this reorder: operand and result have the same counterpart in the given graph."""
+        """Whether passes added this reorder: operand and result have the same counterpart in the user's graph."""
         if node is None or node.op.name not in REORDERS or node.graph is self.source:
             return False
         here, there = self.place(next(node.operands)), self.place(node.outputs[0])
         return here is not None and there is not None and here.value is there.value
 
     def under(self, value: Value) -> Value:
-        """The value without the reorders that passes added after it."""
+        """The value as it was before the reorders that passes added after it."""
         while self.added(value.node):
             assert value.node is not None
             value = next(value.node.operands)
@@ -141,7 +141,10 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal of a body with names of the given graph; `values` maps the body's values to values of the graph."""
+        """A refusal of a body with names of the user's graph.
+
+        `values` maps the body's values to values of the graph.
+        """
         def words(mention: Mention) -> str:
             inner = mention.value if isinstance(mention, Axes) else mention
             readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]
@@ -168,7 +171,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
-    """Values one reorder away that have the same elements, each with its own axis for each axis of `value`."""
+    """The values one reorder away that have the same elements, each with its own axis for each axis of `value`."""
     if value in origins:
         old, order = origins[value]
         yield old, range(len(value.shape or ())) if order is None else order

@@ -1,4 +1,4 @@
-"""Groups of similar causes as one entry, and the share of the time of each in a profile."""
+"""Groups of similar causes, each reported as one entry, and the share of a profile's time of each group."""
 from __future__ import annotations
 
 import re
@@ -31,7 +31,7 @@ def shared(causes: Sequence[Cause]) -> float | None:
 def timed(report: Report, profile: Profile) -> Report:
     """The report with each cause's share of the profile's time.
 
-    A cause's share is the time of the nodes that contain its operations after the passes, without integer partitions. A
+    A cause's share is the time of the nodes that contain its operations after the passes, except integer partitions. A
     node of several causes counts for the first one. Raises InputError for the profile of a different model.
     """
     if len(profile.steps) != len(report.steps):

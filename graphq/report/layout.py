@@ -1,6 +1,6 @@
 """The layout of an outline's boxes and edges, computed by Graphviz's `dot` through the package pygraphviz.
 
-Graphviz only gets the ids and sizes of boxes, and no text of the model.
+Graphviz gets only the ids and sizes of boxes, and no text of the model.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ graph [nodesep=0.18, ranksep=0.3, nslimit=1, nslimit1=1, mclimit=0.2]
 node [shape=box, fixedsize=true, label=""]
 edge [arrowhead=none]
 """
-"""The start of the input to `dot`; its limits keep the time for large graphs near proportional to their size."""
+"""The start of the input to `dot`; its limits keep the time for large graphs nearly proportional to their size."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _node(attributes: Mapping[str, str], height: float) -> Place:
-    """The place of a node's box; Graphviz's y axis points up, and it gives the centre of a node."""
+    """The place of a node's box; Graphviz's y axis points up, and its positions are the centres of nodes."""
     (x, y), w, h = (_numbers(attributes["pos"]), INCH * float(attributes["width"]), INCH * float(attributes["height"]))
     return Place(x - w / 2, height - y - h / 2, w, h)
 

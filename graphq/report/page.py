@@ -59,5 +59,5 @@ def text_file(name: str) -> str:
 
 
 def _json(data: object) -> str:
-    """JSON in which `<` is escaped, so that it cannot end the script element that holds it."""
+    """JSON in which `<` is escaped, so that it cannot end the script element around it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Why a matmul or a convolution does not multiply integers: for an operand, or a check of the kernels."""
+"""Why a matmul or a convolution does not multiply integers: because of an operand, or a check of the kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,10 +23,10 @@ from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
 PRODUCTS = MACS.keys() - NATIVE.keys()
-"""The products, operations with multiply-accumulates that integer partitions could contain."""
+"""The products: operations with multiply-accumulates that integer partitions could contain."""
 
 FAR = 32
-"""The number of values that a search visits at most, from a value read in floats up to its origin."""
+"""The most values that a search visits, from a value read in floats up to its origin."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
 """The names of the rewrites of `canonicalise`; some of them put an operation of `given.MOVES` before a dequantize."""
@@ -165,7 +165,7 @@ def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value
 
 def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
-    """The shortest path of values from `value` up to one for which `ends` holds.
+    """The shortest path of values from `value` up to one for which `ends` is true.
 
     It is empty if there is none within FAR values. The path goes from the result of a node to its operands; with
     `constants` it also goes from a computed constant to the value that it was computed from. Results of operations that

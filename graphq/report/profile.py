@@ -37,8 +37,9 @@ class StepTime:
     """A step: its number in the plan, its kernel, its median time in seconds, and its multiply-accumulates.
 
     `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time in seconds. `pieces` are
-    from the run that the profile shows. If peaks were asked for, `peak` is this machine's maximum on as many threads,
-    in multiply-accumulates a second by the `decisive` instruction or, for a step without one, in bytes a second copied.
+    from the run that the profile shows. If peaks were asked for, `peak` is this machine's maximum on the same number of
+    threads, in multiply-accumulates per second by the `decisive` instruction or, for a step without one, in bytes
+    copied per second.
     """
 
     number: int
@@ -53,17 +54,17 @@ class StepTime:
 
     @property
     def gops(self) -> float:
-        """Billions of operations a second, two for each multiply-accumulate."""
+        """Billions of operations per second, two for each multiply-accumulate."""
         return 2e-9 * self.macs / self.seconds if self.seconds else 0.0
 
     @property
     def gigabytes(self) -> float:
-        """The size of the step's buffers over its time, in gigabytes a second."""
+        """The size of the step's buffers divided by its time, in gigabytes per second."""
         return 1e-9 * self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float | None:
-        """The share of the peak that the step reaches; None if that is not known."""
+        """The share of the peak that the step reaches; None if it is not known."""
         if not self.peak or not self.seconds:
             return None
         return (self.macs or self.nbytes) / self.seconds / self.peak

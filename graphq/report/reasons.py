@@ -1,9 +1,9 @@
 """Reasons: why operations are outside of integer partitions, as records, and the English text of each kind.
 
 A text is a template over the fields of the reason: `node`, the operation outside; `op` and `value`, the obstacle; and
-the keys of `about`. `{value}` is replaced by what `say` returns for the value, and `{value:dtype}` by what it returns
-with "dtype" as `how`. Text between bars stands before and after a thing, and is left out if the thing is None:
-`{refused:|: }` is ": it moves f32" or, if `refused` is None, empty.
+the keys of `about`. `{value}` is replaced by what `say` returns for the value, and `{value:dtype}` by what `say`
+returns for it with "dtype" as `how`. Text between bars stands before and after a thing, and is left out if the thing is
+None: `{refused:|: }` is ": it moves f32" or, if `refused` is None, empty.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LANES = "lane-wise operations"
 """The check for operations that are outside because an operation before or after them is not lane-wise."""
 
 FORK = "one user"
-"""The check for operations that are outside because a value has other users; one cause stands for all of these."""
+"""The check for operations that are outside because a value has other users; one cause stands for all of them."""
 
 COMPUTED = "kernels can compute it"
 OPERANDS = "operands come from dequantize"
@@ -185,7 +185,7 @@ REASONS: Mapping[str, Texts] = {
 
 
 class _Thing(NamedTuple):
-    """A thing that a text mentions: it formats itself with the names of the given graph."""
+    """A thing that a text mentions: it formats itself with the names of the user's graph."""
 
     thing: object
     given: Given
@@ -203,7 +203,7 @@ def texts(r: Reason, given: Given) -> tuple[str, str]:
 
 
 def say(thing: object, given: Given, how: str = "") -> str:
-    """The name of a thing by the given graph: for a value `%y`, `x` or `%7 (relu)`, for an operation `relu (%7)`.
+    """The name of a thing in the user's graph: for a value `%y`, `x` or `%7 (relu)`, for an operation `relu (%7)`.
 
     `how` asks for another property. It is a key of _VALUE for a value, of _NODE for an operation and of _ALL for a
     tuple; "edit" asks for the edit of a refusal or a reason.
@@ -231,7 +231,7 @@ def _called(value: Value, given: Given) -> str:
 
 
 def _scales(value: Value, given: Given) -> str:
-    """How a source of a concat is quantized."""
+    """How a source of a concat is quantized, as text."""
     maker = value.node
     if maker is None or maker.op.name != "dequantize":
         return f"{value.dtype} that is not dequantized ({say(value, given)})"
@@ -250,7 +250,7 @@ _VALUE: Mapping[str, Callable[[Value, Given], str]] = {
     "scales": _scales,
 }
 
-_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: its node in the given graph
+_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: its node in the user's graph
     "": lambda n, at, given: f"{at.op.title(at.attrs)} ({at.graph.label(at.outputs[0])})",
     "op": lambda n, at, given: n.op.name,
     "title": lambda n, at, given: at.op.title(at.attrs),

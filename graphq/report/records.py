@@ -1,8 +1,8 @@
 """The content of reports as data: `Report` and its parts, from which `explain()` makes text and JSON, and pages draw.
 
-Values are called by their labels (`x` for an input, `%y` for a named result, `%7` for the seventh unnamed one), which
-are unique in a graph; the values of a partition's body have labels of their own. docs/explain.md has each field of the
-JSON, whose names are those of the fields here.
+Values are named by their labels (`x` for an input, `%y` for a named result, `%7` for the seventh unnamed one), which
+are unique in a graph; the values of a partition's body have labels of their own. The fields of the JSON have the names
+of the fields here; docs/explain.md describes each.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphq.report.evidence import Evidence
 
 Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"]
-"""How an operation runs: as a partition's kernel, as a kernel of its own, as its NumPy reference.
+"""How an operation runs: as a partition's kernel, as a kernel of its own, or as its NumPy reference.
 
 Views and constants do not run.
 """
@@ -92,11 +92,10 @@ class GraphNode:
 class Cause:
     """Why an operation that could be in an integer partition is not, and the edit that would let it fuse.
 
-    `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it
-    does not exist any more). `fusion` is the pass that came nearest, `check` the check of it that failed.
-    `blocking_node` and `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the
-    results of further operations that are outside for the same reason. `share` is its share of a profile's time, if
-    there is one.
+    `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it no
+    longer exists). `fusion` is the pass that came nearest, `check` the check of it that failed. `blocking_node` and
+    `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the results of further
+    operations that are outside for the same reason. `share` is the cause's share of a profile's time, if there is one.
     """
 
     id: int | None
@@ -190,12 +189,13 @@ class Report:
 class ValueRecord:
     """All that `explain("name")` says of one value.
 
-    `value` is its label, `graph` the name of its graph, or of its part where the model runs in stages. For an input of
-    the graph `input` is set, and `users` has a line for each node of the graph after the passes that reads it. For any
-    other value `operation` is the user's operation that computes it, `cause` the reason if it stays outside of integer
-    partitions, `node` the node after the passes that contains it (None: it was computed at compile time, or merged with
-    an equal one), and `steps` that node's steps. For a view, `viewed` is the node that computes the viewed value (None:
-    an input or a constant).
+    `value` is its label, `graph` the name of its graph, or of its part if the model runs in stages. For an input of the
+    graph, `input` is set, and `users` has a line for each node of the graph after the passes that reads it.
+
+    For any other value, `operation` is the user's operation that computes it, and `cause` the reason if it stays
+    outside of integer partitions. `node` is the node after the passes that contains it (None: it was computed at
+    compile time, or merged with an equal one), and `steps` are that node's steps. For a view, `viewed` is the node that
+    computes the viewed value (None: an input or a constant).
     """
 
     graph: str

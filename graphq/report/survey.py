@@ -39,8 +39,8 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
            sizes: Mapping[str, int]) -> Report:
     """The report on a graph that runs in one plan, or has no plan yet.
 
-    `source` is the graph as it was given, `refusals` come from the `passes`, `evidence` is given by numbers of native
-    steps.
+    `source` is the graph as the user gave it, `refusals` come from the `passes`, and `evidence` maps numbers of native
+    steps to their measurements.
     """
     graph, analysis = history.after, Analysis(source, history, passes, refusals)
     steps = [] if plan is None else [_step(k, step, plan, evidence.get(k)) for k, step in enumerate(plan.steps)]
@@ -150,7 +150,7 @@ def _layouts(graph: Graph) -> list[str]:
 
 
 def _became(analysis: Analysis) -> dict[str, int | None]:
-    """Maps the label of each value of the given graph, and of each in the report, to its node after the passes."""
+    """Maps the label of each value of the user's graph or of the report to the node after the passes that has it."""
     source = analysis.given.source
     own: dict[str, int | None] = {source.label(v): None for n in source.nodes for v in n.outputs}
     for k, node in enumerate(analysis.after.nodes):

@@ -1,4 +1,4 @@
-"""The part of `explain()` on outputs near a rounding tie: how they are settled, and where they are not."""
+"""The part of `explain()` on outputs near a rounding tie: how they are settled, or why not (docs/numbers.md)."""
 from __future__ import annotations
 
 from collections import Counter
@@ -10,7 +10,7 @@ from graphq.report.coverage import MACS
 
 
 def settled(partition: Node) -> tuple[str, ...]:
-    """How a partition's quantizes settle outputs near a tie; without a note by its plan, lower it to find out."""
+    """How a partition's quantizes settle outputs near a tie; if its plan left no note, lower it to find out."""
     noted: tuple[str, ...] | None = partition.meta.get(TIES)
     return lower_partition(partition).ties if noted is None else noted
 

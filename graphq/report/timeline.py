@@ -1,7 +1,7 @@
 """The timeline of a profile as a file of Chrome's trace events, which Perfetto and chrome://tracing show.
 
-The format: "Trace Event Format" (Google), its JSON object form. A piece of a step is a complete event (`ph` "X") on the
-track of its thread (`tid`), times are microseconds; metadata events (`ph` "M") name the tracks.
+The format is "Trace Event Format" (Google), in its JSON object form. A piece of a step is a complete event (`ph` "X")
+on the track of its thread (`tid`), and times are microseconds; metadata events (`ph` "M") name the tracks.
 """
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Views:
 
 
 def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
-    """The drawing of the graph after the passes, with one box for each node; `nodes` are given by the ids of boxes."""
+    """The drawing of the graph after the passes, with one box for each node; `nodes` maps ids of boxes to nodes."""
     total = sum(t.seconds for t in times.values()) or 1.0
 
     def lines(box: Box) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
 
 
 def _box_of(report: Report, step: int) -> tuple[str, str]:
-    """The box of a step's node, and its kind."""
+    """The box of a step's node, and the CSS class of the box."""
     node = report.steps[step].node if step < len(report.steps) else None
     return ("", "plain") if node is None else (f"n{node}", css_class(report.nodes[node]))
 

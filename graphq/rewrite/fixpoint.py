@@ -1,4 +1,4 @@
-"""Run and name passes; and Fixpoint, a pass made of several passes, which repeats until the graph stays the same."""
+"""Running and naming passes, and Fixpoint, a pass of several passes that repeats until the graph stays the same."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,10 @@ from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
-"""A function that is called after each pass, and each pass in a Fixpoint: with the pass, its changes and the graph."""
+"""A function that is called after each pass, and after each pass in a Fixpoint.
+
+Its arguments are the pass, the number of its changes, and the graph.
+"""
 
 P = TypeVar("P", bound=Pass)
 
@@ -20,9 +23,9 @@ class Fixpoint:
     """Passes applied one after another, and again from the first, until none of them changes the graph any more.
 
     It is a pass itself. Its passes are in `passes`, in their order; the function `without` leaves some of them out.
-    Each rewrite in it looks at every node with the rewrite's operations, and most of these nodes are not meant for it.
-    So a near miss here is only a match of the whole pattern that was refused: by the rewrite's `check`, or because an
-    inner value has another user.
+    Each rewrite in it looks at every node that has one of the rewrite's operations, and most of these nodes are not
+    meant for it. So a near miss here is only a match of the whole pattern that was refused: by the rewrite's `check`,
+    or because an inner value has another user.
     """
 
     def __init__(self, name: str, *passes: Pass) -> None:
@@ -94,7 +97,7 @@ def tolerance_of(step: Pass) -> float:
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
     """The first pass of this name, also within a Fixpoint.
 
-    Raises GraphError, with near names, if there is none.
+    Raises GraphError, with similar names, if there is none.
     """
     for step in passes:
         if pass_name(step) == name:

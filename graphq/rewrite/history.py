@@ -7,10 +7,10 @@ from graphq.ir import Graph, Value
 class History:
     """The graphs of one run of passes: `before` the fusions, and `after` all passes.
 
-    Passes change `before` up to the first fusion, and its copy `after` from there on. A node of `after`, or of the body
-    of one of its partitions, has as `origin` the node of `before` that it was made from. A node that passes added to
-    `before` has as `origin` a node of the original graph; nodes of the original graph have none. `given` are the values
-    of the original graph, and `before.labels.origins` maps later values to them.
+    Passes change `before` up to the first fusion, and its copy `after` from there on. The `origin` of a node of
+    `after`, or of the body of one of its partitions, is the node of `before` that it was made from. The `origin` of a
+    node that passes added to `before` is a node of the original graph; nodes of the original graph have no `origin`.
+    `given` are the values of the original graph, and `before.labels.origins` maps later values to them.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -21,7 +21,7 @@ class Match(NamedTuple):
     """A match of a pattern.
 
     `root` is its last node, `nodes` are all its nodes. `values` are the values of the pattern's variables, and
-    `bindings` those of its inner patterns.
+    `bindings` are the values of its inner patterns.
     """
 
     root: Node
@@ -30,7 +30,7 @@ class Match(NamedTuple):
     bindings: Mapping[OpPattern, Value] = MappingProxyType({})
 
     def node(self, op: str) -> Node:
-        """The first matched node of that op."""
+        """The first matched node whose operation is `op`."""
         return next(n for n in self.nodes if n.op.name == op)
 
     def plus(self, *nodes: Node) -> Match:
@@ -41,7 +41,7 @@ class Match(NamedTuple):
 class Matcher:
     """Matches one pattern; `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
 
-    With `parts` a node at which only a part of the pattern matches is a miss, too. Otherwise a miss is a match of the
+    With `parts`, a node at which only a part of the pattern matches is a miss, too. Otherwise a miss is a match of the
     whole pattern that is refused.
     """
 

@@ -1,4 +1,4 @@
-"""Makes partitions: nodes of a graph are cut out as a body graph and become one node (`graphq/ops/control.py`)."""
+"""Making partitions: nodes of a graph are cut out as a body graph and become one node (`graphq/ops/control.py`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -95,7 +95,7 @@ def _detour(graph: Graph, members: list[Node]) -> list[Node]:
     if not members:
         return []
     inside, last = set(members), members[-1].position
-    before: dict[Node, Node | None] = {}  # each other node that was reached, and the one before it
+    before: dict[Node, Node | None] = {}  # each other node that was reached, and the node before it
     work: list[tuple[Node, Node | None]] = [(n, None) for n in members]
     while work:
         node, outer = work.pop()
@@ -119,7 +119,7 @@ def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
 
 
 class Fusion(Rewrite):
-    """A rewrite that puts the nodes of a match into a partition, whose family is `anchor`."""
+    """A rewrite that puts the nodes of a match into a partition of the family `anchor`."""
 
     anchor: str
 

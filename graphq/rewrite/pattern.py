@@ -34,7 +34,7 @@ class OpPattern:
 
 @dataclass(frozen=True, eq=False)
 class AnyOf:
-    """Matches what one of its alternatives matches; the first ones are tried first."""
+    """Matches what one of its alternatives matches; earlier alternatives are tried first."""
 
     alternatives: tuple[PatternLike, ...]
 
@@ -83,7 +83,7 @@ class PatternBuilder:
         return build
 
     def any_of(self, *choices: Any) -> Any:
-        """For patterns, whichever matches first. For names of operations, a builder for a node of any of them."""
+        """For patterns, the first one that matches. For names of operations, a builder for a node of any of them."""
         if choices and all(isinstance(c, str) for c in choices):
             return self._op(choices)
         for c in choices:

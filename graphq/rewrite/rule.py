@@ -71,16 +71,22 @@ class Rewrite:
     """Returns a reason to refuse a match, or None. The empty reason "" refuses, too, but is not reported."""
 
     replace: Callable[..., Value]
-    """Returns the value that replaces the root, of the same type. Nodes that it adds are placed in front of the
-    root."""
+    """Returns the value that replaces the root, of the same type.
+
+    Nodes that it adds are placed in front of the root.
+    """
 
     tolerance: float = 0.0
-    """How far results may move, relative to the largest element; with 0 they stay equal bit for bit. The class's
-    docstring says why they move."""
+    """How far results may move, relative to the largest element; with 0 they stay equal bit for bit.
+
+    The class's docstring says why they move.
+    """
 
     several_results: bool = False
-    """Whether outputs of matched nodes other than the first (such as softmax's statistics) may be used outside the
-    match."""
+    """Whether outputs of matched nodes other than the first may be used outside of the match.
+
+    Softmax's statistics are such outputs.
+    """
 
     @property
     def name(self) -> str:
@@ -104,7 +110,7 @@ class Rewrite:
 
     @lazy_property
     def _form(self) -> _Form:
-        """The pattern and the methods' parameters. They are built once, at the first use."""
+        """The pattern and the methods' parameters, built once, at the first use."""
         _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
@@ -142,7 +148,7 @@ class _Application:
         return total
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
-        """For a match, the arguments of a method whose parameters have these names."""
+        """The arguments of a method whose parameters have these names, for a match."""
         given = {"match": m, "g": self.graph, "notes": notes}
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
