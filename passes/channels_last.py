@@ -114,7 +114,6 @@ class _Placement:
         return self._side(node) if node in self.forms and self.forms[node].operands[use.number] == "moves" else GIVEN
 
     def rewrite(self) -> int:
-        """Add the nodes that compute channels last again in that form; returns their number."""
         for node in list(self.graph.nodes):
             if node in self.last:
                 self._remake(node)

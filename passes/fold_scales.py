@@ -160,7 +160,6 @@ def _counts(value: Value | None) -> bool:
 
 
 def _affine(node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """The scale and shift of a batch normalisation with constant parameters."""
     gamma, beta, mean, variance = (np.asarray(_constant(v), np.float64) for v in list(node.operands)[1:])
     with np.errstate(all="ignore"):
         a = gamma / np.sqrt(variance + np.float32(node.attrs["epsilon"]).astype(np.float64))
@@ -172,7 +171,6 @@ def _matched(match: Match) -> Node:
 
 
 def _scaled_operands(match: Match, bias: Value | None, a: Value) -> list[Folded]:
-    """The weights times `a` and, if there is one, the bias times `a`."""
     node = _matched(match)
     _check_constant(node.inputs[1])
     factors = _per_channel(node, match.root, a)

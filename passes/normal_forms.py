@@ -141,6 +141,5 @@ class CubeAsProducts(Rewrite):
 
 
 def _again(g: Graph, node: Node, **changed: object) -> Value:
-    """Add the node's operation again, on the same operands, with some attributes changed."""
     return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
 

@@ -50,7 +50,6 @@ class NormaliseChannelsAsPool(Rewrite):
 
 
 def _power(g: Graph, x: Value, beta: float) -> Value:
-    """`x**beta` for x above zero."""
     if beta == 1:
         return x
     if beta in (0.5, 0.75):

@@ -136,7 +136,6 @@ def _same_parameters(a: Node, b: Node) -> str | None:
 
 
 def _limits(match: Match) -> tuple[float, float]:
-    """The limits of the relu or clamp in a match."""
     node = next(n for n in match.nodes if n.op.name in ("relu", "clamp"))
     attrs: dict[str, Any] = dict(node.attrs)
     return (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])

@@ -52,7 +52,6 @@ class WidenProducts(Rewrite):
 
 
 def _rows(node: Node) -> int | None:
-    """The number of rows that are multiplied by the weights; None if it is not yet known."""
     result = node.output.type
     if not result.known:
         return None

@@ -330,7 +330,6 @@ class CompiledGraph:
         self.signature, self.plans, self._fixed = signature, plans, plans.fixed
 
     def _part(self, graph: Graph) -> CompiledGraph:
-        """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.options)
 
     def _check_out(self, run: Runner | Staged, out: np.ndarray | Mapping[str, np.ndarray],

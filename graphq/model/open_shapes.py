@@ -168,7 +168,6 @@ def has_integers(signature: Signature) -> bool:
 
 
 def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[str]:
-    """The names of the inputs whose values decide shapes; empty if other data decide shapes, too."""
     types = {str(v.name): v.type if arrays is None else TensorType(v.dtype, arrays[str(v.name)].shape)
              for v in graph.inputs}
     if not all(t.known for t in types.values()):

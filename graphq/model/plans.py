@@ -417,13 +417,11 @@ class Plans:
             raise type(e)(f"{e} ({named})") from None
 
     def _keep(self, of: Sizes, plan: OpenPlan) -> None:
-        """Keep a plan of a class; plan and class become the most recently used."""
         with self._order.hold:
             others = [v for v in self._by_class.get(of, ()) if v is not plan]
             _put_last(self._by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
 
     def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
-        """Keep the runner for these shapes, as the most recently used one."""
         with self._order.hold:
             _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
 

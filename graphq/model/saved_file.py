@@ -83,7 +83,6 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
 
 
 def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview]) -> Iterator[memoryview]:
-    """The sections, and the zeros between them."""
     at = 0
     for (start, nbytes), x in zip(places, sections, strict=True):
         yield memoryview(bytes(start - at))
@@ -232,7 +231,6 @@ def _mapped(file: FileIO) -> memoryview:
 
 
 def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
-    """A copy of a range of a file's bytes."""
     expect(nbytes, "the file")
     room = aligned_empty(nbytes).data
     file.seek(begin)

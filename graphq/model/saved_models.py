@@ -257,7 +257,6 @@ class Saved:
         return items
 
     def _array(self, number: Any) -> np.ndarray:
-        """The array with this number, read-only and in the file's memory."""
         if type(number) is not int or not 0 <= number < len(self._arrays):
             self._fail(f"there is no array {number!r:.40}")
         dtype, shape, section = self._arrays[number]

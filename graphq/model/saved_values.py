@@ -223,7 +223,6 @@ def _function(modules: Sequence[Module], number: Any, name: Any) -> Function:
 
 
 def _is_found(x: Any) -> bool:
-    """Whether a reader finds the function or class `x` by its name."""
     try:
         return _found(*_place(x)) is x
     except (AttributeError, GraphError, KeyError):

@@ -154,7 +154,6 @@ def _nbytes(array: np.ndarray) -> int:
 
 
 def _viewed(value: Value) -> Value:
-    """The value in whose buffer `value` is: the operand of its chain of views, or `value` itself if it is no view."""
     while value.node is not None and value.node.op.name in VIEWS:
         value = next(value.node.operands)
     return value

@@ -160,7 +160,6 @@ class Runner:
         return _plan_at(self.open, self._values) if self.sizes else self.open.plan
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on checked, contiguous arrays; returns the outputs, which are new arrays or the given ones, filled."""
         outs = list(outputs) if outputs is not None else [np.empty(*spec) for spec in self.output_specs]
         try:
             instance = self._pool.pop()
@@ -236,7 +235,6 @@ class Runner:
         return _Instance(self.open, self._values, numbers, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
-        """Raise the exception for the first error that a step has reported, if there is one."""
         for number, make in zip(instance.reports, self.open.plan.errors, strict=True):
             if number:
                 raise self._values.of(make)(number)
@@ -335,7 +333,6 @@ class _Instance:
             self.words[self._in_arena] = self._relative + self._base
 
     def view(self, b: int) -> np.ndarray:
-        """The array of buffer `b`, which is in the arena or constant."""
         data, type = self._data(b), self._open.plan.buffers[b].type
         if data is not None:
             return data
@@ -351,7 +348,6 @@ class _Instance:
         return self._constants[b]
 
     def _copied(self, number: int, x: np.ndarray) -> int:
-        """The address of an aligned copy of input `number`."""
         if number not in self._copies:
             self._copies[number] = aligned_empty(x.nbytes)
         room = self._copies[number]

@@ -95,7 +95,6 @@ def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
 
 
 def _interface(graph: Graph, later: Iterable[Node]) -> dict[Value, None]:
-    """The operands of the `later` nodes and the outputs of the graph, each once."""
     return dict.fromkeys((*(v for n in later for v in n.operands), *graph.outputs))
 
 

@@ -244,7 +244,6 @@ class Analysis(Fusions):
         return [] if shared and stays.check == LANES else [stays]
 
     def _stays(self, last: Node) -> Reason:
-        """Why the result of `last` stays in f32."""
         value, given, why = last.outputs[0], self.given, partial(reason, last, CHAIN)
         product = self.product_below(value)
         if product is not None:

@@ -86,7 +86,6 @@ def merged(parts: Iterable[Coverage]) -> Coverage:
 
 
 def _of(node: Node, inside: bool) -> Coverage:
-    """The coverage of one operation; `inside` says whether it is in an integer partition."""
     name = node.op.name
     if name == "onnx_node" and node.attrs["op_type"] in FOREIGN:
         return Coverage({}, {}, (node.attrs["op_type"],))
@@ -97,7 +96,6 @@ def _of(node: Node, inside: bool) -> Coverage:
 
 
 def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
-    """All operations, including those in partitions, and whether each is in an integer partition."""
     for node in graph.nodes:
         if node.op.name != "partition":
             yield node, False

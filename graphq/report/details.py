@@ -133,7 +133,6 @@ def _steps(steps: Sequence[StepRecord]) -> list[list[str]]:
 
 
 def _time(times: Sequence[StepTime], total: float) -> list[list[str]]:
-    """The time of a node's steps, its share, and the speed."""
     if not times:
         return []
     seconds, macs = sum(t.seconds for t in times), sum(t.macs for t in times)
@@ -150,7 +149,6 @@ def _why(causes: Sequence[Cause]) -> list[list[str]]:
 
 
 def _ends(report: Report) -> dict[str, Record]:
-    """The records for the ends of the graph: its inputs and outputs."""
     inputs = {f"i{k}": {"t": "input", "r": [["value", f"{v.label} : {v.type}"]]}
               for k, v in enumerate(report.inputs)}
     return inputs | {f"o{k}": {"t": "output", "r": [["name", name], ["value", label]]}

@@ -89,7 +89,6 @@ def _size(lines: Sequence[str]) -> tuple[float, float]:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    """SVG elements for lines of text, the first of them in the style of a title."""
     styles = [' class="t"', *[""] * len(lines)]
     return "".join(f'<text x="{MARGIN}" y="{HEIGHT * k + 13}"{style}>{escape(line)}</text>'
                    for k, (line, style) in enumerate(zip(lines, styles, strict=False)))

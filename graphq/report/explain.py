@@ -191,7 +191,6 @@ def _entry(group: Sequence[Cause]) -> list[str]:
 
 
 def _names(labels: Sequence[str]) -> str:
-    """Names such as `%a, %b, 3 more`."""
     return ", ".join([*labels[:ALSO], *([f"{len(labels) - ALSO} more"] if len(labels) > ALSO else [])])
 
 
@@ -216,7 +215,6 @@ def _steps(report: Report, full: bool) -> list[str]:
 
 
 def _step_text(step: StepRecord) -> str:
-    """The line of a step, and the lines of its measurements."""
     found = [] if step.evidence is None else evidence_lines(step.evidence)
     return "\n".join([f"  {_step(step)}", *(f"       {x}" for x in found)])
 

@@ -185,7 +185,6 @@ def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Val
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
-    """For each axis of `here` the corresponding axis of `there`; `move` makes one of these values from the other."""
     if move.op.name == "static_transpose":
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]

@@ -68,7 +68,6 @@ def _part(part: Part, number: int) -> Iterator[str]:
 
 
 def _coverage(c: CoverageRecord) -> Iterator[str]:
-    """The shares of multiply-accumulates that are done in integers, with bars."""
     if not c.total:
         return
     yield (f"<h2>Multiply-accumulates in integers</h2><p>{percent(c.integer, c.total)} of {millions(c.total)}</p>"
@@ -83,7 +82,6 @@ def _coverage(c: CoverageRecord) -> Iterator[str]:
 
 
 def _kernels(profile: Profile) -> str:
-    """A table of the eight kernels that take the longest."""
     total = profile.seconds or 1.0
     rows = (("", (f"{1e3 * t:.3g} ms", f"{t / total:.1%}", name)) for name, t in list(profile.by_kernel().items())[:8])
     return table(["", "share", "kernel"], rows, 2)

@@ -102,7 +102,6 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
 
 
 def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collection[Refusal]) -> Reason | None:
-    """The reason if operand k of a product does not come from a dequantize; None if it does."""
     value = given.under(value)
     (role, are), maker = ROLES[k], value.node
     why = partial(reason, node, "", role=role, are=are)

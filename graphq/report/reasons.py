@@ -185,8 +185,6 @@ REASONS: Mapping[str, Texts] = {
 
 
 class _Thing(NamedTuple):
-    """A thing that a text mentions: it formats itself with the names of the user's graph."""
-
     thing: object
     given: Given
 
@@ -220,7 +218,6 @@ def say(thing: object, given: Given, how: str = "") -> str:
 
 
 def _said(things: Sequence[object], given: Given, how: str = "") -> list[str]:
-    """The texts of these things, without repetitions."""
     return list(dict.fromkeys(filter(None, (say(x, given, how) for x in things))))
 
 
@@ -231,7 +228,6 @@ def _called(value: Value, given: Given) -> str:
 
 
 def _scales(value: Value, given: Given) -> str:
-    """How a source of a concat is quantized, as text."""
     maker = value.node
     if maker is None or maker.op.name != "dequantize":
         return f"{value.dtype} that is not dequantized ({say(value, given)})"

@@ -139,7 +139,6 @@ def _coverage(c: Coverage) -> CoverageRecord:
 
 
 def _layouts(graph: Graph) -> list[str]:
-    """Lines on the cost of tensor layouts: the bytes that are only moved."""
     moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
     if not moves:
         return []

@@ -43,7 +43,6 @@ def _metadata(name: str, thread: int, args: Mapping[str, object]) -> dict[str, A
 
 
 def _microseconds(seconds: float) -> float:
-    """Seconds as microseconds, rounded to whole nanoseconds, the resolution of the clock."""
     return round(1e6 * seconds, 3)
 
 

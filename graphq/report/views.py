@@ -98,7 +98,6 @@ def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, 
 
 
 def _operations(box: Box) -> tuple[str, ...]:
-    """The lines of a box; a box that contains others only has a title."""
     return box.lines[:1] if box.inside else box.lines
 
 
@@ -118,13 +117,11 @@ def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
 
 
 def _box_of(report: Report, step: int) -> tuple[str, str]:
-    """The box of a step's node, and the CSS class of the box."""
     node = report.steps[step].node if step < len(report.steps) else None
     return ("", "plain") if node is None else (f"n{node}", css_class(report.nodes[node]))
 
 
 def _nodes(report: Report) -> str:
-    """The nodes after the passes in a table."""
     rows = ((f"n{n.id}", (str(n.id), css_class(n), ", ".join(n.kernels), n.operation.text))
             for n in report.nodes if n.role != "constant")
     return table(["node", "kind", "kernels", "operation"], rows, 1)
@@ -149,7 +146,6 @@ def _allocations(part: Part, after: str) -> dict[str, Record]:
 
 
 def _memory_text(part: Part) -> str:
-    """A sentence on the memory of the plan."""
     m = part.memory
     assert m is not None
     return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which without "

@@ -35,7 +35,6 @@ class Fixpoint:
         return f"Fixpoint({', '.join([repr(self.name), *map(pass_name, self.passes)])})"
 
     def __call__(self, graph: Graph) -> int:
-        """Apply the passes until none changes the graph; returns the number of changes."""
         return self.apply(graph)[0]
 
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:
@@ -119,7 +118,6 @@ def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
 
 
 def _names(passes: Sequence[Pass]) -> list[str]:
-    """The names of the passes; a Fixpoint's name is followed by the names of its passes."""
     return [name for step in passes
             for name in (pass_name(step), *(_names(step.passes) if isinstance(step, Fixpoint) else ()))]
 

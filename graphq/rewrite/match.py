@@ -256,7 +256,6 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
 
 
 def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes of `ops` that use results of `nodes`."""
     for user in (u.node for n in nodes for out in n.outputs for u in out.uses):
         if user is not None and user.op.name in ops:
             yield user
@@ -290,20 +289,17 @@ def _other_count(graph: Graph, node: Node, count: int) -> str:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two attributes are equal; arrays by dtype, shape and elements."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
     return bool(a == b)
 
 
 def _border(region: list[Node]) -> list[Value]:
-    """The values that enter a region, each once."""
     inside = set(region)
     return list(dict.fromkeys(v for n in region for v in n.operands if v.node not in inside))
 
 
 def _between(start: Value, region: list[Node]) -> list[Node]:
-    """The nodes of the region that depend on `start`, first to last."""
     path: dict[Node, None] = {}
     for node in sorted(region, key=GRAPH_ORDER):
         if any(v is start or v.node in path for v in node.operands):

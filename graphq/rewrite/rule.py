@@ -121,8 +121,6 @@ class Rewrite:
 
 
 class _Form(NamedTuple):
-    """A rewrite's pattern, and the names of the parameters of its methods."""
-
     pattern: PatternLike
     check: tuple[str, ...]
     replace: tuple[str, ...]
@@ -138,7 +136,6 @@ class _Application:
         self.misses: dict[Node, Refusal] = {}
 
     def run(self) -> int:
-        """Rewrite until nothing matches; returns the number of rewrites."""
         total, rounds, size = 0, 0, len(self.graph.nodes)
         with self.graph.labels.stable():
             while count := self._round():
@@ -161,7 +158,6 @@ class _Application:
         return count
 
     def _visit(self, node: Node) -> bool:
-        """Rewrite at `node`, or note the reason why not. Returns whether it was rewritten."""
         refused: tuple[tuple[Node, ...], Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
             notes: dict[str, Any] = {}

@@ -151,7 +151,6 @@ def _check_operands(node: Node, after: set[Value], joined: Value, along: int) ->
 
 
 def _sliced(node: Node, axis: int, start: int, size: int) -> dict:
-    """A node's attributes, with scales and zero points along the axis cut to `size` elements from `start` on."""
     attrs = dict(node.attrs)
     if attrs.get("qtype") == "per_channel" and attrs["axis"] % len(node.output.type.dims) == axis:
         for name in ("scales", "zps"):

@@ -37,7 +37,6 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
-    """Add the loop that computes a part; `strides` are the strides of the whole result."""
     x = part.lowered
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]

@@ -59,7 +59,6 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
-    """The weights minus their zero points, [taps, output channels]."""
     return c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(c.windows.taps, c.filter.outputs)
 
 

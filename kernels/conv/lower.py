@@ -316,7 +316,6 @@ def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[Quan
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
-    """The fields of `Convolution` for a body whose inputs `a` and `b` are the operands."""
     filter = _filter(node, b.type.dims)
     pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
@@ -331,7 +330,6 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerConvolution, tuple[QuantParameter, QuantParameter]]:
-    """The integer convolution, and the scales of both operands."""
     left, right = quantized_operands(node, groups=node.op.name == "conv_transpose")
     a, b = (next(n.operands) for n in (left, right))
     filter = _filter(node, b.type.dims)

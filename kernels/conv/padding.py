@@ -35,5 +35,4 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
 
 
 def _tables_bytes(block: np.ndarray) -> int:
-    """The size in bytes of the tables before the row of padding."""
     return int(block[WINDOWS.number("pad_row")])

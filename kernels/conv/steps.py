@@ -242,7 +242,6 @@ def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
 
 
 def _whole_groups(k: int, itemsize: int) -> int:
-    """Round `k` up to whole groups of 4 bytes, in elements."""
     return -(-k * itemsize // 4) * 4 // itemsize
 
 

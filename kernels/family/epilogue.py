@@ -324,7 +324,6 @@ def along_channels(node: Node) -> bool:
 
 
 def _intermediate(y: Expr, value: Value) -> Expr:
-    """Round an intermediate result to the precision of its type; the Store rounds the final result."""
     match value.dtype.name:
         case "bf16":
             return elementary.round_bf16(y)

@@ -108,13 +108,11 @@ def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
 
 
 def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
-    """The weights of the two source elements of each output along an axis, f32 [outputs, 2]."""
     _, _, part = elements(*axis)
     return np.stack([1 - part, part], axis=1)
 
 
 def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Merge the weights of several axes into those of one axis, as if the axes were one."""
     outer = np.ones((1, 1), np.float32)
     for x in weights:
         outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)

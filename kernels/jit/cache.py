@@ -145,7 +145,6 @@ def _unfinished(name: str) -> bool:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a regular file without blocking; links and everything else are refused."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -269,7 +268,6 @@ def _private_group() -> int | None:
 
 
 def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """The cache's own files in a folder. Other processes may remove some of them meanwhile."""
     with os.scandir(path) as entries:
         for entry in entries:
             if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):

@@ -189,14 +189,11 @@ class _Process:
 
 
 class _Worker(threading.Thread):
-    """Takes jobs from the queue and gives them to its process."""
-
     def __init__(self, process: _Process | None, number: int) -> None:
         super().__init__(name=f"graphq-compiling-{number}", daemon=True)
         self.process, self.connection = process, process.connections[number] if process else None
 
     def run(self) -> None:
-        """Do jobs until no job has come for a while."""
         while True:
             try:
                 job = _next_job()
@@ -237,7 +234,6 @@ class _Worker(threading.Thread):
             job.here = True
 
     def leave(self) -> None:
-        """Disconnect from the process, which then ends."""
         if self.process is not None and self.connection is not None:
             self.process.leave(self.connection)
         self.process = self.connection = None

@@ -55,7 +55,6 @@ def lasting_empty(nbytes: int) -> np.ndarray:
 
 
 def _mapped(nbytes: int) -> np.ndarray:
-    """Allocate memory from the system, beginning at a huge page."""
     try:
         pages = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError):

@@ -378,7 +378,6 @@ _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
 def _dtype(kind: Type) -> np.dtype:
-    """The NumPy type for the lanes of a constant of type `kind`."""
     lane = element(kind)
     if isinstance(lane, FLOATS):
         return np.dtype(f"f{2 << FLOATS.index(type(lane))}")
@@ -386,7 +385,6 @@ def _dtype(kind: Type) -> np.dtype:
 
 
 def _lanes(x: ir.Constant) -> np.ndarray:
-    """The numbers in the lanes of a constant."""
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")

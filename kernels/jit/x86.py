@@ -183,12 +183,10 @@ def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int)
 
 
 def _row(state: Value, tile: Value, row: Value) -> Value:
-    """The address of a row of an emulated tile register."""
     return state + 64 + tile * 1024 + row * 64
 
 
 def _rows(state: Value, tile: Value) -> Value:
-    """The number of configured rows of a tile."""
     return (state + 48 + tile).load(I8).zext(I64)
 
 

@@ -280,7 +280,6 @@ def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str
 
 
 def _fit(argument_types: tuple[str | None, ...], types: tuple[str, ...]) -> bool:
-    """Whether arguments of `argument_types` can be of `types`; None stands for a number, which fits any type."""
     return len(argument_types) == len(types) and all(
         a is None or a == t for a, t in zip(argument_types, types, strict=True))
 

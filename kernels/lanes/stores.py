@@ -179,7 +179,6 @@ def _flat(store: Store) -> Flat:
 
 
 def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
-    """Copy nested tuples with `f` applied to their leaves."""
     return tuple([_mapped(y, f) for y in x]) if isinstance(x, tuple) else f(x)
 
 

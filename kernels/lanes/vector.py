@@ -23,7 +23,6 @@ STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "s16": I16, "u16": I16
 
 
 def _not_equal(b: Builder, lanes: int, x: Value, y: Value) -> Value:
-    """Whether two numbers differ, or one of them is NaN."""
     differ: Value = b.fcmp_unordered("!=", x, y) if x.is_float else x.ne(y)
     return differ
 

@@ -103,7 +103,6 @@ class _Rows:
         self.panel = ((f.k + 3) >> 2) << 6  # bytes of a panel
 
     def copy(self) -> None:
-        """Emit the copies of the last bytes of rows."""
         b, f = self.b, self.f
         last = f.a + (f.k - self.tail)
         with b.if_then(self.tail > 0), Loop(b, f.rows, [last, self.copies]) as row:
@@ -112,7 +111,6 @@ class _Rows:
             row.update([(source + f.stride).opaque(), (target + 64).opaque()])
 
     def each(self, used: int, first: bool) -> Iterator[KStep]:
-        """Emit the loop over the steps of `used` tiles of rows."""
         b, f = self.b, self.f
         rows = [f.a + f.stride * (16 * r) for r in range(used)]
         with Loop(b, self.steps) as loop:
@@ -158,7 +156,6 @@ class _Pixels:
         return run, run >= 0
 
     def copy(self) -> None:
-        """Emit the copies of short taps; longer taps are copied when they are needed."""
         b, f, window = self.b, self.f, self.window
         with b.if_then(self.short):
             with Loop(b, f.rows) as row:  # zeros after the last tap

@@ -196,7 +196,6 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
 
 
 def _floats(body: Graph, node: Node) -> FloatMatmul:
-    """The operands of a matmul of floats."""
     a, b = (v for v in node.inputs[:2] if v is not None)
     _check_ranks(a.type.dims, b.type.dims)
     return FloatMatmul(body.inputs.index(a), body.inputs.index(b), a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
@@ -237,7 +236,6 @@ def _quantized(body: Graph, node: Node,
 
 
 def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
-    """The operands of a matmul_integer, whose sums wrap around."""
     a, b, *zps = (*node.inputs, None, None)[:4]
     assert a is not None and b is not None
     dims, b_dims = a.type.dims, b.type.dims

@@ -160,7 +160,6 @@ def _pack_rows(itemsize: int) -> Intrinsic:
 
 @emits
 def _sum_groups(b: Builder, source: Value, groups: Value, target: Value) -> None:
-    """Store the 16 column sums of a packed panel."""
     with Loop(b, groups, [constant(S32X16, 0)]) as loop:
         line = (source + loop.k * LINE).load(S32X16)
         loop.update([loop.values[0] + byte_sums(line, signed=True)])

@@ -55,7 +55,6 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
-    """Byte strides along the batch and rows of `out`, for a dense array of `shape` with elements of `step` bytes."""
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
@@ -99,7 +98,6 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) -> int:
-    """A buffer with the s32 sums over k of all rows of the activations."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     stride = {}

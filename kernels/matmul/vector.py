@@ -166,8 +166,6 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
 
 
 class _Tile:
-    """Emits the sums of a tile of `rows` x 16 * `panels` outputs."""
-
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, products: Products) -> None:
         self.b, self.f, self.rows, self.panels, self.products = b, f, rows, panels, products
         self.sums = (_Blocks if products.block else _TileSums)(products, rows * panels)
@@ -271,7 +269,6 @@ def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
 
 
 def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value]) -> None:
-    """Emit the epilogue for the sums in the registers `values`, given as rows of vectors."""
     block, lanes = _OutputBlock(f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(block.whole) as (then, otherwise):
         with then:
@@ -313,7 +310,6 @@ class _TileSums:
         self.size = 64 // products.parts
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
-        """Emit the state of the sums before the first product."""
         return list(self.zeros)
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
@@ -331,11 +327,9 @@ class _TileSums:
         return loop.values[:self.count]
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """The sums after the last product."""
         return state
 
     def store(self, f: Frame, sums: list[Value]) -> None:
-        """Emit the stores of the sums."""
         for n, value in enumerate(sums):
             value.store(f.acc + self.size * n, self.size)
 
@@ -353,7 +347,6 @@ class _Blocks(_TileSums):
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups; returns the state of the sums after them."""
         block = self.products.block
         rest = count - state[-2]  # groups after the current block, which go to further blocks
         more = (rest + (block - 1)) // block

@@ -166,7 +166,6 @@ class _Weights:
 
     @property
     def k(self) -> int:
-        """Rows of the weights."""
         return self.data.shape[1 if self.transposed else 0]
 
     def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +193,6 @@ def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with dequantized activations."""
     a = next(left.operands)
     if a.dtype.name not in RANGES:
         raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8",
@@ -273,7 +271,6 @@ class _Spread:
 
 
 def _refuse_overflow(p: CompressedMatmul) -> None:
-    """Refuse sums of a group that could exceed s32."""
     most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
     group = p.weights.size // p.n // len(p.z)
     if most * group * 255 < 2**31:

@@ -98,7 +98,6 @@ def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, b
 
 
 def _columns(x: np.ndarray, panels: int) -> np.ndarray:
-    """Reorder (groups, n) into (panels, groups, 16), with zeros past n."""
     out = np.zeros((len(x), panels * PANEL), x.dtype)
     out[:, :x.shape[1]] = x
     return out.reshape(len(x), panels, PANEL).transpose(1, 0, 2)

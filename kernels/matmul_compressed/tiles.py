@@ -99,12 +99,10 @@ class _Tile:
         self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
 
     def clear(self) -> None:
-        """Emit stores of 0 to the totals in memory."""
         for n in range(self.rows * self.panels):
             constant(vector(I32, 16), 0).store(self.f.acc + 64 * n)
 
     def zeros(self, kind: Type) -> list[Value]:
-        """The accumulators at the start of a sum, all 0."""
         return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
 
     def head(self, panel: int, part: int, group: Value) -> Value:
@@ -116,14 +114,11 @@ class _Tile:
         return self.lines + group * self.group_lines * LINE
 
     def add(self, n: int, part: int, y: Value) -> None:
-        """Emit the addition of a vector of f32 to the total of output vector `n`."""
         address = self.f.acc + (64 * n + 4 * part * self.columns)
         (address.load(y.type) + y).store(address)
 
 
 class _IntegerTile(_Tile):
-    """Emits a tile with activations of 8 bits."""
-
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, how: Unpacked) -> None:
         super().__init__(b, f, rows, panels, bits, how.products.parts)
         self.how, self.bytes = how, vector(I8, 4 * self.columns)
@@ -135,7 +130,6 @@ class _IntegerTile(_Tile):
         self.row_scales = [first + smaller(r, f.rows - 1) * row for r in range(rows)]
 
     def emit(self) -> None:
-        """Emit the loop over groups; the totals are in memory."""
         b, step = self.b, self.line_rows
         self.clear()
         whole, rest = self.group >> self.line_shift, self.group & (step - 1)
@@ -209,8 +203,6 @@ class _IntegerTile(_Tile):
 
 
 class _FloatTile(_Tile):
-    """Emits a tile with activations of f32."""
-
     def emit(self) -> None:
         """Emit the loop over blocks of sums and, inside it, the loop over a block's groups.
 

@@ -57,7 +57,6 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> InputError:
-    """The error for an index out of range; `where` names the node."""
     return InputError(f"{where}: {index_error(dims, axis, index)}")
 
 

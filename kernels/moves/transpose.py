@@ -110,7 +110,6 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
 
 
 def _line(partial: bool) -> Intrinsic:
-    """Make the function that copies 64 bytes or, if `partial`, the first `count` of them."""
     kind = vector(I8, 64)
 
     @emits

@@ -43,7 +43,6 @@ def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def _flushed(x: np.ndarray) -> np.ndarray:
-    """Replace subnormal f32 by zeros of their sign."""
     return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
 
 

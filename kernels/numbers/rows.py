@@ -39,7 +39,6 @@ GROUP = 8
 
 
 def _either(chosen: Expr) -> Expr:
-    """The expression `chosen` of X and Y, or NaN if X is NaN."""
     return select(op("ne", X, X), X, chosen)
 
 

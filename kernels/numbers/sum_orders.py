@@ -80,7 +80,6 @@ class DequantizedSum(NamedTuple):
 
 
 def _of(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The values [p, 1] for these columns; `values` has one number for all columns, or one for each."""
     return np.asarray(values.reshape(-1, 1) if values.size == 1 else values[columns][:, None])
 
 

@@ -120,13 +120,10 @@ class _Window(Protocol):
 
 
 class _Listed:
-    """A window of ko x ki taps whose addresses are in a list; the code for it has no loops."""
-
     def __init__(self, b: Builder, places: Value, ko: int, ki: int) -> None:
         self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
 
     def address(self, tap: int) -> Value:
-        """The address of the pixel at a tap."""
         return (self.places + 8 * tap).load(I64, 8)
 
     def reduce(self, have: Value, take: Take) -> Value:
@@ -148,7 +145,6 @@ class _Walked:
         self.n = self.ko * self.ki
 
     def address(self, row: Value, column: Value) -> Value:
-        """The address of the pixel at a tap."""
         down, across = ((table + k * 8).load(I64, 8)
                         for table, k in ((self.outers, row), (self.inners, column)))
         offset = down + across

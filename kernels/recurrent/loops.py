@@ -85,13 +85,11 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, w
 
 
 def _lstm(b: Builder, x: Vectors, s: Vectors, c: Value) -> tuple[Value, Value]:
-    """The new state and the new cell of one row; x and s have an entry for each of the gates i, o, f, c."""
     new = computed(b, CELL, UNITS, x[2], s[2], x[0], s[0], x[3], s[3], c)
     return computed(b, OUTPUT, UNITS, x[1], s[1], new), new
 
 
 def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
-    """The new state of one row; x and s have an entry for each of the gates z, r, h."""
     z, r = (computed(b, UPDATE, UNITS, x[k], s[k]) for k in (0, 1))
     return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
 

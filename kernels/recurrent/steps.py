@@ -50,7 +50,6 @@ def rnn_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
-    """The operands after the weights, with None for those that are absent."""
     return (*node.inputs[2:], *(None,) * (2 + count - len(node.inputs)))
 
 

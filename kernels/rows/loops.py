@@ -156,7 +156,6 @@ def _inverse(b: Builder, row: RowEmitter, total: Value, epsilon: Value) -> Value
 
 
 def _mean(b: Builder, row: RowEmitter) -> Value:
-    """The mean in f64, rounded to f32."""
     zero = constant(vector(F64, LANES), -0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -206,24 +205,20 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
 
 
 def _log_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The maximum, and the logarithm of the sum of powers."""
     highest = _highest(b, row)
     return [highest, computed(b, LOGARITHM, 1, _powers(b, row, highest))]
 
 
 def _layer_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The mean, and the reciprocal of the standard deviation."""
     mean = _mean(b, row)
     return [mean, _inverse(b, row, _squares(b, row, mean), epsilon)]
 
 
 def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The reciprocal of the root mean square."""
     return [_inverse(b, row, _squares(b, row), epsilon)]
 
 
 def _reduction(how: str) -> Callable[..., list[Value]]:
-    """Make the function that emits a row's reduction to one number."""
     def numbers(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
         if how in EXTREMES:
             return [_extreme(b, row, how)]

@@ -133,7 +133,6 @@ def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
 
 
 def _check(node: Node) -> None:
-    """Refuse forms of the operation that row kernels do not compute."""
     a, source = node.attrs, next(node.operands)
     dims, rank = source.type.dims, len(source.type.dims)
     if a.get("keep_stats"):

@@ -54,7 +54,6 @@ def fence(b: Builder) -> None:
 
 
 def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> Value:
-    """Call a function of the C library that takes words and returns a value of type `kind`."""
     function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(kind, [I64] * len(args)), name)
     return b.call(function, args)
 

@@ -54,7 +54,6 @@ def resolve_threads(threads: int | None) -> int:
 
 
 def _allowed() -> int:
-    """The number of threads that environment variables and control groups' quotas allow."""
     return max(1, min(most_threads(), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
 
 

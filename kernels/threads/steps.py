@@ -171,7 +171,6 @@ def _work(team: int, slot: int, helper: int) -> None:
 
 @njit
 def _offer(table: int, end: int, team: int, slot: int) -> None:
-    """Offer a table in a slot that the caller has reserved."""
     work = view_work(slot + WORK_AT)
     work.next = table
     work.end = end
@@ -241,7 +240,6 @@ def close_table(slot: int) -> None:
 
 @njit
 def _look(team: int) -> int:
-    """Run the pieces that callers offer; returns whether there were any."""
     found = 0
     for k in range(MOST_TABLES):
         while _help(team, team + SLOTS + k * SLOT, 1):

@@ -205,7 +205,6 @@ class Team:
             library.sem_init(ctypes.c_void_p(record + SEMAPHORE), 0, 0)
 
     def _word(self, offset: int) -> np.ndarray:
-        """A view of the team's words from byte `offset` on."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
     @property

@@ -118,5 +118,4 @@ def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBou
 
 
 def _parameters(node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """The scales and the zero points of a quantize, both in f64."""
     return np.asarray(node.attrs["scales"], np.float32).astype(np.float64), np.asarray(node.attrs["zps"] or [0], float)

@@ -33,7 +33,6 @@ def _fours(address: Value, apart: int) -> Value:
 
 
 def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
-    """Emit the store of f32(q - zp) * scale for eight s32."""
     x = (q - zp.trunc(I32).splat(8)).to_float(vector(F32, 8))
     (x * scale.splat(8)).store(target)
 

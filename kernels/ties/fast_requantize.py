@@ -186,7 +186,6 @@ def half_unit(size: np.ndarray) -> np.ndarray:
 
 
 def _range(x: Expr) -> tuple[float, float]:
-    """The smallest and the largest value of a byte expression."""
     quantize = elementary.unquantized(x)
     lo = elementary.RANGES[quantize[1] if quantize else x.value[1]][0]
     return lo, lo + 255.0

@@ -108,12 +108,10 @@ class _Chains(NamedTuple):
         return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
 
     def lengths(self, k: int) -> np.ndarray:
-        """The number of products in each piece, as an array [1, chains, pieces]."""
         return np.asarray(self.of(np.ones((1, k))).sum(axis=-1))
 
 
 def _filled(w: np.ndarray, size: int) -> np.ndarray:
-    """An array padded with zeros at the end of the last dimension, up to `size`."""
     if w.shape[-1] == size:
         return w
     out = np.zeros((*w.shape[:-1], size), w.dtype)
