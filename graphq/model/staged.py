@@ -57,6 +57,7 @@ class Staged:
         self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on checked arrays; returns the outputs, which are new arrays or the given ones, filled."""
         outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
         if outputs is None:
             return outs

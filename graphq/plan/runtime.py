@@ -160,6 +160,7 @@ class Runner:
         return _plan_at(self.open, self._values) if self.sizes else self.open.plan
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on checked, contiguous arrays; returns the outputs, which are new arrays or the given ones, filled."""
         outs = list(outputs) if outputs is not None else [np.empty(*spec) for spec in self.output_specs]
         try:
             instance = self._pool.pop()
