@@ -1,4 +1,4 @@
-"""The open sizes of a graph's inputs, classes of sizes that share a plan, and arrays that plans share."""
+"""Open sizes of a graph's inputs (known only at a call), classes of sizes that share a plan, and shared arrays."""
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
@@ -17,12 +17,12 @@ from graphq.ir.signature import Parameter, Signature
 from graphq.plan.stages import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
-"""The open sizes of all inputs of a call, in the order of `Places`."""
+"""The sizes of all open dimensions of a call's inputs, in the order of `Places`."""
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs, in their order; if values of inputs are open sizes, one more tuple has these values."""
+"""The shapes of all inputs, in order. If shapes depend on values of inputs, one more tuple has these values."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
-"""The sizes that plans of each class assume as examples (`size_class`).
+"""For each class of sizes, the sizes that its plan is made for at first (`size_class`).
 
 They are rare in models, so that they do not equal other numbers by chance. Large ones are multiples of 32, since
 networks that halve an image five times need that.
@@ -58,9 +58,9 @@ def examples(sizes: Sequence[int]) -> Sizes:
 
 
 class Place(NamedTuple):
-    """The place of an open size in a call: in input number `input`.
+    """Where a call has an open size: in input number `input`.
 
-    It is the input's dimension number `axis` or, if `of_value`, the element of this number of its array.
+    It is the input's dimension number `axis` or, if `of_value`, element `axis` of its array.
     """
 
     input: int
@@ -94,7 +94,7 @@ class Places:
         return tuple([next(values) if p.of_value else shapes[p.input][p.axis] for p in self.all])
 
     def shapes(self, sizes: Sizes) -> Shapes:
-        """The inverse of `sizes`: the shapes of inputs with these open sizes, and the values that are sizes."""
+        """The shapes of inputs with these open sizes, and the values that are sizes: the inverse of `sizes`."""
         at = dict(zip(self.all, sizes, strict=True))
         values = tuple([size for p, size in at.items() if p.of_value])
         shapes = tuple([tuple([at[Place(k, axis, False)] if d is None else d for axis, d in
@@ -130,7 +130,7 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
-    """A Dimension for each of these places; by default for each open dimension of the inputs.
+    """A Dimension for each of these places; by default, for each open dimension of the inputs.
 
     Names are taken from `graph.meta`, if it has any.
     """

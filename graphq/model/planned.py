@@ -34,7 +34,7 @@ class Options(NamedTuple):
     threads: int
     strict: bool
     passes: tuple[Pass, ...] | None
-    """None means the passes of PIPELINE, so that a process that only runs a saved model need not import them."""
+    """None means the passes of PIPELINE; a process that only runs a saved model then need not import them."""
     cache: bool
     memory: int | None
 

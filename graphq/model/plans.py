@@ -1,13 +1,14 @@
 """The plans of a graph, and the runners for the shapes of calls.
 
-Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`). The result is an
-`OpenPlan`, a plan for all sizes for which the trace's guards hold. For one set of shapes a `Runner` only fills in
-numbers, tables and an arena. A graph of fixed shape has one OpenPlan, whose trace is empty. Sizes of another class
-(`size_class`), and sizes for which a guard fails, get a plan of their own at their first call. Plans share equal
+Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`), an integer that
+records the computations and comparisons made with it. The record is a trace, and its comparisons are guards. The result
+is an `OpenPlan`, a plan for all sizes for which the guards have the same outcome. For one set of shapes a `Runner` only
+fills in numbers, tables and an arena. A graph of fixed shape has one OpenPlan, whose trace is empty. Sizes of another
+class (`size_class`), and sizes for which a guard fails, get a plan of their own at their first call. Plans share equal
 arrays, weights above all, and all shapes share arenas.
 
 A graph with inputs marked constant, with unknown ranks, or with shapes that depend on data has no open plan. It gets a
-plan, or stages, for each set of shapes, with the constants of the first call.
+plan, or stages (`plan.stages`), for each set of shapes, with the constants of the first call.
 """
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
-"""A plan in a file that is not yet read: the sizes of its example, and a function that reads it.
+"""A plan in a file that is not yet read: the sizes that the plan was made for, and a function that reads it.
 
 If `save` did not write the plan, the function raises ParseError.
 """
@@ -106,7 +107,7 @@ class Plans:
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
         self._is_fixed = not self.for_each_shape and not self._places.all
         self.fixed = self.at(self._places.shapes(())) if self._is_fixed else None
-        """The runner or stages of a graph whose inputs all have known shapes; else None."""
+        """The runner or stages of a graph whose input shapes are all known; None for other graphs."""
         if not self._is_fixed and not self.for_each_shape and not unread:
             self._begin()
 
@@ -122,7 +123,7 @@ class Plans:
 
     @property
     def latest(self) -> Passed | Staged:
-        """What reports show: the runner that was used last, else an existing plan.
+        """The object that reports describe: the runner that was used last, else an existing plan.
 
         If no plan can be made before a call, it is the graph after the passes.
         """
@@ -135,7 +136,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """What reports show of a runner for these shapes. If its plan is from a file, the graph is compiled again."""
+        """The object that reports describe for a runner. If its plan is from a file, the graph is compiled again."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made
@@ -164,10 +165,7 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines for a report on open sizes.
-
-        They list each class of sizes so far, the number of its plans, and why each further plan was made.
-        """
+        """Lines for a report on open sizes: each range of sizes so far, its number of plans, and why each was added."""
         if not self._places.all or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
@@ -202,7 +200,7 @@ class Plans:
         return made
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        """The shapes, and the values that are sizes, on which the plan of a call with these arrays depends."""
+        """The shapes, and the input values that are sizes, on which the plan of a call with these arrays depends."""
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
@@ -325,7 +323,7 @@ class Plans:
             self.for_each_shape = True
 
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """A new plan with these sizes as its example.
+        """A new plan made for the sizes `assumed`; it may hold for other sizes, too.
 
         With `keep` it is kept for calls, otherwise it serves a report only.
         """

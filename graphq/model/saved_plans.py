@@ -49,11 +49,11 @@ def on_threads(plan: Plan, threads: int) -> Plan:
 
 
 MOST_SLOTS = 1 << 22
-"""The most values (slots) of a trace in a file; a large model with open sizes has some 10,000."""
+"""The most numbers (slots) of a trace in a file. A large model with open sizes has some 10,000."""
 
 
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
-    """Raise ParseError unless a trace from a file is in order and its example has these `sizes`.
+    """Raise ParseError unless a trace (the computations with open sizes) is in order, and was made for these `sizes`.
 
     It is in order if each slot is computed once, and only from earlier slots.
     """

@@ -187,7 +187,7 @@ def _lookup_given(name: str) -> Op:
 
 
 class PlanReader(Reader):
-    """A reader of plans: `modules` have the code of kernels, and Sizes and Laters belong to `trace`."""
+    """A reader of plans: `modules` have the code of kernels; numbers that depend on open sizes belong to `trace`."""
 
     def __init__(self, array: Callable[[Any], np.ndarray], modules: Sequence[Module],
                  trace: Trace | None = None) -> None:

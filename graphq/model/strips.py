@@ -1,6 +1,6 @@
-"""Which partitions run strip by strip (`graphq.plan.strips`).
+"""Which partitions run strip by strip: some rows go through several partitions before the next rows do.
 
-These are chains of partitions with large values between them that nothing else reads.
+These are chains of partitions with large values between them that nothing else reads (`graphq.plan.strips`).
 """
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
 These are more bytes than an L2 cache holds, and enough rows for a few tiles of matrix products.
 """
 LEAST_SHARE = 2
-"""How many times the bytes of all other operands and results the values between the partitions must have.
+"""How many times larger the values between the partitions must be than all other operands and results together.
 
-Each strip reads whole operands that do not have its rows, such as the weights of a product. So these must be small in
-comparison.
+Each strip reads operands that do not have its rows, such as the weights of a product, as a whole. So these must be
+small in comparison.
 """
 
 Lower: TypeAlias = Callable[[Node], Lowered]
@@ -31,8 +31,8 @@ Lower: TypeAlias = Callable[[Node], Lowered]
 def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
     """For each node that runs strip by strip, all nodes of its chain in order: partitions, and views between them.
 
-    Open sizes are taken at their example values, since the choice affects only speed and memory. `lower` returns what
-    the kernels of a partition compute.
+    For an open size its example value decides, since the choice affects only speed and memory. `lower` returns what the
+    kernels of a partition compute.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:

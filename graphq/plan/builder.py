@@ -68,7 +68,7 @@ class PlanBuilder:
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The word of an argument block for a table of offsets, which becomes a constant; 0 for no table."""
+        """The word of an argument block for a table of offsets, which becomes a constant; 0 if there is no table."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
@@ -90,7 +90,7 @@ class PlanBuilder:
 
     @contextmanager
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
-        """Within the context, steps that touch one of the values `between` are added to run strip by strip (`Strips`).
+        """Within the context, steps that touch one of the values `between` run strip by strip (`Strips`).
 
         Each of the values `between` is the result of one step, and is read only by the next step, at the rows of that
         step's own output. The last step writes `result`. A strip is a block of rows of the value with the fewest rows,

@@ -1,9 +1,9 @@
 """Stages: cut a graph at operations whose shapes depend on data, or that run bodies, into three parts.
 
 A plan needs all shapes and has no branches. In the first part, the head, all shapes are known. The second part, the
-cut, has the operations whose result shapes depend on data and those with bodies; they run as references, and their
-bodies are compiled. When they have run, the shapes of their results are known. So the third part, the tail, is compiled
-at that time, and it may be cut again.
+cut, has the operations whose result shapes depend on data, and those with bodies. They run as references; their bodies
+are compiled. After they have run, the shapes of their results are known. So the third part, the tail, is compiled at
+that time, and it may be cut again.
 """
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ class Step(NamedTuple):
 class Part(NamedTuple):
     """A step that runs strip by strip, as a part of the step of all strips.
 
-    `moved` has a pair for each word of the step that is an address in a room, the memory of one strip: the index of the
-    word, and the bytes between rows there.
+    `moved` has a pair for each word of the step that is an address in the memory of a strip: the index of the word, and
+    the bytes between rows there.
     """
 
     step: Step
@@ -158,8 +158,8 @@ def _threads_for(threads: int, cycles: float) -> int:
 def pieces(blocks: int, worth: int, threads: int) -> int:
     """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
 
-    One thread runs a single block, and work that is `worth` waking only one thread (`threads_for`). Block i is in piece
-    ((i + 1) * pieces - 1) // blocks.
+    A single block runs on one thread, and so does work that is `worth` waking only one (`threads_for`). Block i is in
+    piece ((i + 1) * pieces - 1) // blocks.
     """
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 

@@ -31,8 +31,8 @@ class Strips(NamedTuple):
     """Steps that run strip by strip: a strip is `each` of the `m` rows of one of `batch` elements.
 
     Threads share the strips in `pieces` pieces; 0 means that one thread runs them all. `rooms` maps the buffer of each
-    value between two steps to its bytes between rows. For each piece, the buffer has memory for the `each` rows of a
-    strip (a room). `steps` are the steps that were added so far.
+    value between two steps to the bytes between its rows; the buffer has memory for one strip (a room) for each piece.
+    `steps` are the steps that were added so far.
     """
 
     batch: int

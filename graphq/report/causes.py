@@ -1,6 +1,6 @@
 """Causes: why an operation that could be in an integer partition is in none.
 
-A matmul or convolution outside of integer partitions has its own kinds of cause (`products`). Any other operation is
+A matmul or convolution outside of integer partitions has causes of its own kinds (`products`). Any other operation is
 outside because a fusion ended between the operation that computes a value in f32 and the operation that reads it. The
 rules of that fusion tell why it ended there; the first question is what the reading operation does.
 """
@@ -68,7 +68,10 @@ class Analysis(Fusions):
         self.refusals, self._products = refusals, dict[Node, Reason]()
 
     def of(self, home: Node) -> list[Reason]:
-        """Why a node after the passes is outside of integer partitions; an empty list if it is inside or cannot be."""
+        """Why a node after the passes is outside of integer partitions.
+
+        Empty if it is inside, or if none could take it.
+        """
         members = self.members.get(home, [])
         if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
             return []

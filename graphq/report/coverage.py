@@ -11,7 +11,7 @@ from graphq.kernels.native import NATIVE
 
 FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
                      "LSTM", "Loop", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan"})
-"""ONNX operators that multiply and accumulate, or hold graphs that may."""
+"""ONNX operators that multiply and accumulate, or that have subgraphs which may."""
 
 MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
     | {name: native.macs for name, native in NATIVE.items() if native.macs is not None}

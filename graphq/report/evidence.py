@@ -76,8 +76,8 @@ def prepare(plan: Plan) -> None:
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
     """The bound of a step's speed, as measured on this machine: an instruction, and its peak rate.
 
-    For a step with multiply-accumulates, the instruction is that one of the step which does most of them, and the rate
-    is how many it can do per second on the step's threads. Both are None if `peaks` has none of the step's
+    For a step with multiply-accumulates, the instruction is the one that does most of the step's products, and the rate
+    is how many it can do per second on the step's threads. Both are None if `peaks` has measured none of the step's
     instructions. For any other step the instruction is None, and the rate is the bytes per second of a copy of the same
     size.
     """

@@ -23,7 +23,7 @@ from graphq.rewrite.rule import Pass
 
 
 class Fusions:
-    """The fusions of a graph: `home` maps each node `before` them to the node of `after` that contains it.
+    """The fusions of a graph: `home` maps each node `before` the fusions to the node of `after` that contains it.
 
     A home is usually a partition. Computed constants, and operations that were merged with equal ones, have no home.
     `members` lists the nodes of each home, `source` is the graph as the user gave it, and `passes` are the passes that
@@ -129,7 +129,7 @@ class Fusions:
         return self.given.told(refused, dict(zip(body.inputs, operands, strict=True)) | dict(inside))
 
     def product_below(self, value: Value) -> Node | None:
-        """The next product in floats that depends on `value`, through operations that are in floats themselves."""
+        """The next f32 product that depends on `value`, through operations that are in f32 themselves."""
         def floats(at: Value) -> list[Node]:
             return [u for u in at.users if self.kind(u) == "float" and u.op.name not in QUANTIZES]
 
@@ -155,7 +155,8 @@ class Fusions:
 def _homes(after: Graph) -> dict[Node, Node]:
     """The node of `after` that contains each node before the fusions; the last, if a pass made several nodes of one.
 
-    A reorder or a constant that a pass added beside an operation of another kind does not count as containing it.
+    If a pass added a layout change or a constant beside an operation of another kind, it does not count as containing
+    it.
     """
     homes: dict[Node, Node] = {}
     for node in after.nodes:

@@ -32,7 +32,7 @@ def timed(report: Report, profile: Profile) -> Report:
     """The report with each cause's share of the profile's time.
 
     A cause's share is the time of the nodes that contain its operations after the passes, except integer partitions. A
-    node of several causes counts for the first one. Raises InputError for the profile of a different model.
+    node with several causes counts for the first one. Raises InputError for the profile of a different model.
     """
     if len(profile.steps) != len(report.steps):
         raise InputError(f"the profile has {len(profile.steps)} steps, the plan of graph '{report.graph}' "

@@ -26,7 +26,7 @@ PRODUCTS = MACS.keys() - NATIVE.keys()
 """The products: operations with multiply-accumulates that integer partitions could contain."""
 
 FAR = 32
-"""The most values that a search visits, from a value read in floats up to its origin."""
+"""The most values that a search visits on its way up from a value that is read in f32."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
 """The names of the rewrites of `canonicalise`; some of them put an operation of `given.MOVES` before a dequantize."""

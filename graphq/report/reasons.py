@@ -23,8 +23,9 @@ SHOWN = 3
 class Reason(NamedTuple):
     """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make.
 
-    `kind` is the key in REASONS. `op` and `value` are the obstacle; they are None if it is the graph's border or a
-    type. `about` has the other things that texts of this kind mention, by their names in the templates.
+    `kind` is the key in REASONS. `op` and `value` are the obstacle; both are None if the obstacle is an input or output
+    of the graph, or a type. `about` has the other things that texts of this kind mention, by their names in the
+    templates.
     """
 
     kind: str

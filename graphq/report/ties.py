@@ -1,4 +1,4 @@
-"""The part of `explain()` on outputs near a rounding tie: how they are settled, or why not (docs/numbers.md)."""
+"""The part of `explain()` on outputs near a rounding tie: how they are recomputed, or why not (docs/numbers.md)."""
 from __future__ import annotations
 
 from collections import Counter
@@ -10,13 +10,13 @@ from graphq.report.coverage import MACS
 
 
 def settled(partition: Node) -> tuple[str, ...]:
-    """How a partition's quantizes settle outputs near a tie; if its plan left no note, lower it to find out."""
+    """For each quantize of a partition, how outputs near a rounding tie are recomputed, or why they are not."""
     noted: tuple[str, ...] | None = partition.meta.get(TIES)
     return lower_partition(partition).ties if noted is None else noted
 
 
 def ties(graph: Graph) -> list[str]:
-    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not.
+    """Lines on how each quantize recomputes outputs near a rounding tie (docs/numbers.md), or why it does not.
 
     The list is empty for a graph without quantizes.
     """
@@ -37,11 +37,11 @@ def ties(graph: Graph) -> list[str]:
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
-    """Why ties of a quantize are not settled: its operand depends on operations that may differ in the last bits.
+    """Why outputs of a quantize near ties are not recomputed: its operand may be inexact in the last bits.
 
-    Such operations are functions such as exp, and the sums of other partitions. The result is None if there are none,
-    or if they come before a sum of the quantize's own partition, `outer`: the error bounds by which that sum settles
-    ties include the errors of functions.
+    The operand then depends on functions such as exp, or on the sums of other partitions. The result is None if it does
+    not, or if these come before a sum of the quantize's own partition, `outer`: the error bounds of that sum include
+    the errors of functions.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]

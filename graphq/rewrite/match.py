@@ -197,7 +197,7 @@ class Matcher:
 
         The second result says whether no node was left out because something else uses it. With `free`, nodes with
         other uses count, too. Nodes that are `reach` or more steps away are left out. If `p` may begin anywhere, the
-        region has at most `reach` nodes. So long chains take linear time.
+        region has at most `reach` nodes, so that long chains take linear time.
         """
         region: dict[Node, int] = {}
         work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])

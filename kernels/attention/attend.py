@@ -34,7 +34,7 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
 Each head of keys is used by `shared` heads of queries. The tokens of the query are `stride` bytes apart. rows,
 capacity, most, half, places and positions have the meaning that `cache.KEEP` gives them. `scale` and `softcap` are the
 bits of f32 numbers. The strides of `bias` are in bytes. `each` is the number of query rows of a block. The caller fills
-in the addresses; addresses of scales are needed only if the caches hold integers.
+in the addresses; those of scales are needed only for caches of integers.
 """
 view = ATTEND.view
 ROW = Record("query", "first", "last", "target", "bias", "stats")

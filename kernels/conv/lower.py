@@ -86,7 +86,7 @@ class Convolution:
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of the convolution (see `phases`); `view` are its windows, or windows that give the same sums."""
+        """The phases of the convolution (parts that read the same taps), for windows with the same sums as `view`."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
@@ -146,7 +146,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def pad(self) -> int:
-        """The zero point of the source; 0 if it varies by channel, or if only the run tells it."""
+        """The zero point of the source; 0 if it varies by channel, or if it is known only at run time."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
@@ -161,7 +161,10 @@ class IntegerConvolution(Convolution):
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw as [output channels, products]; the products of a channel are in the order of the sum as written."""
+        """w - zw as [output channels, products].
+
+        A channel's products are in the order in which the written graph adds.
+        """
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
@@ -172,7 +175,7 @@ class IntegerConvolution(Convolution):
         return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
-        """What compensates the source's zero point: -zx * colsum(w), modulo 2**32, an s32 for each output channel."""
+        """The compensation of the source's zero point: -zx * colsum(w) modulo 2**32, an s32 per output channel."""
         assert self.shifted_zp.data is not None
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
@@ -181,7 +184,7 @@ class IntegerConvolution(Convolution):
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order of the graph as written."""
+        """The f32 sums of the outputs at these flat indices, in the order of the graph as written (docs/numbers.md)."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
@@ -225,7 +228,7 @@ class FloatConvolution(Convolution):
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes the convolution.
 
-        A transposed convolution runs there too: the kernel reads all taps of a window, and most of them are padding.
+        For a transposed convolution that kernel reads all taps of a window, although most of them are padding.
         """
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
@@ -248,7 +251,11 @@ class FloatConvolution(Convolution):
 
 
 class _Checked(NamedTuple):
-    """What a check found: the anchor, its convolution, and for dequantized operands scales and dequantizes."""
+    """What `check_convolution` finds: the anchor and its convolution.
+
+    If the convolution multiplies integers, `scales` are the scales of both operands, and `producers` the nodes that
+    dequantize them.
+    """
 
     node: Node
     convolution: Convolution
@@ -360,7 +367,7 @@ PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the source, or one for each output channel if it is quantized per channel.
+    """Scale and zero point of the source: one pair, or one for each output channel if it is quantized per channel.
 
     Raises Unsupported for scales per channel unless each output channel reads a single input channel.
     """
@@ -375,10 +382,11 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
 
 
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the weights: one, or one for each output channel. Raises Unsupported for another axis.
+    """Scale and zero point of the weights: one pair, or one for each output channel.
 
-    Weights of a transposed convolution may have them for the channels of a group, equal in all groups. They may have
-    them for all output channels. If groups read one input channel, they may have them for each group.
+    The weights of a transposed convolution may be quantized along the channels of a group, with equal scales in all
+    groups. They may also be quantized by output channel, or by group if a group reads one input channel. Raises
+    Unsupported for any other axis.
     """
     if right.attrs["qtype"] == "per_group":
         return _of_groups(right, filter, body, constants)
@@ -400,7 +408,10 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 
 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of a transposed convolution's weights, if they are given for the channels of one group."""
+    """Scale and zero point of a transposed convolution's weights that are quantized `per_group`.
+
+    Each output channel of each convolution group must have one scale; else raises Unsupported.
+    """
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
     blocks = tuple(counts[k] for k in filter.axes)

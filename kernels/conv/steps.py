@@ -168,10 +168,10 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
              sorted_channels: int | None) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) that add up to the weights.
+    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) whose sum is the weights.
 
-    If the kernel reads the channels of a tap in another order, `sorted_channels` says how many there are; constant
-    weights are packed in that order.
+    If the kernel reads the channels of a tap in another order, `sorted_channels` is their number; constant weights are
+    packed in that order.
     """
     value = node.operand(c.b)
     if value.data is not None:

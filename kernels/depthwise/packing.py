@@ -67,7 +67,7 @@ class Layout(NamedTuple):
     def order(self) -> np.ndarray:
         """The channel of a chunk that each [vector, lane] holds.
 
-        With pairs of taps, the order of vpunpcklbw in 128 bits.
+        Pairs of taps have the order in which vpunpcklbw interleaves bytes within 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
@@ -76,9 +76,9 @@ class Layout(NamedTuple):
 
     @property
     def taps(self) -> np.ndarray:
-        """The tap at each place [group, tap of a lane], numbered in row-major order.
+        """The tap at each place [group, tap of a lane], by its row-major number.
 
-        Ko * ki where a place has no tap.
+        Places without a tap have the number ko * ki.
         """
         numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
         if not self.pixels:
@@ -98,7 +98,7 @@ class Layout(NamedTuple):
         return len(self.taps) * 4 * self.size
 
     def offsets(self) -> np.ndarray:
-        """Where in a chunk each tap's weight for the first lane is: byte offsets, int64."""
+        """The byte offset (int64) within a chunk of each tap's weight for the first lane."""
         out = np.zeros(self.ko * self.ki + 1, np.int64)
         groups, places = np.indices(self.taps.shape)
         out[self.taps] = groups * 4 * self.size + places * self.item

@@ -1,4 +1,4 @@
-"""The record of the family of lane-wise chains: each partition is one loop over memory."""
+"""The record of the family of lane-wise operations without an anchor: each partition is one loop over memory."""
 from __future__ import annotations
 
 from graphq.kernels.eltwise.steps import eltwise_steps

@@ -1,4 +1,4 @@
-"""Lowering of a body around an anchor, with a description of the f32 sum that the written graph has in its place."""
+"""Lowering of a body around an anchor, with a description of the f32 sum that the graph as written has in its place."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container

@@ -86,7 +86,8 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # A scalar is read before the kernel's loop, so numbers that the kernel itself stores must be loaded as rows.
+        # A scalar is read before the kernel's loop, but the kernel itself stores row numbers, so they are loaded as
+        # rows.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
@@ -135,7 +136,7 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether y depends on the accumulator only through quantized numbers, as then it is what the written graph has."""
+    """Whether y depends on the accumulator only through quantized numbers, so that it is exact."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))

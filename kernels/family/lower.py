@@ -78,8 +78,8 @@ class Lowered:
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
     the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` has one string for each
-    quantize after a sum. It says by what kind of bound outputs near a rounding tie are found, "proved" or "estimated",
-    or else why they are not found.
+    quantize after a sum: "proved" or "estimated", the kind of bound by which outputs near a rounding tie are found, or
+    else the reason why they are not found.
     """
 
     out: tuple[int, ...]
@@ -139,7 +139,7 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     """The array of an operand slot, in the shape under which it broadcasts; a table keeps its own shape.
 
-    None for an operand that only kernels compute.
+    Returns None for an operand that only kernels compute.
     """
     if source.origin == "table":
         return source.data

@@ -38,8 +38,8 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
     """The iteration domain of an output of shape `out` (see `factor`).
 
-    For steps that run strip by strip, its rows can be cut into strips (see `apart`), and operands may be in rooms (see
-    `in_room`).
+    If the step runs strip by strip (some rows at a time), its rows can be cut into strips (`apart`), and operands may
+    be in memory for a single strip (`in_room`).
     """
     strides = [s for _, s in operands]
     if b.strips is None:
@@ -50,7 +50,7 @@ def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], ke
 
 
 def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
-    """The access map of a buffer that is a room: it holds one strip of rows at a time. None if it holds a whole value.
+    """The access map of a buffer with memory for a single strip of rows (a room); None for a buffer of a whole value.
 
     The strips of all batch elements use the same room.
     """

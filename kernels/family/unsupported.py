@@ -29,7 +29,7 @@ Mention: TypeAlias = Value | Axes
 """What a message can mention of the body: a value, shown by its type, or axes of a value."""
 
 
-class Unsupported(Exception):  # an N818 name without "Error": it is a refusal with its reason, not a defect
+class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
     """Kernels cannot compute a body as one partition; the message is the reason that reports show.
 
     `edit` says what a user can change in the graph to make it possible. `operand` is the number of the anchor's operand

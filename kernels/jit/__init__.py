@@ -1,1 +1,1 @@
-"""Numba and LLVM: kernels compiled, kept on disk and loaded; ISA levels and instructions."""
+"""Compiling kernels by Numba and LLVM, keeping them on disk and loading them; ISA levels and their instructions."""

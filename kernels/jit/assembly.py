@@ -1,8 +1,8 @@
 """Counts of the arithmetic instructions that decide a kernel module's speed, from the assembly that LLVM prints.
 
-All code of the modules that a step runs is counted, whether or not a call reaches it. Most modules have the code of one
-kernel only. The module that computes outputs near rounding ties a second time has code for all layouts of activations,
-and a step uses one of them.
+All code of the modules that a step runs is counted, whether or not a call reaches it. Most modules have the code of a
+single kernel. The module that computes outputs near rounding ties a second time has code for all layouts of
+activations, and a step uses one of them.
 """
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class _Process:
     def leave(self, connection: Connection) -> None:
         """Close a connection, so that the process at its other end ends.
 
-        After the last one, wait for the first process.
+        When all connections are closed, wait for the first process to end.
         """
         connection.close()
         if all(x.closed for x in self.connections):

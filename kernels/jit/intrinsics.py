@@ -1,4 +1,4 @@
-"""Loops for emitting functions, and intrinsics for block functions: memory access, stack memory, calls of functions.
+"""Loops for functions that emit IR, and intrinsics for block functions: memory access, stack memory, function calls.
 
 Addresses are signed integers (`intp`), because in Numba uintp + intp is a float. Offsets and sizes are in bytes unless
 the text says otherwise.
@@ -14,7 +14,7 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
-"""The number of the argument block's word that has the address of a Store's table of functions (`outputs`)."""
+"""The number of the argument block's word that has the address of the epilogue's table of functions (`outputs`)."""
 HEADER_WORDS = 36
 """How many words of an argument block precede its slots; each kernel gives the first of them its own fields."""
 

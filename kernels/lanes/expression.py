@@ -1,4 +1,4 @@
-"""Lane-wise expressions: each states once how a kernel computes an output element; NumPy and machine code evaluate it.
+"""Lane-wise expressions: how a kernel computes an output element, stated once for NumPy and for machine code.
 
 An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation. `stores.evaluate` defines its
 meaning in NumPy, and `vector.emit` makes its machine code. Both do the same operations in the same order, so results

@@ -1,4 +1,4 @@
-"""On which values an expression depends, and which of these values are bytes.
+"""The values that an expression depends on, and which of them are bytes.
 
 A function of a single byte can be a table of 256 entries: `family.tables` makes such tables. `ties`, which looks for
 quantizes near rounding ties, skips quantizes inside such a function.

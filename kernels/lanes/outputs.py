@@ -1,7 +1,7 @@
-"""Functions of a Store, which block functions call by address; so loops are compiled once and not for each Store.
+"""Functions of an epilogue (Store), called by address, so that block functions are not compiled anew for each Store.
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. If the Store computes outputs near a rounding tie again (`second_look`), `exact` and
+`store_code.epilogue` of the Store. If outputs near a rounding tie are computed again (`second_look`), `exact` and
 `rewrite` are the other two forms of the epilogue, and the remaining functions give the numbers that the second sum
 needs for a column. A call takes 2 ns.
 """
@@ -21,17 +21,17 @@ from graphq.kernels.lanes.stores import Store
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
-"""The table of a Store's functions: their addresses (0 for one that the Store lacks), and the lanes of vectors."""
+"""The table of an epilogue's functions: their addresses (0 for one that it lacks), and the lanes of vectors."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
 @njit
 def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int, entries: int,
            count: int, frame: int) -> None:
-    """Write a tile's outputs, and hand over those that need a second look.
+    """Write a tile's outputs; outputs near a rounding tie are handed over, to be computed again.
 
-    If the tile function has written the outputs already, `count` is the number of entries that it made, otherwise -1.
-    The other arguments are fields of a `second_look.LOOK`.
+    If the tile function has written the outputs already, `count` is the number of entries (groups of outputs near a
+    tie) that it made, otherwise -1. The other arguments are fields of a `second_look.LOOK`.
     """
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)

@@ -17,14 +17,14 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.stores import Store
 
 HEAD = ("functions", "again", "terms", "layout")
-"""The first fields of the argument blocks of kernels that write outputs of a Store.
+"""The first fields of the argument blocks of kernels with an epilogue.
 
-`functions` is the address of the Store's table of functions (`outputs`). If some outputs need a second look, `again` is
-the address of the function that recomputes them, and `terms` that of the TERMS record of `operands.sum_terms`. `layout`
-is the number of the layout of activations in `operands.tile_frame.LAYOUTS`.
+`functions` is the address of the epilogue's table of functions (`outputs`). If outputs near a rounding tie are computed
+again, `again` is the address of the function that does so, and `terms` that of the TERMS record of
+`operands.sum_terms`. `layout` is the number of the layout of activations in `operands.tile_frame.LAYOUTS`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
-"""A tile with outputs that need a second look: the argument of the function that recomputes them.
+"""A tile with outputs near a rounding tie: the argument of the function that computes them again.
 
     args                   the argument block of the kernel
     batch, row, column     the indices of the tile's first output
@@ -45,7 +45,7 @@ def register_second_look(factory: Callable[[], Functions]) -> None:
 
 
 def load_second_look(store: Store, level: Level, cache: bool) -> modules.Function | int:
-    """Load the block function that recomputes outputs of a Store; 0 if none needs a second look."""
+    """Load the block function that computes outputs of a Store near rounding ties again; 0 if the Store needs none."""
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES

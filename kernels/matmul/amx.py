@@ -1,8 +1,8 @@
 """Tiles of the integer matmul on AMX: tdpbusd / tdpbssd on tile registers of 16 rows x 64 bytes.
 
-A tile is 32 x 64 outputs in two passes, each with 2 x 2 accumulators, 2 registers of activations and 2 of weights. For
-few rows a tile is 16 x 64 outputs, in one pass of 1 x 4 accumulators. A tile at the lower edge has fewer rows: then
-`amx_setup` loads another tile configuration, once for all tiles with this number of rows.
+A tile is 32 x 64 outputs in two passes, each with 2 x 2 registers of accumulators, 2 of activations and 2 of weights.
+For few rows a tile is 16 x 64 outputs, in one pass with 1 x 4 registers of accumulators. A tile at the lower edge has
+fewer rows: then `amx_setup` loads another tile configuration, once for all tiles with this number of rows.
 
 Activations are read in place, with two exceptions that are copied first: the last k % 64 bytes of each row or tap,
 which are padded with zeros, and pixels of windows that are not at even distances. The first tile of a row of tiles

@@ -33,7 +33,7 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
-"""How many operand elements the formula of the sums as written processes at a time."""
+"""How many operand elements the formula processes at a time when it adds in the order of the graph as written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class IntegerMatmul(Matmul):
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order of the written graph (docs/numbers.md)."""
+        """The f32 sums of the outputs at these flat indices, in the order of the graph as written (docs/numbers.md)."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])

@@ -37,10 +37,10 @@ class Products:
     group)` spreads a group (s32) over a vector, `weights(b, address)` loads the vectors of weights of a part, and
     `dot(b, acc, x, w)` accumulates.
 
-    Elements have `itemsize` bytes. If `block` is not 0, sums start again from 0 after so many groups, and the sums of
-    blocks are added in order, which makes the rounding errors of floats smaller. `total(b, sum)` is then applied to
-    each sum of two blocks. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of
-    `silent` bytes (padding) adds nothing to the sums, so it may be left out.
+    Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and these sums are
+    added in order, which makes the rounding errors of floats smaller. `total(b, sum)` is applied to each sum of two
+    runs. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent` bytes
+    (padding) adds nothing to the sums, so it may be left out.
 
     `exact_first` are the products by which the first groups of sorted weights, which cannot saturate, are multiplied
     into the same accumulators.
@@ -141,9 +141,9 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
                 packs: bool = False) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
-    With `result` the tile function writes the outputs itself, from registers if the whole tile is valid. In a partial
-    tile, floats are written from sums in memory, and outputs that may need a second look are left to the caller.
-    `packs` is the parameter of `store_code.epilogue`.
+    With `result`, an epilogue, the tile function writes the outputs itself, from registers if the whole tile is valid.
+    In a partial tile, floats are written from sums in memory, and outputs that may be near rounding ties are left to
+    the caller. `packs` is the parameter of `store_code.epilogue`.
     """
 
     @emits
@@ -285,7 +285,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
                  packs: bool) -> None:
     """Emit the epilogue for sums in registers if the tile is whole.
 
-    The value is the number of entries for second looks, or -1 if the tile is not whole.
+    The value is the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
     """
     block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
@@ -335,7 +335,7 @@ class _TileSums:
 
 
 class _Blocks(_TileSums):
-    """Sums of floats in blocks of `block` groups, in the order of k through all taps.
+    """Sums of floats that are added up in blocks of `block` groups, in the order of k through all taps.
 
     The totals of the blocks are in memory. The state has the registers, the number of groups that the current block
     still takes, and whether it is the first block, whose sums are not yet added to totals.
