@@ -181,7 +181,7 @@ class _Placement:
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
-    """The side of GIVEN in the minimum cut between LAST and GIVEN; of several minimum cuts, the one with the smallest.
+    """The side of GIVEN in the minimum cut between LAST and GIVEN in which that side is smallest.
 
     An edge is a set of nodes, with its cost. The edge is cut, at that cost, if its nodes are not all on one side.
     """

@@ -58,7 +58,7 @@ class UniformChannelsArePerTensor(Rewrite):
 class VectorAsColumn(Rewrite):
     """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least
 
-    Quantization needs it: integer kernels take matrices, and the scales of weights need an axis.
+    Quantization needs this: integer kernels take matrices, and the scales of weights need an axis.
     """
 
     tolerance = 1e-6

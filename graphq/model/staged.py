@@ -1,4 +1,4 @@
-"""Staged: runs a graph in which some shapes depend on data, or operations have bodies (`graphq.plan.stages`)."""
+"""Staged: runs a graph in parts if shapes depend on data, or operations have bodies (`graphq.plan.stages`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarra
 
 
 class Body:
-    """A body of an operation of the cut, such as a loop's. It is compiled when it first runs; `call` runs it."""
+    """A body of an operation such as a loop. It is compiled when it first runs; `call` runs it."""
 
     def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
         self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
@@ -38,10 +38,11 @@ class Body:
 
 
 class Staged:
-    """A graph in stages: the compiled head, the references of the operations in between, and the tail.
+    """A graph in three parts: the compiled head, operations that run as references (the cut), and the compiled tail.
 
-    The tail is compiled for each new set of shapes. A Staged object runs like a `Runner` and reports like `Passed`. The
-    passes run on its parts. `compile` compiles a part of the graph with the options of the whole.
+    The tail is compiled for each new set of shapes that the cut gives it. A Staged object runs like a `Runner` and
+    reports like `Passed`. The passes run on its parts. `compile` compiles a part of the graph with the options of the
+    whole.
     """
 
     in_place: tuple[tuple[int, int], ...] = ()
@@ -80,7 +81,7 @@ class Staged:
         return survey_stages(self.graph, head, cut, bodies, tail)
 
     def parts(self) -> list[Part]:
-        """The parts of the model for reports: the head's, the operations of the cut, their bodies', and the tail's."""
+        """The parts of the model for reports: the head's, the cut, those of the cut's bodies, and the tail's."""
         from graphq.report.parts import Part
         from graphq.report.survey import survey_stages
 

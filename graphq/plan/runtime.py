@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class OpenPlan:
-    """A plan and the trace of its open sizes, which is empty if all shapes are fixed; `at` returns a Runner.
+    """A plan, and the trace of its open sizes (`base.sizes`), which is empty if all shapes are fixed.
 
-    `passed` has the graphs before and after the passes, and the refusals of the passes; it is None for a plan that was
-    read from a file. `because` is set if earlier plans for sizes of the same class did not hold: it names the guards
-    that failed.
+    `at` returns a Runner. `passed` has the graphs before and after the passes, and the refusals of the passes; it is
+    None for a plan that was read from a file. `because` is set if earlier plans for sizes of the same class did not
+    hold: it names the comparisons of sizes that failed.
 
     `template` has the argument blocks of all kernels' steps one after another, and `starts` says where each block
     begins. Words that are not the same in all runs are 0 in the template, and are listed in `numbers` and `places`.
@@ -103,7 +103,7 @@ class OpenPlan:
 
     @lazy_property
     def program(self) -> Program:
-        """The program that computes the plan's open numbers at given sizes."""
+        """The program that computes, for given sizes, the plan's numbers that depend on open sizes."""
         return Program(self.trace, parts(open_numbers(self.plan)))
 
     def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
@@ -180,10 +180,11 @@ class Runner:
         return outs
 
     def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
-        """Run on checked arrays as calls do; returns for each run and each step where and when its pieces ran.
+        """Run on checked arrays as calls do, and record when and on which thread each piece of each step ran.
 
-        The array of a step has the shape [pieces, 3]: the thread (`threading.get_ident`), and the begin and end in ns
-        of `time.perf_counter_ns`. Before the measured runs come others, until all threads of the plan take part.
+        The result has an array for each run and each step, of shape [pieces, 3]: the thread (`threading.get_ident`),
+        and the begin and end in ns of `time.perf_counter_ns`. Before the measured runs come others, until all threads
+        of the plan take part.
         """
         outs = [np.empty(*spec) for spec in self.output_specs]
         instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
@@ -264,7 +265,7 @@ class Runner:
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
     """The plan at `values`: with the numbers and functions that its open sizes decide.
 
-    Numbers in argument blocks stay open, since an `_Instance` fills them in.
+    Numbers in argument blocks are not filled in here, since an `_Instance` does that.
     """
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
@@ -286,7 +287,7 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """What one run at a time needs: argument words of its own, and the plan's `segments`.
+    """The data of a single run at a time: its own argument words, and the plan's `segments`.
 
     A segment is a Python step, or a table of neighbouring steps of kernels, which run in one call. If `traced`, steps
     record when and where they run: the attribute `traced` has their recorders, None for a Python step.

@@ -1,4 +1,4 @@
-"""LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
+"""LLVM code for Stores (epilogues): `epilogue` makes the loops over a block of outputs.
 
 The results are equal to those of `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS words
 that the kernel uses itself. Slots of three words (`records.SLOT`) follow, one for each operand of the Store and one for
@@ -39,7 +39,7 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""How many rows are recomputed together, in one vector of columns, if one of their outputs may need a second look.
+"""How many rows are tested together, in one vector of columns, for an output near a rounding tie.
 
 With 8 rows ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both models at lower levels, take as long.
 """
@@ -112,7 +112,7 @@ class Row(NamedTuple):
 
 
 class Entries:
-    """A list of outputs that need a second look, or may need one; it begins at `address` and counts its entries."""
+    """A list, at `address`, of the outputs that are near a rounding tie or may be; it counts its entries."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -131,7 +131,7 @@ class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs, whose accumulators are in memory or in registers.
 
     `first` has the address of the argument block, and the batch element, row and column of the first output. Outputs
-    that need a second look, or may need one, are listed from the address `entries` on (see `epilogue`).
+    that are near a rounding tie, or may be, are listed from the address `entries` on (see `epilogue`).
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
@@ -166,8 +166,8 @@ class EpilogueEmitter:
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
-        If operands vary by column or outputs may need a second look, the outer loop is over columns, so that a column's
-        values are loaded once. Otherwise the outer loop is over rows, which is the order of the outputs in memory.
+        The outer loop is over columns if operands vary by column, so that a column's values are loaded once, or if
+        outputs may be near rounding ties. Otherwise it is over rows, which is the order of the outputs in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -181,7 +181,7 @@ class EpilogueEmitter:
                         self.store_vector(columns, row, values)
 
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
-        """Emit the outputs of all rows at these columns, and entries for outputs that need or may need a second look.
+        """Emit the outputs of all rows at these columns, and entries for outputs that are near a rounding tie.
 
         One test decides for a group of rows: each lane keeps the least distance to a tie, at the cost of one operation
         a vector.
@@ -242,7 +242,10 @@ class EpilogueEmitter:
                 (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
     def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
-        """Append an entry for these columns if the least distance to a tie in a group of rows is below the band."""
+        """Append an entry for these columns if a group of rows has an output near a rounding tie.
+
+        Such a group has a least distance to a tie below the band.
+        """
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
         lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)
@@ -254,7 +257,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry with a bit for each of these columns that needs a second look, if any does."""
+        """Append an entry with a bit for each of these columns that is near a rounding tie, if any is."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
@@ -385,11 +388,14 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     With `into_acc` the outputs replace the accumulators in memory, and there is no slot for the output. `packs` says
     that the CPU has packuswb and packsswb of AVX-512.
 
-    A store with a second look has three forms. The "fast" form computes outputs with fewer operations. If an output in
-    a group of GROUP rows and `lanes` columns may be wrong, it adds an entry of 8 bytes to `entries`: column << 32 |
-    first row << 16 | other bits. The "exact" form adds an entry for outputs that need a second look, with a bit for
-    each column. The "again" form computes these outputs from the accumulators of the second look. The functions return
-    the number of entries. `entries` must have room for one more entry than there are vectors.
+    If outputs near a rounding tie are computed again (`stores.SecondLook`), the function has three forms, and returns
+    the number of entries that it has written to `entries`, which must have room for one more entry than there are
+    vectors:
+
+    - "fast" computes outputs with fewer operations. For each group of GROUP rows and `lanes` columns with an output
+      near a tie it writes an entry of 8 bytes: column << 32 | first row << 16 | other bits.
+    - "exact" writes an entry for outputs of a row that are near a tie, with a bit for each column.
+    - "again" computes these outputs from the accumulators of the second look.
     """
 
     @emits
@@ -406,9 +412,9 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns number `number` of the second look's `factors` for column j.
+    """Make the function (args, batch, j) that returns a number that a second sum needs for column j.
 
-    The 4 bytes of the number are returned as an integer.
+    It is number `number` of the second look's `factors`; its 4 bytes are returned as an integer.
     """
     expr = lower(look.factors[number])
 

@@ -27,9 +27,9 @@ class SecondLook(NamedTuple):
     the graph's order, and each expression that depends on it by its partner in `again`. `factors` are numbers that the
     second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
 
-    A faster test comes first: if an output needs a second look, its `distance` (the lower half of an s32) is below
-    `band`, which may vary by column. The distance of few other outputs is. For outputs outside of the band, the
-    expressions in `fast` may be replaced by their partners, which take fewer operations.
+    A faster test comes first: an output may need this only if its `distance` (the lower half of an s32) is below
+    `band`, which may vary by column; few other outputs are. For outputs outside of the band, the expressions in `fast`
+    may be replaced by their partners, which take fewer operations.
     """
 
     needed: Expr
@@ -52,7 +52,7 @@ class SecondLook(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """The epilogue of a kernel: an expression, the storage type of its results, and which outputs need a second look.
+    """The epilogue of a kernel: an expression, the storage type of results, and how results near ties are recomputed.
 
     For s8 and u8 the expression gives an s32 in range, and its low byte is stored; bf16 and f16 are rounded to nearest
     even.
@@ -85,7 +85,7 @@ class Store:
 
     @property
     def again(self) -> Expr:
-        """The expression of an output that needs a second look; its accumulator is the one of the second look."""
+        """The expression of an output that is computed again because it is near a rounding tie (`SecondLook`)."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.again))
 
     @property

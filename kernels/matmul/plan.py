@@ -64,20 +64,20 @@ The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in 
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of a Store that tiles compute themselves, in unrolled code: enough to add a residual."""
+"""The most operations of an epilogue that tiles compute themselves, in unrolled code: enough to add a residual."""
 SHORT_ROW = 256
-"""The largest k in bytes for which tiles compute the Store themselves."""
+"""The largest k in bytes for which tiles compute the epilogue themselves."""
 MANY = 1 << 14
-"""The fewest outputs for which tiles compute the Store themselves, since compiling a tile takes 0.1 to 0.3 s."""
+"""The fewest outputs for which tiles compute the epilogue themselves, since compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""The bytes of the list of entries: one entry for each vector of a tile, and one to spare."""
+"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and one to spare."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile.
 
-- "function": the Store's function writes them, from sums in memory.
+- "function": the epilogue's function (`outputs`) writes them, from sums in memory.
 - "tile": the tile function writes them, from registers.
-- "both": the tile function writes those of whole tiles, the Store's function those of partial tiles. Sums are then also
-  stored in memory, for a second look.
+- "both": the tile function writes those of whole tiles, the epilogue's function those of partial tiles. Sums are then
+  also stored in memory, since outputs near rounding ties are computed again.
 """
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
@@ -282,7 +282,7 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a product: fields of MATMUL, and the chosen `kernel` as a number among the given names.
+    """The blocks of a product: fields of MATMUL, and the chosen `kernel` as an index into the given names.
 
     `threads` is the number of threads that the work is worth, `blocks` the number of blocks. `room_bytes` is the memory
     that a block needs for copies of activations.
@@ -303,8 +303,8 @@ class _Blocks(NamedTuple):
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
     """Choose the blocks for the cheapest of the kernels `names`.
 
-    `tail` is the number of last panels that form a narrower tile; None means the whole remainder. `strip_rows`, if
-    given, is the number of rows of a block.
+    `tail`, if given, is the number of panels of the narrower tiles at the end of a row of tiles; by default they have
+    all remaining panels. `strip_rows`, if given, is the number of rows of a block.
     """
     costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
@@ -330,7 +330,7 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
 
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
                 strip_rows: int | None = None) -> Step:
-    """Plan a product whose sums `store` takes.
+    """Plan a product; `store` is its epilogue.
 
     `kernel` forces a kernel; otherwise `select` chooses one, for open sizes one at each size. `strip_rows`, if given,
     is the number of rows of a block. Raises KernelError if there is no kernel.
@@ -403,10 +403,10 @@ COPIED = 0.2
 INTERLEAVED = 16
 """The cycles to interleave four k of transposed rows.
 
-Behind the products of a 6 x 64 tile, which take 24 cycles, all but one of them are hidden.
+Behind the products of a 6 x 64 tile, which take 24 cycles, all but one of these cycles are hidden.
 """
 SPREAD = 8
-"""Additional cycles for a group of transposed floats, which are broadcast where rows would be plain loads."""
+"""The additional cycles for a group of transposed floats: they need broadcasts where rows need plain loads."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

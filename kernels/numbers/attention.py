@@ -34,8 +34,8 @@ def by_heads(x: Array, count: int) -> Array:
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     """Rotate pairs of the first elements of each head of x [batch, tokens, heads, size], by the angles of its token.
 
-    A pair is two neighbours if `interleaved`; otherwise it is an element of the first half and its counterpart in the
-    second.
+    If `interleaved`, a pair is two neighbours; otherwise it is an element of the first half of the rotated elements and
+    its counterpart in the second half.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \

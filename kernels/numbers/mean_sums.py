@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 QUAD = 4
 MOST_WIDE = 2045
-"""The longest line, in elements with padding, for which windows are summed by columns.
+"""The longest line of an image, in elements with padding, for which windows are summed by columns.
 
 Longer lines do not fit into ONNX Runtime's buffer.
 """

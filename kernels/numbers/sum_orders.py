@@ -1,4 +1,4 @@
-"""f32 sums of products of dequantized integers, in the stated order that the graph as written stands for.
+"""f32 sums of products of dequantized integers, in the order that the graph as written stands for.
 
 Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
 product. ONNX and oneDNN leave the order of the sums open. The orders here are those of ONNX Runtime's CPU kernels on

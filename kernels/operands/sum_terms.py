@@ -1,4 +1,4 @@
-"""TERMS: where the terms of an output's sum are in memory, for code that adds single outputs a second time."""
+"""TERMS: where the terms of an output's sum are in memory, to add them again for outputs near a rounding tie."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -39,7 +39,7 @@ runs             the table entries of the tile's first run, for tiles that read 
 args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
                  the first output, and how many columns are valid
 ahead, step      the weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
-entries          for tiles that write outputs, if some need a second look: the address for the entries of
+entries          for tiles that write outputs, if some may be near a rounding tie: the address for the entries of
                  `store_code.epilogue`; the tile leaves their number there, or -1 if it is partial and wrote none
 copies, fresh    for AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
 order            for sorted weights: the order of the panel's groups (`matmul.pack.sort`)
@@ -188,8 +188,8 @@ class Window:
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
         """Emit how many inner taps a tile of `rows` rows has to read at an outer tap: all of them, or none.
 
-        None are read if every row reads only padding there, and all bytes of the padding are `silent`, which add
-        nothing to the sums. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
+        None are read if every row reads only padding there, and the padding adds nothing to the sums (all its bytes are
+        `silent`). 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
         """
         outside = c64(-1)
         for row in range(rows):

@@ -35,7 +35,7 @@ WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""The largest number of taps of a window for which there are depthwise kernels and second looks."""
+"""The most taps of a window for which there are depthwise kernels, and for which outputs near ties are recomputed."""
 
 _LINE = 64
 _COPIES = 4

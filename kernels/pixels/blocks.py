@@ -28,7 +28,7 @@ PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m
 
     image_bytes, pixels      the bytes and the output pixels of an image
     each, width, step        rows of a block, channels of a block, rows of a tile
-    offsets                  the offset of each tap's weights in a chunk, for a second look
+    offsets                  the offset of each tap's weights in a chunk, to recompute outputs near rounding ties
 """
 view, view_slot = PIXELS.view, SLOT.view
 FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
@@ -40,20 +40,20 @@ The results of a pixel are a row; rows are written to the target, `stride` bytes
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
-"""The most bytes of accumulators that are computed before a Store turns them into outputs."""
+"""The most bytes of accumulators that are computed before an epilogue turns them into outputs."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
 """Bytes after the accumulators that a tile may overwrite."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
-"""The most rows that are computed before a Store turns them into outputs."""
+"""The most rows that are computed before an epilogue turns them into outputs."""
 UNROLLED = 32
 """Windows of at most this many taps get code of their own, without loops over taps."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""The bytes of the list of entries: one entry for each vector of a tile, and one to spare."""
+"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and one to spare."""
 
 
 def tap_locator(ko: int, ki: int) -> Intrinsic:

@@ -61,9 +61,9 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 
 
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, whose results `store` takes.
+    """Plan a kernel over all pixels and channels.
 
-    The caller fills in addresses of PIXELS.
+    `store` is its epilogue, and the caller fills in addresses of PIXELS.
     """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     again = load_second_look(store, target.level, cache)

@@ -1,4 +1,4 @@
-"""Pools: maxima and means over the windows of channels-last images, and a Store of them.
+"""Pools: maxima and means over the windows of channels-last images, followed by an epilogue (Store).
 
     acc[i, c] = max over taps t of x[window(i, t), c]                             s32 for u8 and s8, f32 for floats
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
@@ -44,7 +44,7 @@ Take: TypeAlias = Callable[[Value, Value], Value]
 """A function that takes the value reduced so far and the address of one more tap, and returns the new value."""
 
 SUMS = 16
-"""The number of registers that hold sums.
+"""The number of registers that hold sums of a pixel's channels.
 
 With half as many, computing the addresses of taps takes longer than the sums.
 """
@@ -68,10 +68,10 @@ def least(dtype: str) -> float:
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the accumulators of one pixel.
 
-    `taps` is a list of the addresses of ko * ki pixels. If ko is 0, it is a block of windows instead, in which the
-    function finds the taps of (outer, inner) of the image at `image`. The function reduces `channels` elements from
-    `left` on. Maxima are stored at `target`, as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; they
-    are computed with the `means.tables` at `tables` and the f64 count at `count`.
+    `taps` is the address of a list of the addresses of ko * ki pixels. If ko is 0, it is the address of a WINDOWS
+    record instead, in which the function finds the taps of pixel (outer, inner) of the image at `image`. The function
+    reduces `channels` elements from `left` on. Maxima are stored at `target`, as f32 or s32, or as `dtype` if `direct`.
+    Means are stored as f32; they are computed with the `means.tables` at `tables` and the f64 count at `count`.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4

@@ -34,9 +34,9 @@ class RowEmitter:
         self.b, self.address, self.n = b, address, n
 
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Carry values over vectors of 16 columns, first `beside` vectors at a time, then single ones.
+        """Carry values over vectors of 16 columns, first `beside` vectors at a time, then one at a time.
 
-        The last is masked.
+        The last vector is masked.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside

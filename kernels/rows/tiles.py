@@ -77,7 +77,7 @@ def room_bytes(n: int) -> int:
 
 
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan the rows of `space`, whose results `store` takes.
+    """Plan the rows of `space`; `store` is the epilogue.
 
     `strip_rows`, if given, is the number of rows of a block.
     """

@@ -1,7 +1,7 @@
 """The native code of a team: how callers and helpers share a plan's steps. `team` starts them, and explains the terms.
 
-A team is an array of words. Threads of many callers may offer tables of steps at the same time, each in a slot of its
-own:
+A caller is a thread that runs a plan; a helper is a thread of the team that takes over pieces of its steps. A team is
+an array of words. Threads of many callers may offer tables of steps at the same time, each in a slot of its own:
 
     stop       whether helpers are to return
     sleepers   the number of helpers that sleep
@@ -119,7 +119,7 @@ def _wake(team: int, count: int, core: int) -> None:
 def _go_on(team: int, slot: int) -> None:
     """Run serial steps up to the next parallel step and offer its pieces.
 
-    At the table's end, mark the table as finished.
+    If there is none, mark the table as finished.
     """
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end

@@ -122,8 +122,8 @@ class Team:
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake `helpers` helpers, or enter a region with as many threads.
 
-        Numba's layer is known only after a region was entered. A caller enters the first one: while it waits, it cannot
-        be in a region of the user's, and workqueue ends the process if two threads are in regions at the same time.
+        Numba's layer is known only after a region was entered. A caller enters the first region, since no region of the
+        user's can be active at that time: workqueue ends the process if two threads are in regions at once.
         """
         if self.run_shared is not None:
             return self.run_shared(*table.span, self.address, helpers)

@@ -26,11 +26,11 @@ As written means in the orders of `kernels/numbers/sum_orders.py`, which are ONN
 so it does not decide ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is
 exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per output.
 
-    attach                 the entry: reads a lowered body, and adds the second look to it
+    attach                 the entry: reads a lowered body, and adds the recomputation (second look) to it
     error_bounds           bounds the difference behind each operation of an epilogue: a new operation needs a rule here
     sum_errors             bounds the difference of the sum itself
     fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows what is near
     exhaustive_requantize  constants of the fast form for a sum of two bytes, found by trying all cases
-    tie_kernels            the second look, which kernels call without importing it (`lanes.second_look`)
+    tie_kernels            the recomputation, which kernels call without importing it (`lanes.second_look`)
     factors, ordered_sums  its parts: the f32 factors of a sum, and their sum in the order as written
 """

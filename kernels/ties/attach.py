@@ -22,7 +22,7 @@ register_second_look(tie_kernels)
 
 
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
-    """Give the Store of `lowered` a second look (`lanes.stores.SecondLook`), and describe each quantize in its `ties`.
+    """Let the epilogue of `lowered` recompute outputs near rounding ties, and describe each quantize in its `ties`.
 
     `ties` gets one string for each quantize of a sum. "proved" or "estimated" says how the band around ties is known
     within which outputs are computed again. If outputs are not computed again, the string is the reason. `explain()`
@@ -87,9 +87,9 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """Describe the quantize `q` of a sum as a `Rounding`, and add its replacement in a second look to `as_written`.
+    """Return the `Rounding` of the quantize `q` of a sum; add its expression for recomputed outputs to `as_written`.
 
-    The replacement takes the sum as the graph adds it, and divides by the scale as the graph does.
+    That expression takes the sum as the graph adds it, and divides by the scale as the graph does.
     """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args

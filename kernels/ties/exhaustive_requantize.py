@@ -3,8 +3,8 @@
 An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases, and in about a hundred of them rounding
 errors decide the integer. All cases are tried here, with varied last bits of the factors. For each variation the
 constant is taken from the middle of the range that gives the right integers. With these numbers the fused multiply-adds
-of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no output needs a
-second look.
+of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no output has to
+be computed again.
 """
 from __future__ import annotations
 

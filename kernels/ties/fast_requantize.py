@@ -285,7 +285,7 @@ def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The `band` of a second look: an output is near a tie if the lower half of round(2**16 * u) is below it."""
+    """The band around ties as a number: an output is near a tie if the lower half of round(2**16 * u) is below it."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 

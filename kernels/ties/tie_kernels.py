@@ -1,12 +1,12 @@
-"""The second look of kernels at their outputs near rounding ties.
+"""The recomputation of outputs near rounding ties, which kernels call.
 
 Such an output is found, summed in the order of the graph as written, and stored again.
 
 A block function takes the entries of a tile (`lanes.second_look`). For each entry it computes the outputs in their
 exact form, which shows which of them are near a tie. For these it computes the sum as written, and evaluates the form
-of the Store for such a sum. The LAYOUTS in which kernels read activations differ in the addresses of an output's taps.
-Weights are read as they are packed, in lines of 64 bytes. First the f32 factors of some channels and taps are stored in
-the order of the sum (`factors`), then `ordered_sums` adds their products; so each order needs only one loop.
+of the epilogue for such a sum. The LAYOUTS in which kernels read activations differ in the addresses of an output's
+taps. Weights are read as they are packed, in lines of 64 bytes. First the f32 factors of some channels and taps are
+stored in the order of the sum (`factors`), then `ordered_sums` adds their products; so each order needs only one loop.
 """
 from __future__ import annotations
 
@@ -180,5 +180,5 @@ def look_again(look: int, uncertain: int) -> None:
 
 
 def tie_kernels() -> Functions:
-    """Make the module of the second look, for all kernels and layouts."""
+    """Make the module that recomputes outputs near rounding ties, for all kernels and layouts."""
     return Functions(speed=3, look_again=look_again)
