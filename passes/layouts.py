@@ -68,7 +68,10 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """`value` with dimensions of 1 in front up to `rank`, then in channels-last layout: a constant, or a view."""
+    """`value` reshaped to rank `rank` by dimensions of 1 in front, and turned to the channels-last layout.
+
+    The result is a constant or a view.
+    """
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:

@@ -275,7 +275,8 @@ class CompiledGraph:
     def coverage(self) -> Coverage:
         """The share of the multiply-accumulates that integer partitions do, in all and by operation.
 
-        If shapes are open, it is the share at the latest new set of shapes. Raises CompileError before the first call.
+        If shapes are open, it is the share at the shapes of the plan that was used last. Raises CompileError before the
+        first call.
         """
         return self.plans.latest.coverage()
 

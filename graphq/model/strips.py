@@ -62,7 +62,7 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 def _follower(node: Node, lower: Lower) -> Node | None:
     """The one node that reads the result of `node`, if it can run in the same strips; else None.
 
-    The result must be large. For each row of its own result the reader may need only the same row of it.
+    The result must be large. To compute a row of its own result, the reader may need only the same row of this result.
     """
     value, users = node.output, node.output.users
     dims = value.type.dims

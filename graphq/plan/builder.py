@@ -92,9 +92,9 @@ class PlanBuilder:
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
         """Within the context, steps that touch one of the values `between` run strip by strip (`Strips`).
 
-        Each of the values `between` is the result of one step, and is read only by the next step, at the rows of that
-        step's own output. The last step writes `result`. A strip is a block of rows of the value with the fewest rows,
-        m. Any other value may have a multiple of m rows if it has fewer batch elements in return.
+        One step writes each of these values, and only the next step reads it: to compute some rows of its output, that
+        step may need only the same rows. The last step writes `result`. A strip is a block of rows of the value with
+        the fewest rows, m. If another value has r * m rows for each batch element, it has an rth of the batch elements.
         """
         m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims

@@ -70,7 +70,7 @@ class Analysis(Fusions):
     def of(self, home: Node) -> list[Reason]:
         """Why a node after the passes is outside of integer partitions.
 
-        Empty if it is inside, or if none could take it.
+        Empty if it is inside, or if no integer partition could contain it.
         """
         members = self.members.get(home, [])
         if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
@@ -242,7 +242,8 @@ class Analysis(Fusions):
         stays = self._stays(last)
         homes = (None, self.home[last])  # equal dequantizes outside of fusions are merged
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
-        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # 8 bits are inside then
+        # If `narrow`, the 8-bit operand of the dequantize is computed in the same partition.
+        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and stays.check == LANES else [stays]
 

@@ -28,7 +28,10 @@ REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""The most values before and after reorders that are searched for the counterpart of a value."""
+"""The most values that a search for the counterpart of a value visits.
+
+The search goes on from each value to those before and after reorders.
+"""
 
 
 class Place(NamedTuple):
@@ -88,7 +91,10 @@ class Given:
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
-        """The counterpart of a value or, if `readers` read its elements through a reorder, the value that they read."""
+        """The counterpart of a value in the user's graph.
+
+        If `readers` read the value's elements through a reorder in the user's graph, it is the value that they read.
+        """
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
@@ -144,7 +150,7 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal of a body with names of the user's graph.
+        """Make a refusal that names values and axes of the user's graph, where `refused` mentions those of a body.
 
         `values` maps the body's values to values of the graph.
         """
@@ -163,7 +169,7 @@ class Given:
 
 
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
-    """The place, and those of the same elements before and behind reorders, the nearest first."""
+    """Yield a place, then the places of the same elements before and behind reorders, the nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # the loop appends to `work`
         yield at
@@ -174,7 +180,10 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
-    """The values one reorder away that have the same elements, each with its own axis for each axis of `value`."""
+    """Yield the values that have the same elements as `value` and are one reorder away.
+
+    With each comes the axis of it that corresponds to each axis of `value`, or None.
+    """
     if value in origins:
         old, order = origins[value]
         yield old, range(len(value.shape or ())) if order is None else order

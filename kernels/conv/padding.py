@@ -13,7 +13,10 @@ from graphq.plan.step import Ref
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the padding's byte if the zero point is a tensor (of an s32 tensor, the low byte); otherwise 0."""
+    """The address of the padding byte if the source's zero point is known only at run time; otherwise 0.
+
+    Of an s32 zero point it is the address of the low byte.
+    """
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
     return Ref(b.of[node.operand(c.a_zp.index)])

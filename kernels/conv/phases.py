@@ -22,8 +22,8 @@ MOST_PHASES = 4096
 class Phase(NamedTuple):
     """A part of a convolution's outputs: those at `origin + i * step` along each spatial axis, for i < `counts`.
 
-    All of them use the same `taps`, which are numbers of taps in the kernel. `windows` says where these taps read the
-    image.
+    All of these outputs sum over the same taps. `taps` has the numbers of these taps among all taps of the
+    convolution's kernel. `windows` says where they read the image.
     """
 
     windows: Windows

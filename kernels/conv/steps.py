@@ -55,14 +55,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # groups of 4 bytes may extend beyond the taps: weights there are 0
+    if merged > 1 and c.integer:  # a tap takes whole groups of 4 bytes, padded with weights of 0
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # outputs near a tie read windows of merged taps
+    in_rows = merged == 1 or lowered.store.second_look is None  # of merged taps, ties are recomputed by windows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize

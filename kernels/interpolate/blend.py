@@ -28,9 +28,9 @@ ADDRESSES = 8 * (16 + 1)
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
     """Make the function that stores the means of one output pixel.
 
-    `outer` and `inner` are the addresses of the pixel's weights. `addresses` holds the addresses of its ko * ki taps.
-    Of each tap the function reads `channels` elements from element `left` on, with the `means.tables` of these
-    channels.
+    `outer` and `inner` are the addresses of the pixel's weights along both axes. `addresses` is the address of a list
+    of the addresses of its ko * ki taps. Of each tap the function reads `channels` elements from element `left` on, and
+    dequantizes them by the `means.tables` of these channels.
     """
     itemsize = STORAGE[dtype].itemsize
 

@@ -412,9 +412,10 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns a number that a second sum needs for column j.
+    """Make the function (args, batch, j) that returns one number for column j, such as the scale of its weights.
 
-    It is number `number` of the second look's `factors`; its 4 bytes are returned as an integer.
+    The second sum of outputs near rounding ties needs this number. It is number `number` of `look.factors`; its 4 bytes
+    are returned as an integer.
     """
     expr = lower(look.factors[number])
 

@@ -189,7 +189,7 @@ class _Pixels:
               ) -> Iterator[tuple[Value, Value]]:
         """Emit a loop over `count` rows from `first` on.
 
-        Yields the address that a row reads at a tap, and its copy's.
+        Yields two addresses: what the row reads at a tap, and the copy of that.
         """
         b, f = self.b, self.f
         words = f.address + ROWS_AT + (first << 4)

@@ -302,7 +302,10 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
 
 
 class _TileSums:
-    """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k; their state lists them."""
+    """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k.
+
+    The `state` of the sums is a list of values that loops carry: here the sums themselves.
+    """
 
     def __init__(self, products: Products, vectors: int) -> None:
         self.products, self.count = products, vectors * products.parts

@@ -74,7 +74,7 @@ def _check(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, 
 
 
 def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
-    """Pack weights (groups, group, n) with the scales, the terms and the zero points of their groups, as u8."""
+    """Pack weights (groups, group, n) as u8, with the scales, terms (see the module) and zero points of the groups."""
     groups, group, n = u.shape
     panels, rows = panel_count(n), 32 // bits
     lines = -(-group // rows)

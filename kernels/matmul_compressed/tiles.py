@@ -54,7 +54,11 @@ take as long as without prefetches.
 
 
 class Unpacked(NamedTuple):
-    """How packed weights are multiplied: `spread` turns the 64 / parts bytes of a part into operands of `products`."""
+    """How packed weights are multiplied by `products`.
+
+    A line of 64 bytes of packed weights is loaded in parts. `spread` unpacks a part into the vectors that `products`
+    multiplies.
+    """
 
     products: Products
     spread: Callable[[Value], Factor]

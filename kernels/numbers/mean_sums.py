@@ -93,6 +93,6 @@ def array_total(order: Order, tap: Callable[[int], np.ndarray], n: int, width: i
 
 
 def row_totals(x: np.ndarray) -> np.ndarray:
-    """The sums of f32 along the last axis, in the order "eights"."""
+    """The f32 sums along the last axis, in the order "eights" (see the module)."""
     taps = np.ascontiguousarray(np.moveaxis(x, -1, 0))
     return array_total("eights", taps.__getitem__, len(taps), 1, x.shape[:-1])

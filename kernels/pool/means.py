@@ -35,7 +35,7 @@ class Scales(NamedTuple):
 
 
 def _tap(dtype: str) -> Expr:
-    """The expression d(x) of a tap x (operand 0), its zero point (operand 1) and scale (operand 2)."""
+    """The f32 expression of a dequantized tap: operand 0 is the tap, operand 1 its zero point, operand 2 its scale."""
     x = load(0, dtype, "vector")
     if COMPUTE[dtype] == "f32":
         return x
@@ -43,7 +43,7 @@ def _tap(dtype: str) -> Expr:
 
 
 def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
-    """Apply d to an array [..., channels], in f32; floats have no scales."""
+    """Dequantize an array [..., channels] to f32, with the scales of its channels; floats stay as they are."""
     operands = [x] if scales is None else [x, scales.zps, scales.scales]
     return evaluate(_tap(dtype), None, operands)
 
@@ -67,7 +67,7 @@ def numbers_of(block: int) -> int:
 
 
 class Taps:
-    """Emits d(x) in f32 for `width` channels of `dtype` from channel `c` on; `block` has the `tables`."""
+    """Loads and dequantizes `width` channels of `dtype` from channel `c` on; `block` is the address of the `tables`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width
@@ -78,7 +78,7 @@ class Taps:
             self.parameters = [x.load(vector(F32, width)) for x in (zps, zps + each)]
 
     def load(self, address: Value) -> Value:
-        """Emit the load of the elements at `address`, with d applied."""
+        """Emit the load of the elements at `address`, dequantized to f32."""
         b, width = self.b, self.width
         raw = address.load(vector(STORAGE_IR[self.dtype], width))
         values = [widen(b, raw, self.dtype, width), *self.parameters]

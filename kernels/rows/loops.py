@@ -70,7 +70,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The first element after the whole vectors of 8, and the end of one vector of 4 after it if that fits."""
+        """The end of the whole vectors of 8, and the end of one vector of 4 after them, if 4 elements are left."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 

@@ -119,7 +119,10 @@ class BodyBounds:
         return self.errors.get(value)
 
     def follow(self, node: Node) -> None:
-        """Store the bounds and the largest size of a node's result, which follow from its operands."""
+        """Store the error bounds of a node's result, and its largest absolute value.
+
+        Both follow from those of the operands.
+        """
         self.largest[node.output] = self._largest_size(node)
         operands = [x for v in node.inputs if (x := self.errors_of(v)) is not None]
         if len(operands) < len(node.inputs):

@@ -77,7 +77,7 @@ class Affine(NamedTuple):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether all integers of the sum are bytes, and none of them is the anchor's s32 sum."""
+        """Whether all integers of the sum are bytes, so that the anchor's s32 sum is not among them."""
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
