@@ -68,10 +68,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """`value` reshaped to rank `rank` by dimensions of 1 in front, and turned to the channels-last layout.
-
-    The result is a constant or a view.
-    """
+    """`value` with leading dimensions of 1 up to rank `rank`, channels last; it is a constant or a view."""
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:
@@ -151,10 +148,7 @@ def _scaled(node: Node) -> Form | None:
 
 
 def _sloped(node: Node) -> Form | None:
-    """The rule of prelu.
-
-    With one slope for each channel it has the rule of convolutions, otherwise that of lane-wise operations.
-    """
+    """The rule of prelu: that of convolutions with one slope a channel, otherwise that of lane-wise operations."""
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)

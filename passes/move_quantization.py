@@ -249,10 +249,7 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
 
 
 def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
-    """The axis that `axis` of a tensor of type `here` becomes when the tensor is reshaped to type `there`.
-
-    Returns None if there is no such axis.
-    """
+    """The axis that `axis` of a tensor of type `here` becomes by a reshape to type `there`; None if there is none."""
     if not here.known or not there.known:
         return None
     outside = prod(here.dims[:axis])

@@ -304,10 +304,7 @@ class CompiledGraph:
         return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays of a call in the order of the inputs.
-
-        A fast check accepts the usual case. Other arrays go through `check_inputs`, which raises InputError.
-        """
+        """The arrays of a call in order; unusual ones go through `check_inputs`, which raises InputError."""
         if len(given) == len(self._checks):
             out = []
             for name, shape, known, dtype in self._checks:

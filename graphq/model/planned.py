@@ -170,9 +170,6 @@ class ConstantInputs:
         return kept
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep the arrays that a plan was made with.
-
-        Raises InputError if different arrays are already kept: the plan must then not be used.
-        """
+        """Keep the arrays of a plan. Raises InputError if others are kept: the plan must then not be used."""
         self._kept.setdefault("arrays", arrays)  # one step, which no other thread and no signal handler can interrupt
         self.of(arrays)

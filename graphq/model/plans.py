@@ -64,10 +64,7 @@ If `save` did not write the plan, the function raises ParseError.
 MAX_SHAPES = 64
 """The most sets of shapes whose runners are kept; the least recently used one is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
-"""The most classes of sizes whose plans are kept, and the most plans of a class.
-
-Beyond that the least recently used class or plan is dropped.
-"""
+"""The most classes of sizes and plans of a class that are kept; the least recently used are dropped."""
 
 
 class _Anew(Exception):
@@ -303,10 +300,7 @@ class Plans:
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
     def _begin(self) -> None:
-        """Make a plan for likely sizes, if the graph accepts them.
-
-        Raises CompileError if `strict` refuses operations.
-        """
+        """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
         chosen: dict[str, int] = {}
         for d in self.dimensions:
             rank = len(next(p.type.shape or () for p in self.signature.inputs if p.name == d.input))

@@ -37,10 +37,7 @@ FORMAT = 5
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
-"""The most bytes of an index.
-
-An index has 67 bytes for each MiB of the file, and fewer than 100 for each array and each kernel.
-"""
+"""The most bytes of an index, which takes 67 bytes for each MiB of the file, and under 100 for each array or kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")

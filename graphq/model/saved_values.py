@@ -172,7 +172,7 @@ class Reader:
 class ForeignReader(Reader):
     """A reader of graphs from files that anybody may have written.
 
-    It accepts no partitions: only graphq makes them, and an ONNX file has none either.
+    It accepts no partitions, which only graphq makes.
     """
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:

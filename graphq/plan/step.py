@@ -81,10 +81,7 @@ class Step(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
-        """The step with these words set, and with more slots.
-
-        Raises KernelError for a word that the argument block does not have.
-        """
+        """The step with these words set, and more slots. Raises KernelError for a word that it does not have."""
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
     def shared(self, pieces: int) -> Step:
@@ -140,10 +137,7 @@ class Part(NamedTuple):
 
 
 BLOCK_CYCLES = 10_000
-"""The fewest cycles of work for which another thread is woken.
-
-A parallel step costs 2.5 us, and far more on a busy machine.
-"""
+"""The fewest cycles of work for which another thread is woken, as a parallel step costs at least 2.5 us."""
 
 
 def threads_for(threads: int, cycles: float) -> int:

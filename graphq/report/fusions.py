@@ -41,10 +41,7 @@ class Fusions:
             nodes.sort(key=GRAPH_ORDER)
 
     def kind(self, node: Node) -> Kind | None:
-        """The kind of partition that contains a node of the graph before the fusions.
-
-        None if nothing is left of the node.
-        """
+        """The kind of partition that contains a node of the graph before fusions; None if nothing is left of it."""
         home = self.home.get(node)
         return None if home is None else self.home_kind(home)
 
@@ -137,10 +134,7 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """The last value of a chain of single users that starts at `node`.
-
-        None if a quantize reads one of its values.
-        """
+        """The last value of a chain of single users from `node` on; None if a quantize reads one of its values."""
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]

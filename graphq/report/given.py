@@ -142,10 +142,7 @@ class Given:
         return given if value.data is not None and given.data is None and given.type == value.type else value
 
     def stage(self, value: Value) -> str | None:
-        """The operation of another stage that computes an input or reads an output.
-
-        None if the graph is not in stages.
-        """
+        """The operation of another stage that computes an input or reads an output; None if there are no stages."""
         stages: Mapping[str | None, str] = value.graph.meta.get(STAGES, {})
         return stages.get(self.value(value).name)
 

@@ -11,10 +11,7 @@ from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
-"""A function that is called after each pass, and after each pass in a Fixpoint.
-
-Its arguments are the pass, the number of its changes, and the graph.
-"""
+"""A function called after each pass, also in a Fixpoint, with the pass, its number of changes and the graph."""
 
 P = TypeVar("P", bound=Pass)
 
@@ -95,10 +92,7 @@ def tolerance_of(step: Pass) -> float:
 
 
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
-    """The first pass of this name, also within a Fixpoint.
-
-    Raises GraphError, with similar names, if there is none.
-    """
+    """The first pass of this name, also within a Fixpoint. Raises GraphError, with similar names, if there is none."""
     for step in passes:
         if pass_name(step) == name:
             return step

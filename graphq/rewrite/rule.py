@@ -71,10 +71,7 @@ class Rewrite:
     """Returns a reason to refuse a match, or None. The empty reason "" refuses, too, but is not reported."""
 
     replace: Callable[..., Value]
-    """Returns the value that replaces the root, of the same type.
-
-    Nodes that it adds are placed in front of the root.
-    """
+    """Returns the value that replaces the root, of the same type; added nodes are placed before the root."""
 
     tolerance: float = 0.0
     """How far results may move, relative to the largest element; with 0 they stay equal bit for bit.

@@ -168,10 +168,7 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
 
 def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
-    """Make the block function for tiles of `rows` query rows and heads of `size` numbers of `bits` bits.
-
-    The other parameters are flags.
-    """
+    """Make the block function for tiles of `rows` query rows and heads of `size` numbers of `bits` bits."""
     copy, rotate, numbers = row_copier(), rotation(bool(interleaved)), numbers_of("softmax")
     scores, outputs = _scores(rows, size, bool(capped), bool(biased), bits), _outputs(rows, size, bits)
     row_view = ROW.view

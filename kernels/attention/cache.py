@@ -99,10 +99,7 @@ def number_of(report: int) -> int:
 
 
 def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
-    """Make the block function that writes the caches of some heads, with numbers of `bits` bits.
-
-    `rotary` and `interleaved` are flags.
-    """
+    """Make the block function that writes caches of `bits` bits; `rotary` and `interleaved` are flags."""
     copy, rotate, pack = row_copier(), rotation(bool(interleaved)), packing(bits)
     whole, room = bits < 32, 4 * MOST
 

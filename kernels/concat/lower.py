@@ -23,10 +23,7 @@ from graphq.kernels.lanes.stores import Store
 
 
 class Part(NamedTuple):
-    """A slice of the result, from element `start` of the axis on.
-
-    Source k of `lowered` is input `inputs[k]` of the partition.
-    """
+    """A slice of the result from element `start` of the axis on; source k is the partition's input `inputs[k]`."""
 
     start: int
     lowered: Lowered

@@ -48,10 +48,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: windows of operand `a` times the filter, operand `b`.
-
-    `a` and `b` are numbers of the partition's inputs.
-    """
+    """A convolution: windows of the partition's input number `a` times the filter, input number `b`."""
 
     integer: ClassVar[bool]
     a: int
@@ -138,10 +135,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The source's zero point as kernels take it. Most kernels read s8 as u8, so it is shifted by 128.
-
-        The depthwise kernel reads s8 as it is.
-        """
+        """The source's zero point as kernels take it: plus 128 for s8, except in the depthwise kernel."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
@@ -161,10 +155,7 @@ class IntegerConvolution(Convolution):
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw as [output channels, products].
-
-        A channel's products are in the order in which the written graph adds.
-        """
+        """w - zw as [output channels, products], with products in the order in which the written graph adds."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)

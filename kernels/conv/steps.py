@@ -33,10 +33,7 @@ from graphq.plan.step import Ref
 
 
 def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the steps of a convolution.
-
-    They pad the lines of images of few channels, pack weights that are not constant, and multiply.
-    """
+    """Add the steps that pad images of few channels, pack weights that are not constant, and multiply."""
     c = lowered.anchor
     assert isinstance(c, Convolution)
     if c.depthwise:

@@ -50,10 +50,7 @@ LONGEST_RUN = 8
 LINE = 8
 """How many addresses of columns are computed at once, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
-"""Bytes reserved for the addresses of a tile's columns.
-
-The first number is enough for most windows, the second for all.
-"""
+"""Bytes for the addresses of a tile's columns: enough for most windows, and enough for all windows."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
 """The argument block: `tiles` is the number of tiles in all, `across` in a line, and `each` in a block.
 

@@ -76,10 +76,7 @@ class Layout(NamedTuple):
 
     @property
     def taps(self) -> np.ndarray:
-        """The tap at each place [group, tap of a lane], by its row-major number.
-
-        Places without a tap have the number ko * ki.
-        """
+        """The row-major number of the tap at each place [group, tap of a lane]; ko * ki at places without a tap."""
         numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
         if not self.pixels:
             return np.append(numbers, np.full(none % PAIR, none)).reshape(-1, PAIR)

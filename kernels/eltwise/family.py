@@ -8,10 +8,7 @@ from graphq.kernels.family.record import Family
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 MAX_CHAIN = 48
-"""The largest number of operations in one kernel.
-
-Longer chains are cut, since their temporaries exceed the registers.
-"""
+"""The most operations in one kernel: the temporaries of longer chains would exceed the registers."""
 
 
 def floats(g: PatternBuilder) -> PatternLike:

@@ -101,10 +101,7 @@ class Lowered:
         return replace(self, store=store, sources=sources, accumulated=accumulated)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The partition's result in NumPy, equal to every kernel's bit for bit.
-
-        `inputs` are the arrays of its inputs.
-        """
+        """The partition's result in NumPy, equal to every kernel's bit for bit, for the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
         direct = self._direct()

@@ -21,10 +21,7 @@ Count: TypeAlias = Callable[[Node], int]
 
 
 MAX_EPILOGUE = 24
-"""The largest number of operations after the anchor, not counting casts and quantizes.
-
-The patterns of oneDNN have up to 20 unary and binary operations.
-"""
+"""The most operations after the anchor, besides casts and quantizes; oneDNN's patterns have up to 20."""
 
 
 @dataclass(frozen=True, eq=False)

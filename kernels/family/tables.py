@@ -110,10 +110,7 @@ def _bytes(store: Store) -> dict[Expr, str]:
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """How many basic operations each element takes.
-
-    Those on constants alone do not count, as they run before the loop.
-    """
+    """How many basic operations each element takes; operations on constants run before the loop."""
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)

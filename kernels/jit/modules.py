@@ -134,10 +134,7 @@ class Module:
 
     @property
     def code(self) -> folder.Code:
-        """The object code; waits until it is compiled, and keeps it in the cache.
-
-        Raises KernelError if it cannot be compiled.
-        """
+        """Wait for the object code, and keep it in the cache. Raises KernelError if it cannot be compiled."""
         self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 

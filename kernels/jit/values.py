@@ -261,10 +261,7 @@ class Value:
         self._b.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
 
     def prefetch(self, level: int = 1) -> None:
-        """Prefetch the cache line of this address into the caches from `level` on.
-
-        An invalid address causes no fault.
-        """
+        """Prefetch the address's cache line into the caches from `level` on. Invalid addresses cause no fault."""
         place = self.pointer(I8)
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 

@@ -156,10 +156,7 @@ def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate.
-
-    `a` and `w` are as in `dot_u8s8`.
-    """
+    """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate."""
     s16 = vector(I16, 2 * a.type.count)
     if not emulated:
         name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"

@@ -286,10 +286,7 @@ class EpilogueEmitter:
                 yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
 
     def emit_registers(self, rows: Sequence[Sequence[Value]], mask: Value | None = None) -> None:
-        """Emit the outputs of accumulators in registers, the vectors of `rows`.
-
-        `mask` selects the first lanes of a row.
-        """
+        """Emit the outputs of accumulators in the vectors `rows`; `mask` selects the first lanes of a row."""
         b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
@@ -322,10 +319,7 @@ class EpilogueEmitter:
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
-        """Load the operand of row `r`, or a scalar if `r` is None, into all lanes.
-
-        A table is loaded as a LookupTable.
-        """
+        """Load the operand of row `r`, or a scalar if `r` is None, into all lanes; a table as a LookupTable."""
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:

@@ -149,10 +149,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
 
 
 def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
-    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, as one vector of 64 bytes.
-
-    It needs the pack instructions of AVX-512.
-    """
+    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, by AVX-512's pack instructions."""
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
         # x >> 16 | y & ~0xFFFF, in a form of which LLVM does not make a vpermt2w: that is three operations, most of
@@ -183,10 +180,7 @@ def _in_turn(bytes_: Value) -> Value:
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighbouring columns of a block from column `j` on.
-
-    If there is a mask, only the columns whose bit is set.
-    """
+    """`lanes` neighbouring columns of a block from column `j` on; with a mask, only those whose bit is set."""
 
     builder: Builder
     lanes: int

@@ -187,10 +187,7 @@ class _Pixels:
 
     def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Value
               ) -> Iterator[tuple[Value, Value]]:
-        """Emit a loop over `count` rows from `first` on.
-
-        Yields two addresses: what the row reads at a tap, and the copy of that.
-        """
+        """Emit a loop over `count` rows from `first` on; yields the address that a row reads and that of its copy."""
         b, f = self.b, self.f
         words = f.address + ROWS_AT + (first << 4)
         with Loop(b, count, [words, target]) as row:

@@ -24,10 +24,7 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products of f32, bf16 or f16; a vector holds `lanes` columns.
-
-    With `emulated` no special instructions are used.
-    """
+    """Products of f32, bf16 or f16, with `lanes` columns a vector; `emulated` uses no special instructions."""
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]

@@ -79,10 +79,7 @@ class IntegerMatmul(Matmul):
     b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums of (a - a_zp) * (b - b_zp) over k, in s32 modulo 2**32.
-
-        They are computed exactly in f64, since products are below 2**18.
-        """
+        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32; exact in f64, as products are below 2**18."""
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)

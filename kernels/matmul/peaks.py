@@ -51,10 +51,7 @@ MOST = 200
 
 
 def products(name: str) -> int:
-    """The multiply-accumulates of an instruction such as `vpdpbusd zmm`.
-
-    0 for an instruction without a measured peak.
-    """
+    """The multiply-accumulates of an instruction such as `vpdpbusd zmm`; 0 if it has no measured peak."""
     mnemonic, register = _canonical(name)
     return PRODUCTS.get(mnemonic, 0) * LANES.get(register, 0)
 

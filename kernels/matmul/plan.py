@@ -124,10 +124,7 @@ class Product(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """The bytes of activations in a sum.
-
-        If there are several taps, each is rounded up to whole groups of four bytes.
-        """
+        """The bytes of activations in a sum. Each of several taps is rounded up to whole groups of four bytes."""
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 

@@ -170,10 +170,7 @@ class _IntegerTile(_Tile):
         return out
 
     def multiply(self, x: Sequence[Value], line: Value, shift: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of four k of every row with the weights of a line from bit `shift` on.
-
-        Returns the new sums.
-        """
+        """Emit the products of four k of every row with a line's weights from bit `shift` on; returns the sums."""
         b, products, out = self.b, self.how.products, list(acc)
         weights = []
         for n in range(self.panels * self.parts):
@@ -208,10 +205,7 @@ class _IntegerTile(_Tile):
 
 class _FloatTile(_Tile):
     def emit(self) -> None:
-        """Emit the loop over blocks of sums and, inside it, the loop over a block's groups.
-
-        The totals are in memory.
-        """
+        """Emit the loop over blocks of sums and, inside it, the loop over a block's groups."""
         b, kind = self.b, vector(F32, self.columns)
         self.clear()
         each = c64(BLOCK) // self.group

@@ -29,10 +29,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 
 
 class Side(NamedTuple):
-    """One side of a padded axis: `size` elements from `start` on.
-
-    They are copied from element `source` on, in strides of `step`.
-    """
+    """One side of a padded axis: `size` elements from `start` on, copied from `source` on in strides of `step`."""
 
     start: int
     size: int
@@ -74,10 +71,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """The two sides of an axis of n elements, with `before` and `after` elements.
-
-    None if too many elements are repeated.
-    """
+    """The two sides of an axis of n elements, padded by `before` and `after`; None if they repeat too many."""
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

@@ -48,10 +48,7 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 
 def packed(x: Array, scale: Array | None, bits: int) -> Array:
-    """The numbers [batch, tokens, groups, size] as a cache of `bits` bits stores them.
-
-    Integers need a `scale` [groups, size].
-    """
+    """The numbers [batch, tokens, groups, size] as a cache stores them; integers need a `scale` [groups, size]."""
     if scale is None:
         return x
     half = 1 << bits - 1

@@ -1,4 +1,1 @@
-"""How kernels find their operands.
-
-Rows, columns and windows of activations, and iteration domains of broadcast operands.
-"""
+"""How kernels find operands: rows, columns and windows of activations, and domains of broadcast operands."""

@@ -61,10 +61,7 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 
 
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels.
-
-    `store` is its epilogue, and the caller fills in addresses of PIXELS.
-    """
+    """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in PIXELS' addresses."""
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     again = load_second_look(store, target.level, cache)
     table = 0 if kernel.direct else load_outputs(store, target.level, cache)

@@ -25,10 +25,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step.
-
-    A GRU without `linear_before_reset`, or with weights that are not constant, runs by the reference.
-    """
+    """Add the step. GRUs without `linear_before_reset` or with variable weights run by the reference."""
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
@@ -38,10 +35,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan step, which runs all time steps.
-
-    A layer with weights that are not constant runs by the reference.
-    """
+    """Add the step for all time steps. Layers with weights that are not constant run by the reference."""
     h, lengths = _optional(node, 2)
     recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:

@@ -117,10 +117,7 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps up to the next parallel step and offer its pieces.
-
-    If there is none, mark the table as finished.
-    """
+    """Run serial steps, then offer the next parallel step; if there is none, mark the table as finished."""
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -206,10 +203,7 @@ def run_serial(table: int, end: int) -> None:
 
 
 def run_shared(table: int, end: int, team: int, helpers: int) -> None:
-    """Run the steps from row `table` up to row `end` (exclusive) as the caller of a team.
-
-    Wake up to `helpers` helpers.
-    """
+    """Run the steps from row `table` up to row `end` (exclusive) as a team's caller; wake at most `helpers` helpers."""
     slot = _open(table, end, team, helpers)
     if slot:
         _work(team, slot, 0)
@@ -249,10 +243,7 @@ def _look(team: int) -> int:
 
 @njit
 def _sleep(team: int, record: int) -> None:
-    """Sleep until another thread wakes this helper.
-
-    If work was offered before others could see the helper asleep, it does not sleep.
-    """
+    """Sleep until another thread wakes this helper, unless work was offered before others saw it asleep."""
     added(team + SLEEPERS, 1)
     release(record + ASLEEP, 1)
     fence()

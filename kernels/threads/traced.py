@@ -46,10 +46,7 @@ def traced_module() -> Functions:
 
 
 class TracedStep:
-    """A step that runs another one and logs its pieces.
-
-    `row` takes the place of the other step's row in a StepTable.
-    """
+    """A step that runs another one and logs its pieces; `row` replaces the other step's row in a StepTable."""
 
     def __init__(self, row: Row, cache: bool = True) -> None:
         *step, pieces = row

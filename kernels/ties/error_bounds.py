@@ -119,10 +119,7 @@ class BodyBounds:
         return self.errors.get(value)
 
     def follow(self, node: Node) -> None:
-        """Store the error bounds of a node's result, and its largest absolute value.
-
-        Both follow from those of the operands.
-        """
+        """Store the error bounds and the largest absolute value of a node's result, which follow from its operands."""
         self.largest[node.output] = self._largest_size(node)
         operands = [x for v in node.inputs if (x := self.errors_of(v)) is not None]
         if len(operands) < len(node.inputs):

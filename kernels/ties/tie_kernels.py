@@ -156,10 +156,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
 
 
 def look_again(look: int, uncertain: int) -> None:
-    """Compute the outputs of a tile's first `uncertain` entries a second time.
-
-    `look` is the address of its LOOK record.
-    """
+    """Compute outputs of a tile again, for its first `uncertain` entries; `look` is the address of its LOOK."""
     x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
     args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
     sums, stride, entries = x.sums, x.stride, x.entries
