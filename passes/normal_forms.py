@@ -1,7 +1,4 @@
-"""Normal forms: an operation that can be written in several ways is written in one, so that fusions need one pattern.
-
-Numbers do not change.
-"""
+"""Write each operation in one of its several forms, so that fusions need one pattern. Numbers do not change."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,7 +1,4 @@
-"""Drop reshapes and transposes that change nothing, merge neighbours, turn transposes that are views into reshapes.
-
-Numbers do not change.
-"""
+"""Drop or merge reshapes and transposes, and turn transposes that are views into reshapes; numbers stay the same."""
 from __future__ import annotations
 
 from graphq.ir import Node

@@ -19,10 +19,7 @@ def _load_saved(path: Path) -> Graph:
 
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""The function that reads a graph from a file, by the suffix of the file's name.
-
-Packages above this one add their readers (`graphq/__init__.py`).
-"""
+"""The function that reads a graph from a file, by the file's suffix. Packages above this one add their readers."""
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:

@@ -155,10 +155,7 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays; if none are kept yet, copies of the arrays of this call.
-
-        Raises InputError if the bits of an array differ from those of the kept array.
-        """
+        """The kept arrays, or copies of this call's arrays if none are kept yet. Raises InputError if bits differ."""
         kept = self._kept.get("arrays")
         if kept is None:
             return {name: arrays[name].copy() for name in self.names}

@@ -212,7 +212,7 @@ class Analysis(Fusions):
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
         """The reason for `node`, which is in no partition and reads `source`.
 
-        After `node` follow `more` other operations, then `last`.
+        After it follow `more` others, then `last`.
         """
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)

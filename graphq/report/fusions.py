@@ -1,7 +1,4 @@
-"""Fusions: which node each operation of the graph became part of, and what the rules of the fusions refuse.
-
-`causes` uses this to find out why a fusion ended.
-"""
+"""Fusions: which node each operation became part of, and what the fusions' rules refuse; `causes` uses both."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

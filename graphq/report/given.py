@@ -28,10 +28,7 @@ REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""The most values that a search for the counterpart of a value visits.
-
-The search goes on from each value to those before and after reorders.
-"""
+"""The most values that a search for the counterpart of a value visits, before and after reorders."""
 
 
 class Place(NamedTuple):

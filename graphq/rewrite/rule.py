@@ -74,10 +74,7 @@ class Rewrite:
     """Returns the value that replaces the root, of the same type; added nodes are placed before the root."""
 
     tolerance: float = 0.0
-    """How far results may move, relative to the largest element; with 0 they stay equal bit for bit.
-
-    The class's docstring says why they move.
-    """
+    """How far results may move (0: not at all), relative to the largest element; the class's docstring says why."""
 
     several_results: bool = False
     """Whether outputs of matched nodes other than the first may be used outside of the match.

@@ -255,10 +255,7 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a (transposed) convolution, an epilogue, and a dequantize of both operands or of neither.
-
-    `constants` has the arrays of constant inputs. Raises Unsupported.
-    """
+    """Analyse a body: a convolution, an epilogue, a dequantize of both operands or of neither. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:

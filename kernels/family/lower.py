@@ -92,10 +92,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """An equal partition in which look-ups in tables replace operations on one byte, if they are faster at `level`.
-
-        `constants` has the arrays of constant inputs.
-        """
+        """An equal partition in which table look-ups replace operations on one byte where that is faster at `level`."""
         store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level.lanes),
                                                self.accumulated)
         return replace(self, store=store, sources=sources, accumulated=accumulated)

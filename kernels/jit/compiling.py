@@ -49,10 +49,7 @@ sys.modules["graphq"] = module_from_spec(find_spec("graphq"))
 from graphq.kernels.jit import compiling
 compiling.serve({descriptors})
 """
-"""The first code of a compiling process.
-
-It makes `graphq` a package whose `__init__` is not run, since kernels need few of its modules.
-"""
+"""The first code of a compiling process: it makes `graphq` a package without running its `__init__`."""
 
 
 class Job:

@@ -331,10 +331,7 @@ class Builder:
         return Value(self, self.ir.call(raw(function), raw(args)))
 
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
-        """Call the LLVM intrinsic of this full name, with a result of type `kind`.
-
-        The full name is needed because llvmlite cannot derive it for vector types.
-        """
+        """Call an LLVM intrinsic by its full name, which llvmlite cannot derive for vectors; returns a `kind`."""
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 

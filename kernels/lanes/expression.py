@@ -320,10 +320,7 @@ def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 @lru_cache(maxsize=512)
 def walk(*exprs: Expr) -> tuple[Expr, ...]:
-    """Every node of the expressions once, arguments before their users.
-
-    The function does not recurse, since chains of nodes may be longer than Python's recursion limit.
-    """
+    """Every node of the expressions once, arguments before users; not recursive, since chains may be long."""
     seen: set[Expr] = set()
     in_order: list[Expr] = []
     todo: list[Expr | None] = [*exprs[::-1]]  # None after a node says that the node's arguments are done

@@ -242,10 +242,7 @@ class EpilogueEmitter:
                 (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
     def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
-        """Append an entry for these columns if a group of rows has an output near a rounding tie.
-
-        Such a group has a least distance to a tie below the band.
-        """
+        """Append an entry for these columns if a group of rows has an output near a rounding tie."""
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
         lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)

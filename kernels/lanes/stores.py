@@ -1,6 +1,6 @@
-"""Store, the epilogue of a kernel: an expression for each output element, and the type of the outputs.
+"""Store, the epilogue of a kernel: an expression for each output and the outputs' type.
 
-`evaluate` defines in NumPy what a Store computes.
+`evaluate` is its NumPy form.
 """
 from __future__ import annotations
 

@@ -170,10 +170,7 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Put the bytes of four vectors in order, one vector after the other.
-
-    AVX-512's pack instructions leave them interleaved, four bytes of each vector in turn.
-    """
+    """Put the bytes of four vectors in order: pack instructions leave four bytes of each vector in turn."""
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 

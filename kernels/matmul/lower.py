@@ -125,10 +125,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a matmul, an epilogue, and a dequantize of both operands or of neither. Raises Unsupported.
-
-    `constants` has the arrays of constant inputs.
-    """
+    """Analyse a body: a matmul, an epilogue, and a dequantize of both operands or of neither. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]

@@ -1,7 +1,4 @@
-"""Sums of activations over k, which compensate the zero points of weights.
-
-They are sums of rows or, if activations are transposed, of columns.
-"""
+"""Sums of activations over k, by rows or (if transposed) columns, which compensate the zero points of weights."""
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions

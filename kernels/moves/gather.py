@@ -41,7 +41,7 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` rows (at least one).
+    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` rows.
 
     Indices are s32 or s64.
     """

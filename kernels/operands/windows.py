@@ -43,10 +43,7 @@ _COPIES = 4
 
 
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
-"""The columns that neighbouring output pixels of a line read, in order.
-
-Each entry is a column, and the (pixel, tap) pairs that read the column.
-"""
+"""The columns that neighbouring output pixels of a line read, in order, each with its (pixel, tap) pairs."""
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:

@@ -44,10 +44,7 @@ Take: TypeAlias = Callable[[Value, Value], Value]
 """A function that takes the value reduced so far and the address of one more tap, and returns the new value."""
 
 SUMS = 16
-"""The number of registers that hold sums of a pixel's channels.
-
-With half as many, computing the addresses of taps takes longer than the sums.
-"""
+"""The registers for sums of a pixel's channels: with half as many, addresses of taps take longer than the sums."""
 ADDRESSES = 8 * (UNROLLED + 1)
 
 
@@ -243,8 +240,8 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the words of `blocks.PIXELS`.
 
-    Means are summed in `order`. Their word `weights` is the address of the `means.tables`, with the counts of an
-    image's pixels.
+    Means are summed in `order`. For means, the word `weights` is the address of the `means.tables`, with the counts of
+    an image's pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"
