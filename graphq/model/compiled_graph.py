@@ -370,7 +370,7 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        last = bisect(spans, (start + x.nbytes,)) - 1  # arrays do not overlap here, so no earlier one reaches further
+        last = bisect(spans, (start + x.nbytes,)) - 1  # disjoint arrays end in the order in which they start
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
 

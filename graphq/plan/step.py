@@ -131,7 +131,7 @@ class Part(NamedTuple):
 
     @property
     def words(self) -> list[Word]:
-        """The words that describe the part in the argument block of the step of all strips."""
+        """What the argument block of the step of all strips contains for this part (see `threads.strips`)."""
         block = self.step.block
         return [self.step.function, len(block), len(self.moved), *block, *chain(*self.moved)]
 

@@ -83,7 +83,7 @@ class Analysis(Fusions):
             return self._before(members, last)
         found = []
         first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
-        if first is not None:  # the quantize could be in the fusion before, whatever reads its result
+        if first is not None:  # the quantize may fuse with the operation before
             found = [r for r in self._before(members[:first + 1], members[first]) if r.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantized(next(n.operands).dtype) for n in members):
             found += self._after(last)
@@ -126,7 +126,7 @@ class Analysis(Fusions):
         return 2 if way_up(value, self.given) else 3
 
     def _ended(self, value: Value, user: Node, members: list[Node], last: Node) -> Reason:
-        """Why `user`, in the chain before `last`, is not in one partition with the node that computes `value`."""
+        """Why `user`, in the chain that ends in `last`, is not in one partition with the node that computes `value`."""
         maker = value.node
         if maker is None:
             stage = self.given.stage(value)

@@ -36,7 +36,7 @@ ROLES = ("source", "is"), ("weights", "are")
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:
-    """Why a product is not in an integer partition; `refusals` are of `passes`, `given` leads to the user's graph."""
+    """Why a product is in no integer partition; `refusals` are those of `passes`, `given` finds the user's names."""
     family = _family(node)
     if family is None:
         name = ConvIntegerAsConvolution.__name__

@@ -259,7 +259,7 @@ _NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: it
     "does": lambda n, at, given: "moves f32" if n.op.name in MOVES else "runs outside of partitions, in f32",
 }
 
-_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # the last five are for users
+_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # the last five name the users of a value
     "": lambda things, given: listing(_said(things, given), "and"),
     "edit": lambda things, given: "; ".join(_said(things, given, "edit")),
     "scales": lambda things, given: listing(_said(things, given, "scales"), "and"),

@@ -186,7 +186,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # in this order each pixel adds its taps in their order
+            for n, (_, uses) in enumerate(tile.columns):  # every pixel then adds its taps in order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)

@@ -63,7 +63,8 @@ def _numbers(store: Store, sources: Sequence[Source],
 class _Chain(NamedTuple):
     """A chain of operations on one byte, to be replaced by a look-up.
 
-    `expr` computes a result of type `dtype` from `byte`, which stands in the chain for the node `origin`.
+    `expr` computes a result of type `dtype` from the load `byte`. In the epilogue the byte is the result of the node
+    `origin`.
     """
 
     expr: Expr

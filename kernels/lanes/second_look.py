@@ -30,7 +30,7 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
     batch, row, column     the indices of the tile's first output
     rows, columns          the size of the tile
     sums, stride           its accumulators, and the bytes from one row of them to the next
-    entries                the groups of outputs to look at, as `store_code.epilogue` leaves them
+    entries                the groups of outputs near a tie, as the epilogue has listed them (`store_code.epilogue`)
     frame                  the frame that the tile function was called with
 """
 view_head, view_look = Record(*HEAD).view, LOOK.view

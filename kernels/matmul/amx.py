@@ -68,7 +68,7 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
                 sums_of, a_of, _ = _numbers(row_tiles)
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
-                    left = (left > 0).select(left, 16)  # tiles that will not be used
+                    left = (left > 0).select(left, 16)  # 16 rows for a tile that will not be used
                     for number in (*sums_of[r], a_of[r]):
                         left.trunc(I8).store(state + (48 + number))
                 tiles.configure()

@@ -263,7 +263,6 @@ class _Spread:
                               own=Axes(weights, (self.along_k,)), columns=Axes(weights, (1 - self.along_k,)))
 
     def of(self, values: np.ndarray) -> np.ndarray:
-        """The scales or zero points `values`, spread to one for each group and column."""
         if self.attrs["qtype"] != "per_group":
             return np.broadcast_to(values.reshape(1, -1), (1, self.n))
         values = values.T if self.transposed else values

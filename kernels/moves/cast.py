@@ -46,7 +46,6 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
 
     @emits
     def elements(b: Builder, source: Value, target: Value, count: Value) -> None:
-        """Convert `count` elements."""
         done = c64(0)
         for lanes in (LANES, 1):
             with Loop(b, (count - done) // lanes) as loop:

@@ -240,9 +240,9 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """The largest difference, in steps, between two ways to compute u: by the operations of y, and by multiply-adds.
+    """The largest difference, in steps of the quantize, between u computed by the operations of y and by multiply-adds.
 
-    It holds if u is from lo to lo + 255: only there do ties matter.
+    It holds if u (see the module) is from lo to lo + 255: only there do ties matter.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps) + 1
@@ -330,7 +330,7 @@ class FastRequantize:
         forms: list[FastForm] = []
         scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            if r.near is None and decided_by_one_byte(r.q, scalars):  # a table has these
+            if r.near is None and decided_by_one_byte(r.q, scalars):  # a look-up table computes this one
                 continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
