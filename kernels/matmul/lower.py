@@ -264,7 +264,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
     """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they take u8 or s8.
 
-    With `groups` the weights may have a scale for each group of k.
+    With `groups` the weights may have a scale for each group of rows.
     """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None

@@ -398,7 +398,7 @@ def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
 COPIED = 0.2
 """The cycles that a transposing copy takes for a byte (18 GB/s)."""
 INTERLEAVED = 16
-"""The cycles to interleave four k of transposed rows.
+"""The cycles to interleave four columns of transposed activations.
 
 Behind the products of a 6 x 64 tile, which take 24 cycles, all but one of these cycles are hidden.
 """

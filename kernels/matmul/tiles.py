@@ -52,7 +52,7 @@ def tile_count(rows: int, panels: int, m: int, n: int) -> float:
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
-    """Estimate the cycles to load the weights of four k: 20 bytes a cycle if they are used once, 30 if reused.
+    """Estimate the cycles to load four rows of weights: 20 bytes a cycle if they are used once, 30 if reused.
 
     Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. The estimate is the same for all kernels, so AMX
     gains nothing for a single row.
@@ -61,7 +61,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
 
 
 def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate the cycles of a matmul; `group(panels)` estimates those for four k in a tile of `panels` panels.
+    """Estimate the cycles of a matmul; `group(panels)` is for four steps along k in a tile of `panels` panels.
 
     Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
     """
@@ -75,10 +75,10 @@ def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Cal
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: four k are bound by products, by loads, by the latency of 4 cycles, or by loading the weights.
+    """Estimate cycles: products, loads, the latency of 4 cycles, or loading the weights bound four steps along k.
 
-    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4: 24 cycles for four
-    k of 6 x 64, 13 for 1 x 64.
+    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four steps: 24
+    cycles for tiles of 6 x 64, 13 for 1 x 64.
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts,
@@ -88,8 +88,8 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles: each part takes four operations per row and three to widen its weights, each row takes two more.
 
-    `rate` operations are done a cycle. Fitted on a Xeon for four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12
-    x 32 on AVX-512 (rate 2.4).
+    `rate` operations are done a cycle. Fitted on a Xeon for four steps along k: 20 cycles for 6 x 16 on AVX2 (rate
+    3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts, lambda panels: max(
@@ -176,9 +176,9 @@ def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: s
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles: those of the products or those to load the weights, whichever are more.
 
-    A product of 16 columns takes one cycle; with `pairs`, two products do. The products of one k of a tile take at
-    least four cycles, since each product of an accumulator waits for the one before. Fitted on Zen 4, for AVX2 and
-    AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
+    A product of 16 columns takes one cycle; with `pairs`, two products do. The products of a step along k of a tile
+    take at least four cycles, since each product of an accumulator waits for the one before. Fitted on Zen 4, for AVX2
+    and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize

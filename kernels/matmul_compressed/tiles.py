@@ -170,7 +170,7 @@ class _IntegerTile(_Tile):
         return out
 
     def multiply(self, x: Sequence[Value], line: Value, shift: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of four k of every row with a line's weights from bit `shift` on; returns the sums."""
+        """Emit the products of every row with four rows of weights, a `line` from bit `shift` on; returns the sums."""
         b, products, out = self.b, self.how.products, list(acc)
         weights = []
         for n in range(self.panels * self.parts):
@@ -304,7 +304,7 @@ def scalar_tile(shift: int, bits: int) -> Intrinsic:
 
 
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles for four k: the products, `rate` a cycle, with 2.5 operations a part to unpack, or the memory.
+    """Estimate cycles: four rows of weights take `rate` products a cycle and 2.5 operations a part, or memory's time.
 
     Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
     """
@@ -314,7 +314,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles for `k` bytes: each k takes its products and 1.5 operations to unpack a vector of weights."""
+    """Estimate cycles for `k` bytes: a row of weights takes its products, and 1.5 operations to unpack a vector."""
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max(rows * panels + 1.5 * panels, 4)
     return -(-m // rows) * panel_count(n) / panels * (k // 4 * group + 30 + 3 * rows * panels * parts)

@@ -7,7 +7,7 @@ sums are equal bit for bit, except for a few in the order "octets": in the last 
 column.
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
-    quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
+    quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], p rounded
     octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same of s[4..7], plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 

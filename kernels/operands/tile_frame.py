@@ -80,7 +80,7 @@ def clamped(f: Frame, count: int) -> list[Value]:
 
 
 class RowGroups:
-    """Reads activations in rows: a group is four bytes of k of each row.
+    """Reads activations in rows: a group is four neighbouring bytes of each row.
 
     `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels that a tap of the windows reads.
     `first` is the address of the first row's first group, which a loop over groups advances; the other rows are
@@ -107,7 +107,7 @@ class RowGroups:
         """Prefetch from the next tile's rows, one row with each group: 16 rows in the 16 groups of a cache line.
 
         If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, which need a
-        line of each row every 16 k, get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon).
+        line of each row every 16 steps, get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon).
         """
         rows = len(self.apart)
         row = (number & ((1 << (rows - 1).bit_length()) - 1)) + rows
@@ -149,7 +149,7 @@ def tail_group(address: Value, count: Value, itemsize: int) -> Value:
 def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
     """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
-    For one k, the elements of all rows are neighbouring bytes and take one load; the loads of a group are then
+    At one index k, the elements of all rows are neighbouring bytes and take one load; the loads of a group are then
     interleaved. The first `count` bytes of each row's group exist, the others become 0. Bytes past the last valid row
     are not read.
     """

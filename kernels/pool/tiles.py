@@ -131,7 +131,7 @@ class _Listed:
 
 
 class _Walked:
-    """A window of any size, whose taps are found in a block of windows."""
+    """A window of any size, whose taps are found in a WINDOWS record."""
 
     def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
         field = functools.partial(WINDOWS.load, windows)

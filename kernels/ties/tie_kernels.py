@@ -49,7 +49,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
     """Write the address and the first k of a row of activations into the tables of taps; a row counts as one tap.
 
-    Returns the bytes from one k to the next: 1, or the size of a row of the `transposed` operand.
+    Returns the bytes between neighbours along k: 1, or the size of a row of the `transposed` operand.
     """
     f = view_frame(frame)
     step = f.stride if transposed else 1
