@@ -3,8 +3,8 @@
 Every node computes either in the given layout or channels last. CHANNELS_LAST nodes with data_format NCX must be
 channels last. Nodes without a `channels_last_form` must keep the given layout. All other nodes are free. If a value's
 producer and one of its users differ in their layouts, the value is reordered, once for all users. The layouts of free
-nodes are chosen so that the reordered values have the fewest bytes. This is a minimum cut of a hypergraph whose
-vertices are nodes and whose hyperedges are values (Lawler, "Cutsets and partitions of hypergraphs", 1973).
+nodes are chosen so that the reordered values have the fewest bytes. Such a choice is a minimum cut of a hypergraph: its
+vertices are nodes, its hyperedges values (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from __future__ import annotations
 

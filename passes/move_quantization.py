@@ -117,7 +117,7 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """One axis becomes as many as the indices have, so a channel axis behind it moves."""
+        """The axes of the indices replace one axis, so the number of a channel axis behind it changes."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None

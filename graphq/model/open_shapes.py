@@ -24,7 +24,7 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
 """For each class of sizes, the sizes that its plan is made for at first (`size_class`).
 
-They are rare in models, so that they do not equal other numbers by chance. Large ones are multiples of 32, since
+Such sizes are rare in models, so that they do not equal other numbers by chance. Large ones are multiples of 32, since
 networks that halve an image five times need that.
 """
 

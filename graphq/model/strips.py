@@ -1,6 +1,6 @@
 """Which partitions run strip by strip: some rows go through several partitions before the next rows do.
 
-These are chains of partitions with large values between them that nothing else reads (`graphq.plan.strips`).
+Such partitions form a chain, and the values between them are large and read by nothing else (`graphq.plan.strips`).
 """
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Evidence:
 def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
     """Count the instructions of native step `k` and measure its speed, on memory of its own.
 
-    It takes some 0.1 s, and at the first call for a plan the time to compile all its kernels once more.
+    A call takes some 0.1 s, and the first call for a plan also the time to compile all its kernels once more.
     """
     plan = runner.plan
     step = plan.steps[k]

@@ -81,8 +81,8 @@ class Fusions:
     def anchored(self, *nodes: Node) -> Unsupported | None:
         """Why kernels cannot compute the last node as the anchor of a partition.
 
-        None if they can, or if it is no anchor. It is None for products, too, whose operands have to be dequantized:
-        `product_reason` gives their reason.
+        None if they can, or if the node is no anchor. The result is None for products, too, whose operands have to be
+        dequantized: `product_reason` gives their reason.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)

@@ -187,9 +187,9 @@ class _Application:
         graph.prune([node])
 
     def refusals(self) -> list[Refusal]:
-        """The near misses at nodes that still exist, one for each reason.
+        """For each reason, the near miss that matched the most nodes; of several, the first in graph order.
 
-        It is the one that matched the most nodes; if several did, the first in graph order.
+        Near misses at nodes that no longer exist do not count.
         """
         alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():

@@ -129,7 +129,7 @@ class IntegerConvolution(Convolution):
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes this convolution.
 
-        It takes activations unshifted and weights as w - zw.
+        That kernel takes activations unshifted, and weights as w - zw.
         """
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 

@@ -13,7 +13,7 @@ LINE = 64
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""The bytes of a chunk of memory for small lasting arrays; it returns to the system with the last of them."""
+"""The bytes of a chunk of memory for small lasting arrays. A chunk is freed when its last array is."""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks, and how many of their bytes are taken.

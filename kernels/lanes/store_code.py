@@ -405,8 +405,8 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 def factor(look: SecondLook, number: int) -> Intrinsic:
     """Make the function (args, batch, j) that returns one number for column j, such as the scale of its weights.
 
-    The second sum of outputs near rounding ties needs this number. It is number `number` of `look.factors`; its 4 bytes
-    are returned as an integer.
+    The second sum of outputs near rounding ties needs this number, entry `number` of `look.factors`. Its 4 bytes are
+    returned as an integer.
     """
     expr = lower(look.factors[number])
 

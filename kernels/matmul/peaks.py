@@ -34,10 +34,7 @@ PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddu
             "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
 """Multiply-accumulates that an instruction does for each element of its result."""
 CHAINS = 12
-"""The number of accumulators of a loop: with an operand they fit into 16 registers.
-
-They keep two instructions a cycle busy that take 6 cycles each.
-"""
+"""The accumulators of a loop: two instructions a cycle that take 6 cycles each need 12. They fit into 16 registers."""
 TURNS = 20_000
 TILE_CHAINS = 4
 """The number of accumulators of a loop on tiles: four products take 64 cycles, and a result is ready after 52."""

@@ -29,8 +29,8 @@ The caller fills in the addresses of
     epsilon   f32
 
 and the plan fills in that of the rooms: for each piece of the blocks that threads take, one buffer for a row of f32.
-`columns` is the number of results of a row, n or 1. It is a field since LLVM, if it knew that it is 1, would store the
-low byte of an s32 result by storing all four bytes.
+`columns` is the number of results of a row, n or 1. It is a field, not a constant of the code: if LLVM knew that rows
+have one result, it would store the low byte of an s32 result by storing all four bytes.
 """
 view, view_slot = ROWS.view, SLOT.view
 

@@ -55,7 +55,7 @@ def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: 
           taps: Value) -> None:
     """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses minus `offset`.
 
-    They are stored in the order of the sum: all `taps` of a channel, then those of the next channel.
+    The factors are stored in the order of the sum: all `taps` of a channel, then those of the next channel.
     """
     rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
     flips = (flip.trunc(I32) * 0x01010101).splat(8)
