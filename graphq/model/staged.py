@@ -81,7 +81,7 @@ class Staged:
         return survey_stages(self.graph, head, cut, bodies, tail)
 
     def parts(self) -> list[Part]:
-        """The parts of the model for reports: the head's, the cut, those of the cut's bodies, and the tail's."""
+        """The parts for reports: those of the head, the cut itself, those of bodies in the cut, those of the tail."""
         from graphq.report.parts import Part
         from graphq.report.survey import survey_stages
 
