@@ -28,6 +28,7 @@ def byte_sums(x: Value, signed: bool) -> Value:
 
 @emits
 def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
+    """Sum k bytes, each xored with `flip`, as u8."""
     flips, lines = flip.trunc(I8).splat(64), k // 64
 
     def sums(total: Value, line: Value) -> Value:
