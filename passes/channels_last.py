@@ -100,14 +100,14 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """The side on which `value` is computed, or the free node that computes it."""
+        """GIVEN or LAST if `value` is computed in a fixed layout, otherwise its node, which may choose its layout."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """The side on which a value is used, or the free node that uses it."""
+        """GIVEN or LAST if the user needs a fixed layout, otherwise the user, which may choose its layout."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]

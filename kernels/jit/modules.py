@@ -134,7 +134,7 @@ class Module:
 
     @property
     def code(self) -> folder.Code:
-        """Wait for the object code, and keep it in the cache. Raises KernelError if it cannot be compiled."""
+        """The object code, once it is compiled and kept in the cache. Raises KernelError if it cannot be compiled."""
         self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 

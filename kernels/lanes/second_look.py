@@ -55,7 +55,7 @@ def load_second_look(store: Store, level: Level, cache: bool) -> modules.Functio
 @njit
 def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
                entries: int, count: int, frame: int) -> None:
-    """Call the registered function for a tile with `count` entries; the other arguments are the fields of its LOOK."""
+    """Recompute a tile's outputs near rounding ties, which `count` entries list; other arguments are fields of LOOK."""
     look = stack(LOOK_BYTES)
     x = view_look(look)
     x.args = args

@@ -41,10 +41,7 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` rows.
-
-    Indices are s32 or s64.
-    """
+    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` > 0 rows, by s32 or s64."""
     rows = tables * count
     words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
     return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)

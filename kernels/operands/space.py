@@ -1,7 +1,7 @@
 """Iteration domains and access maps: any broadcast elementwise computation as (batch, m rows, n columns).
 
 Neighbouring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
-rows. Dimensions that do not merge become batch elements; a table has their operand offsets.
+rows. Dimensions that do not merge become batch elements, for which a table has the byte offsets of each operand.
 """
 from __future__ import annotations
 
