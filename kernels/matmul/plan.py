@@ -261,7 +261,7 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""Kernels for an open size are chosen for the example's size times each of these factors.
+"""For an open size, kernels are chosen for the example's size times each of these factors.
 
 With half as many factors, some kernels that a call needs would be missing.
 """

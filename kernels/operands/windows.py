@@ -49,7 +49,7 @@ SharedColumns = list[tuple[int, list[tuple[int, int]]]]
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
     """The columns that `pixels` neighbouring output pixels of a line read with `taps` taps along it.
 
-    In this order each pixel meets its taps in their order.
+    The columns are ordered such that each pixel gets its taps in their order.
     """
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
