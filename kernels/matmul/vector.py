@@ -285,7 +285,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
                  packs: bool) -> None:
     """Emit the epilogue for sums in registers if the tile is whole.
 
-    The value is the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
+    The returned value is the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
     """
     block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
