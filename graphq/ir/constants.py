@@ -38,7 +38,7 @@ def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> Tensor
 
 
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """The reference of sized_constant: the array's value in the example (`graphq.base.sizes`)."""
+    """The reference of sized_constant: the array for the open sizes that compilation assumed (`graphq.base.sizes`)."""
     return np.asarray(value.assumed)
 
 

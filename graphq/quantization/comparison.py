@@ -99,7 +99,10 @@ class Comparison:
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
-        """Whether a product has 16 bits already: then its tensor is a sum of products, not of a product and a bias."""
+        """Whether a product has 16 bits already.
+
+        It is then a sum of products of 8 bits: its tensor is the result of an add, and no operand is a constant bias.
+        """
         value = values_by_name(self.graph).get(tensor.name)
         constant = value is not None and value.node is not None and any(v.data is not None for v in value.node.operands)
         return tensor.op == "add" and not constant

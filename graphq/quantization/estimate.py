@@ -18,11 +18,11 @@ SMALL = 1e-4
 
 @dataclass(frozen=True)
 class Estimate:
-    """How sure a loss is: the 1 - cosine of outputs on batches held out, and the largest on changed copies of batches.
+    """The measured losses, as 1 - cosine of outputs with f32, and the numbers that tell how sure they are.
 
-    `losses` has one number for each batch held out, and is empty if there is one batch in all. `changed` is None if
-    there are many batches, which need no copies. `exceeded` is the factor by which a new batch is expected to exceed
-    the ranges of the `batches`.
+    `losses` has the loss on each batch held out; it is empty if there is a single batch. `changed` is the largest loss
+    on changed copies of the batches, or None if there are many batches, which need no copies. `batches` is the number
+    of batches, and `exceeded` the factor by which a new batch is expected to exceed the ranges seen in them.
     """
 
     losses: tuple[float, ...]

@@ -42,7 +42,10 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
 
 
 def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the values between products that match the given names or patterns; "*" may match none."""
+    """The names of the values between products that match the given names or patterns.
+
+    Raises GraphError for a text that matches none, unless it is "*".
+    """
     every = stored_between(graph) if wanted else []
     found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
     for text, names in found.items():

@@ -7,9 +7,9 @@ from graphq.ir import Graph, Value
 class History:
     """The graphs of one run of passes: `before` the fusions, and `after` all passes.
 
-    Passes change `before` up to the first fusion, and its copy `after` from there on. The `origin` of a node of
-    `after`, or of the body of one of its partitions, is the node of `before` that it was made from. The `origin` of a
-    node that passes added to `before` is a node of the original graph; nodes of the original graph have no `origin`.
+    Passes change `before` up to the first fusion, and its copy `after` from there on. For a node of `after`,
+    or in the body of one of its partitions, `origin` is the node of `before` that it was made from. For a node that
+    passes added to `before`, `origin` is a node of the original graph. Nodes of the original graph have no `origin`.
     `given` are the values of the original graph, and `before.labels.origins` maps later values to them.
     """
 

@@ -1,4 +1,4 @@
-"""score: adds the outputs of a model to a dataset of an engine, as more columns."""
+"""score: runs a model on the rows of a Dask or Ray dataset, and returns a dataset with its outputs."""
 from __future__ import annotations
 
 import os

@@ -111,10 +111,11 @@ With 5 x 5 taps the sums then take 8 of 16 registers (8 lanes), or 16 of 32 (16 
 
 def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
            dilation: int = 1, transposed: bool = False) -> Layout:
-    """Choose the layout for `channels` output channels; `weights` are the arrays that are multiplied, if constant.
+    """Choose the layout for `channels` output channels; `weights` are the numbers to multiply, None if not constant.
 
-    `stride` and `dilation` are those along lines; neighbouring pixels of `transposed` convolutions share no columns.
-    Taps packed in fours use the widest vectors of which `channels` fill at least four.
+    `stride` and `dilation` are those along a line. If four taps share a lane, the vectors are the widest whose chunk
+    (four vectors) has at most `channels` channels. A tile then has several pixels of a line, but only one if the
+    convolution is `transposed`, because its neighbouring pixels share no columns.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)

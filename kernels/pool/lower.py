@@ -94,7 +94,10 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
-    """Lower the epilogue after `anchor`, a pool or weighted means; it begins by dequantizing maxima of integers."""
+    """Lower the epilogue after `anchor`, which is a pool or weighted means.
+
+    Maxima of quantized integers are taken before they are dequantized, so their epilogue begins with `dequantize`.
+    """
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
     def result(args: list[Any]) -> Expr:

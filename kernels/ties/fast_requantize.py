@@ -285,7 +285,10 @@ def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The band around ties as a number: an output is near a tie if the lower half of round(2**16 * u) is below it."""
+    """The limit of fraction(u), times 2**16, below which an output counts as near a tie.
+
+    If `half` is at least `_WIDEST`, the limit is 2**16, and every output counts as near.
+    """
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 
