@@ -84,7 +84,7 @@ class _Outliner:
                 if not self.constant(node) or any(v.is_output for v in node.outputs)]
 
     def constant(self, node: Node) -> bool:
-        """Whether a node's results depend on constants only. Partitions never count as constant, since they run."""
+        """Whether a node's results depend on constants only; False for partitions, which always have boxes."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             return True
         return bool(node.inputs) and node.op.name != "partition" and not any(v in self.source for v in node.operands)

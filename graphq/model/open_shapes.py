@@ -142,7 +142,7 @@ def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list
 
 
 SIZE = "size"
-"""The `property` of a model's input whose values are open sizes, because shapes depend on them."""
+"""The `property` of an input of a few integers on which shapes depend: each of the integers is an open size."""
 MOST_VALUES = 8
 """The most elements of an input whose values may be open sizes."""
 

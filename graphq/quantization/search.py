@@ -303,7 +303,7 @@ class Search:
     def shares(self) -> dict[str, tuple[float, float]]:
         """The shares of each product in all multiply-accumulates, and in all elements read and written.
 
-        The sizes are those of the first batch; products with least of the work, the mean of both shares, come first.
+        The sizes are those of the first batch. The products are sorted by the mean of both shares, smallest first.
         """
         types = {str(v.name): TensorType(v.dtype, np.shape(self.batches[0][str(v.name)])) for v in self.graph.inputs}
         values = {p: (*p.factors, p.node.output) for p in products(self.graph.specialise(types))}

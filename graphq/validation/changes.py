@@ -11,7 +11,10 @@ from graphq.validation.subgraphs import subgraph
 
 
 class Snapshot:
-    """A copy of a graph that passes cannot change; `was` and `inputs` map nodes and inputs to the copy's."""
+    """A copy of a graph; the copy stays the same when passes change the graph.
+
+    `was` and `inputs` map the nodes and inputs of the graph to those of the copy.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = detached(graph)

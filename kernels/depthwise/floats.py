@@ -143,7 +143,11 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 @emits
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Store the addresses of the columns that tile `tile` of a line reads in all its runs; they take `nbytes` bytes."""
+    """Store the addresses of the columns that a tile reads, run by run; outside the image, the address of padding.
+
+    `outer` is the number of the tile's line in the image, `tile` its number in the line. The stored addresses take
+    `nbytes` bytes.
+    """
     ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
     size = nbytes // ko
     starts = windows + outers + outer * ko * 8

@@ -39,9 +39,10 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""How many rows are tested together, in one vector of columns, for an output near a rounding tie.
+"""How many rows share one test, for each vector of columns, of whether any output is near a rounding tie.
 
-With 8 rows ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both models at lower levels, take as long.
+With 8 rows instead, ResNet-50 takes 1 to 2 % longer on AMX. MobileNetV2 takes the same time as with 4, and so do both
+models at lower ISA levels.
 """
 PACKED = 4
 """How many vectors of 16 columns fill one vector of 64 bytes with their outputs."""
