@@ -107,9 +107,10 @@ class BodyBounds:
                                if a is not None and a.dtype.kind == "f"})
         weights = (p.k, p.weights) if isinstance(p.weights, int) else p.weights()
         bias = p.node.inputs[2] if len(p.node.inputs) > 2 else None
-        error = ErrorBounds(*sum_error(p.sum, *p.activations, weights, p.batch), 0.0)
-        bounds.errors[p.node.output] = error.plus(3 * UNIT * bounds.sizes(bias), ROUNDINGS * UNIT)
-        bounds.largest[p.node.output] = _largest_sum(p, weights) + bounds.largest_size(bias)
+        error = sum_error(p.sum, *p.activations, weights, p.batch)
+        bounds.errors[p.node.output] = ErrorBounds(error.proved, error.estimated, 0.0).plus(
+            3 * UNIT * bounds.sizes(bias), ROUNDINGS * UNIT)
+        bounds.largest[p.node.output] = error.largest + bounds.largest_size(bias)
         return bounds
 
     def errors_of(self, value: Value | None) -> ErrorBounds | None:
@@ -275,16 +276,3 @@ class BodyBounds:
         """The maximum of an array of absolute values; with `by_column`, one number for each column of a row."""
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())
-
-
-def _largest_sum(p: Products, weights: np.ndarray | tuple[int, int]) -> float:
-    """The largest absolute value of an anchor's sum.
-
-    Constant weights are given as integers [columns, k] of all batches, and the bound follows from them.
-    """
-    if isinstance(weights, tuple):
-        return p.k * 2.0**16 * float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))
-    low, high = p.activations
-    scales = np.tile(np.broadcast_to(p.sum.w_scale, len(weights) // p.batch), p.batch).astype(np.float64)
-    sums = np.abs(weights).sum(axis=1, dtype=np.float64) * scales
-    return 1.01 * float(sums.max(initial=0)) * max(high, -low) * float(p.sum.x_scale)

@@ -8,7 +8,6 @@ type can hold. If weights are constant, both bounds use them.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import getitem
 from typing import NamedTuple
 
@@ -33,26 +32,22 @@ PART = 2**17
 
 
 class SumError(NamedTuple):
-    """The proved and the estimated bound of the difference, one number for each column, in the unit of the output."""
+    """The proved and the estimated bound of the difference, one number for each column, in the unit of the output.
+
+    `largest` is the largest absolute value of the sum itself, before what it starts from.
+    """
 
     proved: np.ndarray
     estimated: np.ndarray
+    largest: float
 
 
 class Sums(NamedTuple):
-    """Sums of |w|, of w and of w**2 over the pieces of chains, each [columns, chains, pieces].
-
-    `moved` [columns] is the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors.
-    """
+    """Sums of |w|, of w and of w**2 over the pieces of chains, each [columns, chains, pieces]."""
 
     absolute: np.ndarray
     signed: np.ndarray
     squares: np.ndarray
-    moved: np.ndarray
-
-    def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Sums:
-        """Apply f to the three arrays of sums; `moved` stays as it is."""
-        return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
 def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
@@ -66,20 +61,25 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     """
     activations = min(low, 0), max(high, 0)  # padding adds zeros
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
-    scale_and_size = sum_.x_scale, max(activations[1], -activations[0])
+    size = max(activations[1], -activations[0])
+    scale_and_size = sum_.x_scale, size
     if isinstance(weights, tuple):
         reach = later(_reach_of_any, chains, activations, *weights)
-        bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0), np.zeros(1))
-        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1))
+        bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0))
+        largest = weights[0] * 2.0**16 * float(sum_.x_scale) * float(sum_.w_scale.max(initial=0))
+        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest)
     columns, k = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (sum_.w_scale, np.abs(sum_.start)))
-    step = max(1, PART // max(1, k))
-    parts = [_sums_of_weights(chains, np.ascontiguousarray(weights[c:c + step], np.float32), scales[c:c + step])
+    reach_of, step = _Reaches(chains, activations, k), max(1, PART // max(1, k))
+    parts = [reach_of.weights(np.ascontiguousarray(weights[c:c + step], np.float32), scales[c:c + step])
              for c in range(0, max(1, columns), step)]
-    sums = Sums(*(np.concatenate(x) for x in zip(*parts, strict=True)))
-    bounds = _bounds(_reach(chains, activations, k, sums), scale_and_size, scales, starts, sums.moved)
-    return SumError(*(x.reshape(batch, -1).max(axis=0) if batch > 1 else x for x in bounds))
+    most, squares, absolute, moved = (np.concatenate([p[n] for p in parts]) for n in range(4))
+    reach = parts[0]._replace(most=most, squares=squares, absolute=absolute, moved=moved)
+    largest = 1.01 * float((reach.absolute * scales).max(initial=0)) * size * float(sum_.x_scale)
+    proved, estimated = (x.reshape(batch, -1).max(axis=0) if batch > 1 else x
+                         for x in _bounds(reach, scale_and_size, scales, starts))
+    return SumError(proved, estimated, largest)
 
 
 class _Chains(NamedTuple):
@@ -119,16 +119,6 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
-    """The sums of constant integer weights, computed in f32: sums of pieces are below 2**24 and therefore exact."""
-    parts = chains.of(w)
-    ones = np.ones(parts.shape[-1], np.float32)
-    signed = parts @ ones
-    factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
-    moved = factors - signed.sum(axis=(1, 2), dtype=np.float64) * scales
-    return Sums(np.abs(parts) @ ones, signed, np.square(parts) @ ones, moved)
-
-
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
     """The sums of weights that may be any number from -most to most.
 
@@ -137,60 +127,86 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
     count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
-    return Sums(most * count, np.diff(total, axis=-1, prepend=0), squares, np.zeros(1))
+    return Sums(most * count, np.diff(total, axis=-1, prepend=0), squares)
 
 
 class _Reach(NamedTuple):
     """The sizes of a column's partial sums, added over all roundings, in units of the product of both scales.
 
-    `most` adds their largest absolute values, `squares` their mean squares. `totals` counts additions to the total,
-    each of which also rounds the number that the sum starts from; `roundings` counts all roundings of an output.
+    `most` adds their largest absolute values, `squares` their mean squares. `absolute` is the sum of |w|, and `moved`
+    that of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts additions to the
+    total, each of which also rounds the number that the sum starts from; `roundings` counts all roundings of an output.
     """
 
     most: np.ndarray
     squares: np.ndarray
+    absolute: np.ndarray
+    moved: np.ndarray
     totals: int
     roundings: int
 
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
     """The reach for weights that are not constant. It depends on k, which may be an open size, but not on scales."""
-    return _reach(chains, activations, k, _sums_of_any(chains, k, most))
+    return _Reaches(chains, activations, k).sums(_sums_of_any(chains, k, most), np.zeros(1))
 
 
-def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _Reach:
-    low, high = activations
-    smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
-    count = chains.lengths(k)
-    totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total for each chain, at most
-    factors = 3 if chains.order in ("quads", "octets") else 2  # the roundings of a product's factors, and its own
-    within = w.each(lambda x: x.cumsum(axis=2, dtype=np.float64))
-    after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
+class _Reaches:
+    """What the reach of all columns has in common: how often each piece of a sum is rounded as a part of sums.
 
-    def largest(s: Sums) -> np.ndarray:
-        """The largest partial sums.
+    With activations from `low` to `high` the largest partial sums arise where activations are at one end of their range
+    for positive weights, and at the other for negative ones. Mean squares take the mean of activations to be at the end
+    of their range that is farther from 0.
 
-        They arise if activations are at one end of their range for positive weights, and at the other end for negative
-        weights.
-        """
-        return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
+    Sums of |w| and of w**2 grow from piece to piece. So what all partial sums add up to is the sum of each piece,
+    multiplied by the number of partial sums that it is a part of (`passes`). Partial sums of w may shrink: of these
+    each is computed.
+    """
 
-    def mean_square(s: Sums) -> np.ndarray:
-        """The mean square of partial sums, with the activations' mean at the end of their range farther from 0."""
-        return np.asarray(larger**2 * s.signed**2 + variance * s.squares)
+    def __init__(self, chains: _Chains, activations: tuple[int, int], k: int) -> None:
+        low, high = activations
+        smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
+        count = chains.lengths(k)
+        _, number, pieces = count.shape
+        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total for each chain, at most
+        factors = 3 if chains.order in ("quads", "octets") else 2  # the roundings of a product's factors, and its own
+        passes = count[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] + totals * np.arange(number, 0, -1)[:, None]
+        self.chains, self.count, self.totals, self.larger = chains, count.ravel(), totals, larger
+        self.absolute = ((larger + smaller) / 2 * passes + factors * larger).ravel()
+        self.squares = (variance * passes + factors * larger**2).ravel()
+        self.signed = (larger - smaller) / 2
+        self.cumulated = np.triu(np.ones((pieces, pieces)))
+        additions = totals * number
+        # The constant 8 allows for the effect of earlier roundings on the size of later ones.
+        self.roundings = additions, k + additions + 8
 
-    absolute, squares = (x.sum(axis=(1, 2), dtype=np.float64) for x in (w.absolute, w.squares))
-    most = (count * largest(within)).sum(axis=(1, 2)) + totals * largest(after).sum(axis=1) \
-        + factors * larger * absolute
-    mean_squares = (count * mean_square(within)).sum(axis=(1, 2)) + totals * mean_square(after).sum(axis=1) \
-        + factors * larger**2 * squares
-    additions = totals * after.absolute.shape[1]
-    # The constant 8 allows for the effect of earlier roundings on the size of later ones.
-    return _Reach(most, mean_squares, additions, k + additions + 8)
+    def weights(self, w: np.ndarray, scales: np.ndarray) -> _Reach:
+        """The reach of constant integer weights in f32: sums of pieces are below 2**24 and therefore exact."""
+        parts = self.chains.of(w)
+        shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])  # BLAS is fast for matrices alone
+        ones = np.ones(parts.shape[-1], np.float32)
+        signed = (parts @ ones).reshape(shape)
+        factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
+        moved = factors - signed.sum(axis=(1, 2), dtype=np.float64) * scales
+        sizes, squares = ((f(parts) @ ones).reshape(shape) for f in (np.abs, np.square))
+        return self.sums(Sums(sizes, signed, squares), moved)
+
+    def sums(self, w: Sums, moved: np.ndarray) -> _Reach:
+        """The reach of weights with these sums."""
+        columns = len(w.signed)
+        absolute, squares = (x.reshape(columns, -1).astype(np.float64) for x in (w.absolute, w.squares))
+        pieces = len(self.cumulated)
+        within = (w.signed.reshape(-1, pieces).astype(np.float64) @ self.cumulated).reshape(columns, -1)
+        after = within[:, pieces - 1::pieces].cumsum(axis=1)
+        most = absolute @ self.absolute \
+            + self.signed * (np.abs(within) @ self.count + self.totals * np.abs(after).sum(axis=1))
+        mean_squares = squares @ self.squares \
+            + self.larger**2 * (np.square(within) @ self.count + self.totals * np.square(after).sum(axis=1))
+        return _Reach(most, mean_squares, absolute.sum(axis=1), moved, *self.roundings)
 
 
-def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.ndarray, starts: np.ndarray,
-            moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.ndarray,
+            starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The proved and the estimated bound in the unit of the output.
 
     `scale_and_size` are the scale of the activations and their largest absolute value, `scales` the scales of the
@@ -200,4 +216,4 @@ def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.nd
     unit = scale * scales.astype(np.float64)
     proved = UNIT * (unit * reach.most + reach.totals * starts) / (1 - reach.roundings * UNIT)
     variance = unit**2 * reach.squares + reach.totals * starts**2
-    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(variance) + size * scale * np.abs(moved))
+    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(variance) + size * scale * np.abs(reach.moved))

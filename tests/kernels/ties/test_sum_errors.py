@@ -42,7 +42,7 @@ def test_sums_keep_to_their_bounds(order, k, kind):
     extremes = np.where(w.T > 0, 255, 0)  # what each column's partial sums are largest for
     x = np.concatenate([rng.integers(0, 256, (40, k)), rng.integers(200, 256, (40, k)), extremes,
                         255 - extremes]).astype(np.uint8)
-    proved, estimated = sum_error(literal, 0, 255, w.T)
+    proved, estimated, _ = sum_error(literal, 0, 255, w.T)
     found = distances(literal, x, w)
     assert proved.shape == estimated.shape == (COLUMNS,) and (estimated <= proved).all()
     assert (found <= proved).all()
@@ -81,7 +81,7 @@ def test_the_proved_bound_of_one_product_by_hand(order, roundings):
     """Of the factors (and the product, where it is not fused), of the chain's sum, and of its additions to totals."""
     literal = DequantizedSum(order, 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32),
                       np.zeros(1, np.float32))
-    proved, _ = sum_error(literal, -10, 200, np.array([[-7]], np.int16))
+    proved, *_ = sum_error(literal, -10, 200, np.array([[-7]], np.int16))
     np.testing.assert_allclose(proved, UNIT * 0.25 * 0.5 * 7 * 200 * roundings, rtol=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_the_estimate_has_what_roundings_of_weights_add_up_to():
                       np.zeros(1, np.float32))
     w = np.full((1000, 1), 7, np.int16)
     moved = 1000 * abs(float(np.float32(7) * scale) - 7 * float(scale))
-    proved, estimated = sum_error(literal, 0, 255, w.T)
+    proved, estimated, _ = sum_error(literal, 0, 255, w.T)
     assert moved > 0 and (255 * 0.25 * moved < estimated).all() and (estimated < proved).all()
 
 
@@ -106,3 +106,14 @@ def test_the_estimate_for_unknown_weights_is_near_that_of_weights_drawn_evenly(o
     assert ratios[0] <= np.median(unknown.estimated / drawn.estimated) <= ratios[1]
     x = rng.integers(0, 256, (40, k)).astype(np.uint8)
     assert (distances(literal, x, w) > unknown.estimated).mean() < 0.01
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_no_sum_exceeds_what_its_weights_allow(batch):
+    """The bound is reached by activations that follow the signs of the weights, and is no other number's."""
+    rng = np.random.default_rng(0)
+    literal, w = made("chains", 24, rng, scale=0.5), rng.integers(-127, 128, (COLUMNS * batch, 24))
+    most = sum_error(literal, -100, 155, w, batch).largest
+    products = np.where(w > 0, 155, -100) * w
+    reached = (products.sum(axis=1) * np.tile(literal.w_scale, batch) * 0.5).max()
+    assert reached <= most <= 2 * reached and most < sum_error(literal, -100, 155, (24, 127)).largest
