@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from graphq.base.budget import budget, check_limit
+from graphq.base.collector import collector_paused
 from graphq.base.locks import importing
 from graphq.base.paths import path_of
 from graphq.errors import CompileError, GraphError
@@ -27,6 +28,7 @@ Precision: TypeAlias = Literal["f32", "bf16"]
 """The type to which operands of f32 products and convolutions are rounded: bf16, or f32 for no rounding."""
 
 
+@collector_paused()
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
             passes: Sequence[graphq.passes.Pass] | None = None, cache: bool | Literal["kernels"] = True,

@@ -25,7 +25,6 @@ from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir.names import suggestion
 from graphq.ir.operations import add_builder
-from graphq.ir.other_names import OTHER_NAMES
 
 if TYPE_CHECKING:
     from graphq.ir.graph import TensorType, Value
@@ -308,6 +307,8 @@ def lookup(name: str) -> Op:
 
 def unknown(name: str) -> str:
     """The error message for an unknown op: it suggests graphq's name for it, or near names."""
+    from graphq.ir.other_names import OTHER_NAMES  # only this error needs them
+
     ours = OTHER_NAMES.get(name.lower())
     return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))
 

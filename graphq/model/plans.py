@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 import numpy as np
 
 from graphq.base.budget import budget
+from graphq.base.collector import collector_paused
 from graphq.base.guards import why_not
 from graphq.base.locks import Lock, importing, lazy_property
 from graphq.base.sizes import Trace
@@ -316,6 +317,7 @@ class Plans:
         except _Anew:
             self.for_each_shape = True
 
+    @collector_paused()
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
         """A new plan made for the sizes `assumed`; it may hold for other sizes, too.
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from graphq.base.collector import collector_paused
 from graphq.base.locks import importing
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["load_onnx", "node", "save_onnx", "to_model"]
 
 
+@collector_paused()
 def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: int | None = None) -> Graph:
     """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
 
