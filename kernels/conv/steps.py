@@ -256,7 +256,7 @@ def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> 
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape
     rows = _whole_groups(k, w.itemsize)
-    w = pack.padded(w, (groups, taps, rows, columns))
     if sorted_channels is not None:
-        return pack.pack_sorted(w, sorted_channels)
-    return pack.pack(w.reshape(groups, taps * rows, columns))
+        return pack.pack_sorted(pack.padded(w, (groups, taps, rows, columns)), sorted_channels)
+    by_column = pack.padded(w.transpose(0, 3, 1, 2), (groups, columns, taps, rows))
+    return pack.pack(by_column.reshape(groups, columns, taps * rows).swapaxes(1, 2))

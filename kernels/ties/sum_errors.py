@@ -194,9 +194,9 @@ class _Reaches:
     def sums(self, w: Sums, moved: np.ndarray) -> _Reach:
         """The reach of weights with these sums."""
         columns = len(w.signed)
-        absolute, squares = (x.reshape(columns, -1).astype(np.float64) for x in (w.absolute, w.squares))
+        absolute, squares = (x.reshape(columns, len(self.count)).astype(np.float64) for x in (w.absolute, w.squares))
         pieces = len(self.cumulated)
-        within = (w.signed.reshape(-1, pieces).astype(np.float64) @ self.cumulated).reshape(columns, -1)
+        within = (w.signed.reshape(-1, pieces).astype(np.float64) @ self.cumulated).reshape(columns, len(self.count))
         after = within[:, pieces - 1::pieces].cumsum(axis=1)
         most = absolute @ self.absolute \
             + self.signed * (np.abs(within) @ self.count + self.totals * np.abs(after).sum(axis=1))

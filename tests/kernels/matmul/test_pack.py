@@ -28,6 +28,14 @@ def weights(dtype, shape, seed=0):
     return np.random.default_rng(seed).integers(info.min, info.max + 1, shape, dtype=dtype)
 
 
+@pytest.mark.parametrize("dtype", [STORAGE[x] for x in ("s8", "u8", "f32", "bf16", "f16")])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_weights_in_any_layout_pack_alike(dtype, k, n):
+    w = weights(dtype, (2, k, n))
+    by_column = np.ascontiguousarray(w.swapaxes(1, 2)).swapaxes(1, 2)
+    assert (pack.pack(by_column) == pack.pack(w)).all() and (pack.pack(by_column[1]) == pack.pack(w)[1]).all()
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 def test_pack_follows_the_layout(dtype, k, n):

@@ -74,6 +74,9 @@ def test_columns_of_several_matrices_have_the_largest_bound():
 def test_sums_of_nothing(order):
     bounds = sum_error(made(order, 0, np.random.default_rng(0)), 0, 255, np.zeros((COLUMNS, 0), np.int16))
     assert (bounds.proved == 0).all()
+    literal = made(order, 24, np.random.default_rng(0))._replace(w_scale=np.zeros(0, np.float32))
+    none = sum_error(literal, 0, 255, np.zeros((0, 24), np.int8))
+    assert none.proved.shape == none.estimated.shape == (0,) and none.largest == 0
 
 
 @pytest.mark.parametrize("order,roundings", [("chains", 4), ("quads", 5), ("taps", 5)])
