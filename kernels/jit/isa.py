@@ -60,6 +60,7 @@ LEVELS = (
     Level("amx", 16, (*_AVX512_BF16, "amx-tile", "amx-int8")),
 )
 """The levels from the lowest to the highest; the best level of a machine is the last one that it has."""
+_BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()
 _emulated: list[str] = []
 
@@ -71,10 +72,10 @@ def lowest(lanes: int, *extensions: str) -> Level:
 
 def level_named(name: str) -> Level:
     """Find a level by name; raises KernelError with the names of all levels if there is none."""
-    for level in LEVELS:
-        if isinstance(name, str) and level.name == name:
-            return level
-    raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(x.name for x in LEVELS)}")
+    level = _BY_NAME.get(name) if isinstance(name, str) else None
+    if level is None:
+        raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(_BY_NAME)}")
+    return level
 
 
 @cache
@@ -113,6 +114,7 @@ def has(*features: str) -> bool:
     return all(name.replace("-", "") in _features() for name in features)
 
 
+@cache
 def withheld(level: Level) -> tuple[str, ...]:
     """The machine's features that code of a level must not use, by LLVM's names: those that only other levels need."""
     others = {feature for x in LEVELS for feature in x.features if feature not in level.features}

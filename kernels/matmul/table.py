@@ -6,6 +6,7 @@ level and layout of activations, then takes the kernel with the least estimated 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -57,7 +58,12 @@ class Kernel(NamedTuple):
     @property
     def takes_store(self) -> bool:
         """Whether its tiles can write the outputs of a Store."""
-        return "store" in signature(self.build).parameters
+        return _takes_store(self.build)
+
+
+@cache
+def _takes_store(build: Builder) -> bool:
+    return "store" in signature(build).parameters
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -76,6 +82,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
             if kernel.name in KERNELS:
                 raise KernelError(f"a second kernel named {kernel.name}")
             KERNELS[kernel.name] = kernel
+        _fitting.cache_clear()
         return build
 
     return register
@@ -84,8 +91,13 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
 def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
            layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k. Raises KernelError if no kernel fits."""
+    sizes = assumed(m), assumed(n), assumed(k)
+    return min(_fitting(dtypes, level, layout), key=lambda kernel: kernel.cost(kernel, *sizes))
+
+
+@cache
+def _fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
     fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
     if not fitting:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
-    sizes = assumed(m), assumed(n), assumed(k)
-    return min(fitting, key=lambda kernel: kernel.cost(kernel, *sizes))
+    return fitting
