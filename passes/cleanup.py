@@ -11,10 +11,17 @@ from graphq.ir import Graph, Node
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
     """Two nodes of the same operation, operands and attributes -> one"""
+    alone: dict[Any, Node] = {}
     seen: dict[Any, Node] = {}
     count = 0
     for node in list(graph.nodes):
-        first = seen.setdefault(_key(node), node)
+        operands = _operands(node)
+        other = alone.setdefault(operands, node)
+        if other is node:
+            continue
+        # Only nodes with the same operands are compared by their attributes, which may be long lists of scales.
+        seen.setdefault((operands, _attributes(other)), other)
+        first = seen.setdefault((operands, _attributes(node)), node)
         if first is node:
             continue
         for old, new in zip(node.outputs, first.outputs, strict=True):
@@ -30,11 +37,18 @@ def eliminate_dead_code(graph: Graph) -> int:
     return graph.prune()
 
 
-def _key(node: Node) -> tuple[Any, ...]:
+def _operands(node: Node) -> Any:
+    """A key of the operation and its operands; for a constant, of which all would be alike, also of its array."""
+    if node.op.name == "constant":
+        return _hashable(node.attrs["value"])
     operands: list[Any] = [id(v) for v in node.inputs]
     if node.op.commutative:
         operands[:2] = sorted(operands[:2])
-    return (node.op.name, tuple(operands), tuple((k, _hashable(v)) for k, v in node.attrs.items()))
+    return (node.op.name, *operands)
+
+
+def _attributes(node: Node) -> tuple[Any, ...]:
+    return tuple((k, _hashable(v)) for k, v in node.attrs.items())
 
 
 def _hashable(value: Any) -> Any:
