@@ -234,7 +234,18 @@ class Graph(Operations):
 
     def copy(self) -> Graph:
         """An independent copy. It shares the (read-only) arrays of constants and the bodies of partitions."""
-        return self.specialise({})
+        out = Graph(self.name)
+        new = {v: out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property) for v in self.inputs}
+        for node in self.nodes:  # what this graph holds has been checked already
+            outs = out._append(node.op, tuple([None if v is None else new[v] for v in node.inputs]), node.attrs,
+                               [v.type for v in node.outputs], None)
+            out.nodes[-1].meta = node.meta
+            for value, old in zip(outs, node.outputs, strict=True):
+                value.name, new[old] = old.name, value
+        out._names = set(self._names)
+        out.set_outputs([new[v] for v in self.outputs], self.output_names)
+        out.meta = self.meta
+        return out
 
     def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
         """A copy in which the named inputs have the given types, or are constants; all other types are inferred again.
