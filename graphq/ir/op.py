@@ -160,7 +160,7 @@ class Op:
                         annotation=int | a.annotation if a.name in self.per_axis else
                         _FOR_ALL[a.name] | a.annotation if a.name in _FOR_ALL else a.annotation)
                       for a in self.attributes.values()]
-        return inspect.Signature([*operands, *attributes,
+        return inspect.Signature([P("self", P.POSITIONAL_ONLY), *operands, *attributes,
                                   P("name", P.KEYWORD_ONLY, default=None, annotation=str | None)])
 
     def check_keywords(self, attrs: Mapping[str, Any]) -> None:
@@ -284,9 +284,12 @@ def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """The types that annotate these parameters of `f`; annotations that are strings are evaluated."""
-    annotated = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in parameters})
-    return typing.get_type_hints(annotated, inspect.unwrap(f).__globals__)
+    """The types that annotate these parameters of `f`; annotations that are strings are evaluated.
+
+    `typing.get_type_hints` does the same, and takes four times as long.
+    """
+    names = inspect.unwrap(f).__globals__
+    return {p.name: eval(p.annotation, names) if isinstance(p.annotation, str) else p.annotation for p in parameters}
 
 
 def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:

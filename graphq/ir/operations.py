@@ -1,7 +1,6 @@
 """Methods of graphs: a builder for each operation, and a few more; type checkers see `operations.pyi` instead."""
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,5 @@ def add_builder(op: Op) -> None:
         return outs[0] if len(outs) == 1 else outs
 
     build.__doc__, build.__module__ = op.doc, op.reference.__module__
-    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    signature = op.signature.replace(parameters=[first, *op.signature.parameters.values()])
-    vars(build)["__signature__"] = signature
+    vars(build)["__signature__"] = op.signature
     add_method(op.name, build)
