@@ -41,10 +41,9 @@ class UniformChannelsArePerTensor(Rewrite):
     def pattern(self, g, x):
         return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
 
-    def check(self, match):
-        scales, zps = match.root.attrs["scales"], match.root.attrs["zps"] or (0,)
-        uniform = all(x and all(number == x[0] for number in x) for x in (scales, zps))
-        return None if uniform else ""
+    def candidate(self, node):
+        scales, zps = node.attrs["scales"], node.attrs["zps"] or (0,)
+        return all(x and x.count(x[0]) == len(x) for x in (scales, zps))
 
     def replace(self, g, match):
         a = match.root.attrs
@@ -101,6 +100,9 @@ class DropMultiplyByOne(Rewrite):
 
     def pattern(self, g, x, one):
         return g.any_of(g.multiply(x, one, attrs=ANY), g.divide(x, one, attrs=ANY))
+
+    def candidate(self, node):
+        return any(v.data is not None for v in node.operands)
 
     def check(self, x, one, match):
         """The operand must be a constant of ones that broadcasts into x."""

@@ -25,9 +25,10 @@ class DequantizeByGroups(Rewrite):
     def pattern(self, g, x):
         return g.dequantize(x, attrs=ANY)
 
-    def check(self, x, match):
-        if match.root.attrs["group_axis"] is None:
-            return ""
+    def candidate(self, node):
+        return node.attrs["group_axis"] is not None
+
+    def check(self, x):
         return None if x.type.known else f"the shape of {x.type} is not known"
 
     def replace(self, g, x, match):

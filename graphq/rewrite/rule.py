@@ -59,9 +59,10 @@ class Refusal(NamedTuple):
 class Rewrite:
     """Base of all rewrites; see the module's docstring. An instance is a pass: `rewrite(graph)` returns the count.
 
-    Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`. An
-    instance builds its pattern once, so attributes of the instance that the pattern depends on must be set before. A
-    pass works in rounds: nodes that rewrites of a round add are visited in the next round.
+    Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`; where
+    most nodes of the operation are not meant, also `candidate(self, node)`. An instance builds its pattern once, so
+    attributes of the instance that the pattern depends on must be set before. A pass works in rounds: nodes that
+    rewrites of a round add are visited in the next round.
     """
 
     pattern: Callable[..., PatternLike]
@@ -81,6 +82,13 @@ class Rewrite:
 
     Softmax's statistics are such outputs.
     """
+
+    def candidate(self, node: Node) -> bool:
+        """Whether a node can be the root of a match: a quick answer from the node alone, before the pattern is tried.
+
+        A node that is none is no near miss.
+        """
+        return True
 
     @property
     def name(self) -> str:
@@ -146,7 +154,8 @@ class _Application:
     def _round(self) -> int:
         """Visit every node that can be a root once, the last first; returns the number of rewrites."""
         count = 0
-        for node in sorted(roots(self.form.pattern, self.graph, near=self.parts), key=GRAPH_ORDER, reverse=True):
+        tried = filter(self.rewrite.candidate, roots(self.form.pattern, self.graph, near=self.parts))
+        for node in sorted(tried, key=GRAPH_ORDER, reverse=True):
             if not node.removed:
                 count += self._visit(node)
         return count

@@ -71,6 +71,20 @@ def test_no_near_miss_without_a_likeness():
     assert FuseBias().apply(parse("graph(x: f32[4]) {\n %0 = relu(x)\n return %0\n}")) == (0, [])
 
 
+def test_only_candidates_are_tried():
+    class OfX(FuseBias):
+        def candidate(self, node):
+            return any(v.name == "b" for v in node.operands)
+
+        def check(self, bias):
+            return "refused"
+
+    text = MATMUL.replace("return %1", "%2 = matmul(x, w)\n  %3 = add(%2, c)\n  return %1, %3")
+    _, (miss,) = OfX().apply(parse(text.replace("b: f32[16])", "b: f32[16], c: f32[16])")))
+    operands = {v.name for n in miss.nodes for v in n.operands}
+    assert miss.reason == "refused" and "b" in operands and "c" not in operands
+
+
 def test_a_check_may_refuse_without_a_report():
     class Never(FuseBias):
         def check(self):
