@@ -357,7 +357,7 @@ class Graph(Operations):
              complete: bool) -> tuple[Value, ...]:
         """Add a node as `add_node` does; `complete` says that `attrs` are checked and include all defaults."""
         where = op.name if name is None else f"{op.name} '{name}'"
-        wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
+        wide = any([isinstance(x, Value) and x.type.dtype.name == "f64" for x in operands])
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]
         while given and given[-1] is None and not op.variadic:
             given.pop()

@@ -81,7 +81,11 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
     """Raise GraphError for more than MAX_RANK axes or MAX_ELEMENTS elements; dimensions of 0 count as 1."""
     if len(dims) > MAX_RANK:
         raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
-    if math.prod([int(n) for n in map(assumed, dims) if n]) > MAX_ELEMENTS:
+    size = 1
+    for n in dims:
+        if n:
+            size *= n if type(n) is int else int(assumed(n))
+    if size > MAX_ELEMENTS:
         raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
 
 
