@@ -54,7 +54,8 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     if not bands:
         return replace(lowered, ties=tuple(refused))
     near, last = reduce(partial(op, "or"), [r.near for r in roundings if r.near is not None]), len(e.out) - 1
-    factors = (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(p.packed_zps, "s32", last, "w_zp"),
+    zps = p.packed_zps[:1] if (p.packed_zps == p.packed_zps[:1]).all() else p.packed_zps
+    factors = (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(zps, "s32", last, "w_zp"),
                e.parameter(p.sum.start, "f32", last, "start"))
     if all(r.near is None or r.width is not None for r in roundings):
         fast = FastRequantize(e.numbers(constants), lambda x, role: e.parameter(np.atleast_1d(x), "f32", last, role))

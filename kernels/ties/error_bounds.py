@@ -27,15 +27,10 @@ from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
 """The largest half-width of the band around ties, in quantization steps; a 32nd of all outputs is then in the band."""
-CHEAP = 2.0**-12
+CHEAP = 3 * 2.0**-14
 """A proved bound of at most this many steps is used instead of the narrower estimate: few outputs are so near a tie."""
-ROUNDINGS = 6
-"""The number of roundings of an anchor's result after its sum.
-
-Five of them are the conversion of the sum to f32, the product of the two scales, the product of sum and scale, and the
-addition of a bias, once in the kernel and once in the graph as written. The sixth covers products of two differences,
-which all rules neglect.
-"""
+SECOND_ORDER = 2.0**-8
+"""Bands are wider by this share of their width, for the products of two differences, which all rules neglect."""
 HUGE = 2.0**60
 """Absolute values from here on count as infinite."""
 
@@ -102,14 +97,21 @@ class BodyBounds:
 
     @classmethod
     def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
-        """The bounds of an anchor's result, whose sum is exact; `constants` are the arrays of constant inputs."""
+        """The bounds of an anchor's result, whose sum is exact; `constants` are the arrays of constant inputs.
+
+        The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a bias b, f32(y + b). Its roundings before the
+        addition are relative to y, so to |y + b| + |b| at most. The conversion of the sum is exact below 2**24. The
+        graph as written rounds its addition too, but one to a sum that starts from b, whose bound includes it.
+        """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
         weights = (p.k, p.weights) if isinstance(p.weights, int) else p.weights()
         bias = p.node.inputs[2] if len(p.node.inputs) > 2 else None
         error = sum_error(p.sum, *p.activations, weights, p.batch)
+        before = (2 if error.integers < 2**24 else 3) * UNIT
+        additions = 0 if bias is None else 1 if p.starts_at_bias else 2
         bounds.errors[p.node.output] = ErrorBounds(error.proved, error.estimated, 0.0).plus(
-            3 * UNIT * bounds.sizes(bias), ROUNDINGS * UNIT)
+            before * bounds.sizes(bias), before + additions * UNIT)
         bounds.largest[p.node.output] = error.largest + bounds.largest_size(bias)
         return bounds
 
@@ -214,18 +216,23 @@ class BodyBounds:
     def band(self, node: Node) -> Band | None:
         """The band around ties of quantize `node`, whose scales may vary by column; None if its operand has no bound.
 
-        The band leaves room for the roundings of the quotients (graphq also rounds the inverse of the scale), and of
-        their comparison with ties.
+        The band leaves room for the roundings of both quotients, and for that of the inverse of the scale, which is
+        known; these are relative to the quotient. The comparison with ties has numbers of at most a half, and its
+        subtraction is exact.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:
             return None
         scales = np.asarray(node.attrs["scales"], np.float32).astype(np.float64)
+        with np.errstate(all="ignore"):
+            inverse = np.fmin(np.abs((1 / scales).astype(np.float32) * scales - 1), UNIT).max(initial=0)
         along = scales.size > 1 and node.attrs["axis"] % len(node.output.type.dims) == len(node.output.type.dims) - 1
         scales = scales if along else scales.min(initial=np.inf)
         proved, estimated = (x / scales + 2 * UNIT for x in errors[:2])
-        half = np.minimum(np.where(proved <= CHEAP, proved, estimated), MOST_NEAR)
-        return Band(half, errors.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
+        wider = 1 + SECOND_ORDER
+        half = np.minimum(wider * np.where(proved <= CHEAP, proved, estimated), MOST_NEAR)
+        relative = wider * (errors.relative + 2 * UNIT + float(inverse))
+        return Band(half, relative, bool(assumed(np.equal(half, wider * proved).all())))
 
     def _curve(self, node: Node) -> Curve | None:
         """The curve of the first operand; None if there is none, or if another operand has no bound."""

@@ -154,6 +154,11 @@ class Spread(NamedTuple):
         """The spread of a value between two numbers that is computed exactly."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
+    @staticmethod
+    def constant(x: np.ndarray) -> Spread:
+        """The spread of a constant that is rounded to f32."""
+        return Spread(x, x, np.abs(x.astype(np.float32) - x))
+
     @property
     def size(self) -> np.ndarray:
         """The largest absolute value in the interval."""
@@ -240,12 +245,14 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """The largest difference, in steps of the quantize, between u computed by the operations of y and by multiply-adds.
+    """The largest difference, in steps, between two ways to compute u: by the operations of y, and by multiply-adds.
 
-    It holds if u (see the module) is from lo to lo + 255: only there do ties matter.
+    It holds where u lies between lo and lo + 255.25: only there do ties matter. A stored value is also rounded to an
+    integer, after ONE * u was rounded to f32: that is half a unit, and below 2**23, where f32 is no integer yet, up to
+    a quarter more.
     """
     lo = elementary.RANGES[r.dtype][0]
-    most = span(r.dtype, r.zps) + 1
+    most = span(r.dtype, r.zps)
     u = sum_.times(1 / r.scales)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         integers = _integers(u, most)
@@ -254,8 +261,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         stated = _as_stated(y, integers, numbers)
         # the reference rounds the quotient, or the product with the inverse
         slow = stated.error / r.scales + half_unit(most)
-        fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
-        # A stored value is also rounded to an integer.
+        fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 127.5 if stored else 511.25)
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
 
 
@@ -267,7 +273,7 @@ def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, m
     """
     constant, terms = u.constant + shift, []
     for x, f in u.factors.items():
-        factor = Spread.between(f, f).rounded()
+        factor = Spread.constant(f)
         if elementary.unquantized(x) is not None:
             constant = constant + (_range(x)[0] - 256) * f
             terms.append(Spread.between(np.full(1, 256.0), np.full(1, 511.0)).times(factor))
@@ -275,7 +281,7 @@ def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, m
             terms.append(integers[x].converted().times(factor))
     total = Spread.between(constant - _WIDEST, constant + _WIDEST).rounded()
     for n, term in enumerate(terms, 1):
-        total = total.plus(term).rounded(most + 1 if n == len(terms) else np.inf)
+        total = total.plus(term).rounded(most if n == len(terms) else np.inf)
     return total.error
 
 
@@ -289,7 +295,7 @@ def fraction_limit(half: np.ndarray) -> np.ndarray:
 
     If `half` is at least `_WIDEST`, the limit is 2**16, and every output counts as near.
     """
-    return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
+    return np.where(half < _WIDEST, np.ceil(2 * half * ONE), ONE).astype(np.int32)
 
 
 def without_relu(y: Expr) -> tuple[Expr, bool]:
@@ -347,7 +353,8 @@ class FastRequantize:
         for t in forms:
             if t.tie_free is None:
                 half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
-        half = np.ceil(half / STEP) * STEP
+        if any(t.u is None for t in forms):
+            half = np.ceil(half / STEP) * STEP  # so that offsets are f32
         with np.errstate(over="ignore"):  # infinite numbers count as near a tie
             return self.quantizes(forms, half, stored)
 

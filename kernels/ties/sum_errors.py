@@ -22,10 +22,10 @@ ROUNDING = 0.41 * UNIT
 """The root mean square of that relative error, for numbers with uniformly distributed last bits and logarithms."""
 SIGMAS = 3
 """The `estimated` bound is this many standard deviations of the difference."""
-PIECE = 16
-"""Partial sums of a chain are bounded only after every PIECE products.
+PIECES = 16
+"""A chain is cut into at most PIECES pieces, and partial sums are bounded only at the ends of pieces.
 
-The partial sums within a piece take the bound after the piece.
+The partial sums within a piece take the bound of the piece's end.
 """
 PART = 2**17
 """The number of weights that are processed at a time, so that they stay in the cache."""
@@ -34,12 +34,14 @@ PART = 2**17
 class SumError(NamedTuple):
     """The proved and the estimated bound of the difference, one number for each column, in the unit of the output.
 
-    `largest` is the largest absolute value of the sum itself, before what it starts from.
+    `largest` is the largest absolute value of the sum itself, without the number that it starts from. `integers` is the
+    largest absolute value of the sum of integers, infinite if the weights are not constant.
     """
 
     proved: np.ndarray
     estimated: np.ndarray
     largest: float
+    integers: float
 
 
 class Sums(NamedTuple):
@@ -67,7 +69,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
         reach = later(_reach_of_any, chains, activations, *weights)
         bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0))
         largest = weights[0] * 2.0**16 * float(sum_.x_scale) * float(sum_.w_scale.max(initial=0))
-        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest)
+        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest, np.inf)
     columns, k = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (sum_.w_scale, np.abs(sum_.start)))
@@ -79,7 +81,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     largest = 1.01 * float((reach.absolute * scales).max(initial=0)) * size * float(sum_.x_scale)
     proved, estimated = (x.reshape(batch, -1).max(axis=0) if batch > 1 else x
                          for x in _bounds(reach, scale_and_size, scales, starts))
-    return SumError(proved, estimated, largest)
+    return SumError(proved, estimated, largest, float(reach.absolute.max(initial=0)) * size)
 
 
 class _Chains(NamedTuple):
@@ -93,12 +95,12 @@ class _Chains(NamedTuple):
     taps: int
 
     def of(self, w: np.ndarray) -> np.ndarray:
-        """Cut weights [columns, k] into [columns, chains, pieces, PIECE], filled up with zeros."""
+        """Cut weights [columns, k] into [columns, chains, pieces, products of a piece], filled up with zeros."""
         columns, k = w.shape
         taps = max(1, self.taps) if self.order == "taps" else 1
         size = k // taps
         length = max(1, {"quads": 4, "octets": -(-size // 8)}.get(self.order, min(self.block, size)))
-        piece = min(PIECE, length)
+        piece = -(-length // PIECES)
         pieces = -(-length // piece)
         lanes = 8 if self.order == "octets" else 1
         chains = -(-size // (length * lanes))

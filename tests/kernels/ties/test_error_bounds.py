@@ -5,8 +5,11 @@ import pytest
 
 import graphq as gq
 from graphq.ir.op import OPS, Curve
-from graphq.kernels.ties.error_bounds import BodyBounds, ErrorBounds
-from graphq.kernels.ties.sum_errors import UNIT
+from graphq.kernels.family.lower import Products
+from graphq.kernels.lanes.expression import acc
+from graphq.kernels.numbers.sum_orders import DequantizedSum
+from graphq.kernels.ties.error_bounds import SECOND_ORDER, BodyBounds, ErrorBounds
+from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 CASES = {
     **{name: (name, {}) for name in ("relu", "abs", "tanh", "sigmoid", "erf", "mish", "hard_swish")},
@@ -213,4 +216,66 @@ def test_bands_are_in_steps_of_the_scales(scales, axis):
     bounds.errors[y], bounds.largest[y] = ErrorBounds(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
     band = bounds.band(q.node)
     steps = np.asarray(scales) if axis == 1 and len(scales) > 1 else min(scales)
-    assert band.proved and np.array_equal(band.half, 1e-5 / steps + 2 * UNIT) and band.relative > 1e-7
+    assert band.proved and np.allclose(band.half, (1 + SECOND_ORDER) * (1e-5 / steps + 2 * UNIT), rtol=1e-12, atol=0)
+    assert band.relative > 1e-7
+
+
+def product_of_two(bias, starts_at_bias, w):
+    """Products of one activation and one weight for each of the columns of w, whose result is a matmul with a bias."""
+    g, rng, columns = gq.Graph(), np.random.default_rng(1), len(w)
+    operands = [g.input(n, shape=s, dtype="f32") for n, s in (("x", (256, 1)), ("w", (1, columns)), ("b", (columns,)))]
+    node = g.matmul(*(operands if bias is not None else operands[:2])).node
+    scales = rng.uniform(1e-3, 2e-3, columns).astype(np.float32)
+    start = bias if starts_at_bias else np.zeros(1, np.float32)
+    sum_ = DequantizedSum("chains", 128, np.float32(0.0137), 0, scales, np.zeros(1, np.int32), start)
+    p = Products(node, acc("s32"), sum_, 1, (-128, 127), lambda: w[:, None], 1, np.zeros(1, np.int32), starts_at_bias)
+    return p, BodyBounds.after(p, g, columns, [None, None, bias])
+
+
+@pytest.mark.parametrize("bias, starts_at_bias, large, roundings", [
+    (None, False, False, 2), (None, False, True, 3), (1.0, False, False, 4), (1.0, True, False, 3)])
+def test_the_roundings_after_a_sum_by_hand(bias, starts_at_bias, large, roundings):
+    """Of both scales, their product with the sum, additions of a bias, and the conversion of a sum from 2**24 on."""
+    w = np.full(4, 2**18 if large else 127, np.int32)
+    bias = None if bias is None else np.full(4, bias, np.float32)
+    p, bounds = product_of_two(bias, starts_at_bias, w)
+    found, before = bounds.errors[p.node.output], (3 if large else 2) * UNIT
+    assert found.relative == roundings * UNIT
+    of_sum = sum_error(p.sum, *p.activations, w[:, None]).proved
+    assert np.array_equal(found.proved, of_sum + (0 if bias is None else before * bias))
+
+
+@pytest.mark.parametrize("sign", [None, 1, -0.999])
+@pytest.mark.parametrize("starts_at_bias", [False, True])
+def test_an_anchors_result_keeps_to_its_bound(sign, starts_at_bias):
+    """For each product of bytes, with a bias of its size: the sum in the kernel and as written, rounded all the way."""
+    rng, columns = np.random.default_rng(0), 2000
+    w, x = rng.integers(1, 128, columns).astype(np.int32), np.arange(-128, 128)
+    bias = None if sign is None else (rng.uniform(0.1, 3, columns) * sign).astype(np.float32)
+    p, bounds = product_of_two(bias, starts_at_bias and sign is not None, w)
+    i, j = (n.ravel() for n in np.indices((256, columns)))
+    written = p.sum.sums(x[i][:, None], w[j][:, None], j).reshape(256, columns)
+    y = np.float32(np.multiply.outer(x, w)) * np.multiply(p.sum.x_scale, p.sum.w_scale, dtype=np.float32)
+    if bias is not None:
+        y, written = y + bias, written if p.starts_at_bias else written + bias
+    found = bounds.errors[p.node.output]
+    apart = np.abs(y.astype(float) - written.astype(float))
+    room = found.proved + found.relative * np.abs(y.astype(float))
+    assert (apart <= room * (1 + SECOND_ORDER)).all() and (apart / room).max() > 0.3
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_quotients_keep_to_their_band(exact):
+    """Those by a scale and products with its f32 inverse differ by their roundings and by that of the inverse."""
+    rng, g = np.random.default_rng(0), gq.Graph()
+    scales = rng.uniform(0.0615, 0.0625, 1000).astype(np.float32)  # their inverses have large units
+    off = np.abs((1 / scales).astype(float) * scales - 1)
+    scale = np.float32(0.0625) if exact else scales[off.argmax()]  # the inverse of a power of two is no rounding
+    q = g.quantize(g.abs(g.input("x", shape=(4,), dtype="f32")), dtype="s8", scales=[float(scale)])
+    bounds = BodyBounds(4, {})
+    bounds.errors[q.node.inputs[0]] = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
+    y = rng.uniform(0, 128 * scale, 1_000_000).astype(np.float32)
+    kernel, written = (x.astype(float) for x in (y * (1 / scale), y / scale))
+    apart, relative = np.abs(kernel - written), bounds.band(q.node).relative
+    assert (apart <= relative * kernel).all() and exact == (apart.max() == 0)
+    assert relative == pytest.approx((1 + SECOND_ORDER) * (2 * UNIT + (0 if exact else off.max())), rel=1e-12)

@@ -5,9 +5,10 @@ import pytest
 import graphq as gq
 from graphq.kernels.families import lower_partition
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import fused, load, op
+from graphq.kernels.lanes.expression import acc, fused, load, op
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.ties.fast_requantize import Affine, Spread, _fast_error
+from graphq.kernels.ties.exhaustive_requantize import ONE
+from graphq.kernels.ties.fast_requantize import Affine, Rounding, Spread, _fast_error, affine, error_bound
 
 
 def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="",
@@ -115,3 +116,29 @@ def test_bounds_of_multiply_adds_are_not_exceeded_and_nearly_reached(dtype, fact
     total = fused(np.float32(ys), np.float32(g), total)
     error = np.where(np.abs(exact) <= 256, np.abs(total - exact), 0).max(0)
     assert (error <= bound).all() and (error / bound).max() > 0.5
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("dtype, zp", [("u8", 0), ("u8", 128), ("s8", -5)])
+@pytest.mark.parametrize("bias", [0, 40, -300])
+def test_the_fast_form_is_as_near_to_the_stated_one_as_its_bound_and_not_much_nearer(dtype, zp, bias, stored):
+    """Of sums of up to 2**20, times a scale, plus a bias in steps: where the integer is not saturated."""
+    rng, n, lo = np.random.default_rng(0), 3000, LO[dtype]
+    step, scale = np.float32(0.0317), rng.uniform(1e-5, 2e-5, n).astype(np.float32)
+    biases = (step * (bias + rng.random(n))).astype(np.float32)
+    inverse = np.float32(1) / step
+    loads = [load(k, "f32", "column") for k in range(2)]
+    y, numbers = op("to_f32", acc("s32")) * loads[0] + loads[1], dict(zip(loads, (scale, biases), strict=True))
+    r = Rounding(y, y, dtype, 1 / np.full(1, inverse, float), np.full(1, float(zp)))
+    sum_ = affine(y, numbers)
+    bound = error_bound(sum_, y, r, numbers, stored)
+    total = rng.integers(-2**20, 2**20, (300, n)).astype(np.int32)
+    stated = (np.float32(total) * scale + biases) * inverse
+    shift, one = (0.0, ONE) if stored else (256.0 - lo, 1.0)
+    u = sum_.times(1 / r.scales)
+    (factor,) = u.factors.values()
+    fast = fused(np.float32(total), np.float32(one * factor), np.float32(one * (u.constant + zp + 0.5 + shift)))
+    fast = (np.rint(fast) if stored else fast).astype(float) / one - zp - 0.5 - shift
+    at = stated.astype(float) + zp
+    apart = np.where((at > lo) & (at < lo + 254.75), np.abs(fast - stated), 0).max(0)
+    assert np.isfinite(bound).all() and (apart <= bound).all() and (apart / bound).max() > 0.5

@@ -42,7 +42,7 @@ def test_sums_keep_to_their_bounds(order, k, kind):
     extremes = np.where(w.T > 0, 255, 0)  # what each column's partial sums are largest for
     x = np.concatenate([rng.integers(0, 256, (40, k)), rng.integers(200, 256, (40, k)), extremes,
                         255 - extremes]).astype(np.uint8)
-    proved, estimated, _ = sum_error(literal, 0, 255, w.T)
+    proved, estimated, *_ = sum_error(literal, 0, 255, w.T)
     found = distances(literal, x, w)
     assert proved.shape == estimated.shape == (COLUMNS,) and (estimated <= proved).all()
     assert (found <= proved).all()
@@ -88,6 +88,16 @@ def test_the_proved_bound_of_one_product_by_hand(order, roundings):
     np.testing.assert_allclose(proved, UNIT * 0.25 * 0.5 * 7 * 200 * roundings, rtol=1e-5)
 
 
+@pytest.mark.parametrize("k", [1, 9, 16, 27, 100, 128])
+def test_the_proved_bound_of_a_chain_is_little_more_than_its_partial_sums(k):
+    """Of activations of 255 and weights of 1: roundings of each partial sum, of the total, and of all factors."""
+    literal = DequantizedSum("chains", 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32),
+                             np.zeros(1, np.float32))
+    proved, _ = sum_error(literal, 0, 255, np.ones((1, k), np.int16))
+    by_hand = UNIT * 0.25 * 0.5 * 255 * (k * (k + 1) / 2 + k + 2 * k)
+    assert by_hand <= proved <= by_hand * (1.001 if k <= 16 else 1.1)
+
+
 def test_the_estimate_has_what_roundings_of_weights_add_up_to():
     """Where all weights are the same number, so that all are rounded the same way."""
     scale = np.float32(0.1)
@@ -95,7 +105,7 @@ def test_the_estimate_has_what_roundings_of_weights_add_up_to():
                       np.zeros(1, np.float32))
     w = np.full((1000, 1), 7, np.int16)
     moved = 1000 * abs(float(np.float32(7) * scale) - 7 * float(scale))
-    proved, estimated, _ = sum_error(literal, 0, 255, w.T)
+    proved, estimated, *_ = sum_error(literal, 0, 255, w.T)
     assert moved > 0 and (255 * 0.25 * moved < estimated).all() and (estimated < proved).all()
 
 
@@ -119,4 +129,5 @@ def test_no_sum_exceeds_what_its_weights_allow(batch):
     most = sum_error(literal, -100, 155, w, batch).largest
     products = np.where(w > 0, 155, -100) * w
     reached = (products.sum(axis=1) * np.tile(literal.w_scale, batch) * 0.5).max()
+    assert sum_error(literal, -100, 155, w, batch).integers == 155 * np.abs(w).sum(axis=1).max()
     assert reached <= most <= 2 * reached and most < sum_error(literal, -100, 155, (24, 127)).largest
