@@ -47,17 +47,17 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
     panel_bytes              bytes of a panel of w
-    order, order_bytes       of sorted weights: bytes from w to the order of the first panel, and from panel to panel
+    order, order_bytes       of sorted weights: the offset from w of the first panel's order, and the bytes of a panel's
     each_rows, each_panels   the size of a block
     rows, panels             the size of a tile
-    tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns
+    tail_panels              panels of the tiles that compute the last columns, which are narrower or as wide
     tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
     writer                   who writes the outputs: the number of a Writer
     ahead, ahead_bytes       weights of the next step, to be prefetched, or 0
     rooms, room_count        memory for copies of activations (AMX): `room_bytes` for each piece of the blocks
     kept                     bytes of a tile's copies if they are kept for all columns
     row_scales, row_scales_table    with compressed weights, the scales of activations
-    row_scales_row, row_scales_step    bytes between the scales of neighbouring rows, and of neighbouring groups
+    row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
@@ -194,7 +194,8 @@ def matmul_blocks() -> Functions:
         steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches a share
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
-            tile, columns = x.tile if now == width else x.tail, min(16 * now, n - 16 * j)
+            is_tail = now < width or (x.tail_panels == width and j + now == panels)
+            tile, columns = x.tail if is_tail else x.tile, min(16 * now, n - 16 * j)
             f.w = first + j * panel_bytes
             f.sums = w + 64 * j
             f.order = order + j * order_bytes
@@ -358,11 +359,12 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         own = level if not x.is_float else one.isa if one.isa.lanes == level.lanes else level.base
         most = one.tile[1] // PANEL
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
+        half = PANEL // 2 if one.takes_halves and not is_open(n) and 0 < n % PANEL <= PANEL // 2 else 0
         whole, *others = [
-            modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes, one.tile[0], panels,
+            modules.load(f"{one.name}_{layout}_{columns}", one.build, one.dtypes, one.tile[0], columns,
                          is_emulated(one.level), layout, *inside, level=own, cache=cache,
                          wanted=len(kernels) * len(rest) == 1)
-            for panels in (most, *rest)]
+            for columns in (PANEL * most, *(PANEL * panels - half for panels in rest))]
         tiles.append(whole.tile)
         tails.append(tuple([other.tile for other in others]))
         setups.append(whole.setup if one.in_tile_registers else 0)

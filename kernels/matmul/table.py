@@ -26,11 +26,11 @@ class Kernel(NamedTuple):
     """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
     A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
-    `build(dtypes, rows, panels, emulated, layout)` makes the module of its tiles, which are `panels` panels wide. The
-    module has the block functions `tile` and, if the machine needs preparation, `setup`. The `build` of a kernel whose
-    tiles write outputs takes two more arguments: a Store, and whether its bytes are `packed` (`lanes.outputs.packs`).
-    `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of activations that the kernel can
-    read (see `tile_frame`).
+    `build(dtypes, rows, columns, emulated, layout)` makes the module of its tiles, whose `columns` are a multiple of
+    16, or of 8 if the kernel `takes_halves`. The module has the block functions `tile` and, if the machine needs
+    preparation, `setup`. Kernels whose tiles write outputs take two more arguments: a Store, and whether its bytes are
+    `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
+    activations that it can read (see `tile_frame`).
     """
 
     dtypes: Dtypes
@@ -54,6 +54,11 @@ class Kernel(NamedTuple):
     def in_tile_registers(self) -> bool:
         """Whether its sums are in AMX's tile registers; it then needs a `setup`, and copies of some activations."""
         return self.isa.has("amx-tile")
+
+    @property
+    def takes_halves(self) -> bool:
+        """Whether its tiles may leave out the second half of their last panel: it is a vector of its own."""
+        return self.takes_store and self.isa.lanes == 8
 
     @property
     def takes_store(self) -> bool:

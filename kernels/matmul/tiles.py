@@ -119,58 +119,58 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
-def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles that are plain loops."""
     return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
-def build_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, widened(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
-def build_avx2_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build tiles with 8 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
-    return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, in_order(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
-def build_avx512_sorted(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
-                        packed: bool = False) -> Functions:
+def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
+                        store: Store | None = None, packed: bool = False) -> Functions:
     """Build tiles with 16 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
-    return tile_functions(vector_tile(rows, panels, in_order(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, in_order(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
                  layouts=COPYING)
-def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
     """Build tiles of vpdpbusd with 8 columns a vector."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, vnni(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
-def build_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
     """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, widened(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
 @register_kernel(DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_vnni, parts=1))
-def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build tiles of vpdpbusd with 16 columns a vector; `packed` is the result of `outputs.packs` for the Store."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
@@ -187,37 +187,38 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
-def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
-    return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 4, True), layout))
+    return tile_functions(vector_tile(rows, columns, floats(dtypes[0], 4, True), layout))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
-def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
-    return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel((BF16,), ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
                  partial(estimate_floats, parts=1, pairs=True))
-def build_bf16(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build tiles of vdpbf16ps with 16 columns a vector."""
-    return tile_functions(vector_tile(rows, panels, bf16_pairs(emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, bf16_pairs(emulated), layout, store, packs=packed))
 
 
 @register_kernel(FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
 @register_kernel(FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
-def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
-                        packed: bool = False) -> Functions:
+def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
+                        store: Store | None = None, packed: bool = False) -> Functions:
     """Build tiles of vfmadd with 16 columns a vector. bf16 and f16 have smaller tiles, as widening takes registers."""
-    return tile_functions(vector_tile(rows, panels, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, columns, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
-def build_amx(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_amx(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of tdpbusd or tdpbssd on AMX's tile registers."""
-    return tile_functions(amx_tile(rows // 16, panels, dtypes[0], emulated, layout), amx_setup(rows // 16, emulated))
+    tile = amx_tile(rows // 16, columns // PANEL, dtypes[0], emulated, layout)
+    return tile_functions(tile, amx_setup(rows // 16, emulated))

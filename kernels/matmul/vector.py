@@ -1,8 +1,8 @@
 """Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd and vpmaddubsw.
 
-A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the tile of 6 rows
-x 4 panels keeps its accumulators in 24 of the 32 registers; 4 loads of weights and 6 broadcasts of activations feed 24
-products. It reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
+A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
+keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products. It
+reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
 
 Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
 weights (`pack.sort`) that cannot make it saturate; vpmaddwd multiplies the others, widened to 16 bits in registers.
@@ -137,19 +137,20 @@ class Cursor(NamedTuple):
     step: Value
 
 
-def vector_tile(rows: int, panels: int, products: Products, layout: str, result: Store | None = None,
+def vector_tile(rows: int, columns: int, products: Products, layout: str, result: Store | None = None,
                 packs: bool = False) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
+    """Make the tile function of `rows` x `columns` outputs; `layout` says how it finds activations (Frame).
 
-    With `result`, an epilogue, the tile function writes the outputs itself, from registers if the whole tile is valid.
-    In a partial tile, floats are written from sums in memory, and outputs that may be near rounding ties are left to
-    the caller. `packs` is the parameter of `store_code.epilogue`.
+    Columns are whole vectors of the products; the rows of sums in memory have room for whole panels of 16.
+    With `result` the tile function writes the outputs, from registers if the whole tile is valid. In a partial tile,
+    floats are written from sums in memory, and outputs that may need a second look are left to the caller. `packs` is
+    as in `store_code.epilogue`.
     """
 
     @emits
     def tile(b: Builder, address: Value) -> None:
         f = Frame.read(address)
-        x = _Tile(b, f, rows, panels, products)
+        x = _Tile(b, f, rows, columns, products)
 
         def emit_sums() -> list[Value]:
             return x.sums.totals(b, f, x.accumulate(layout))
@@ -158,17 +159,18 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
         if result is None or result.second_look is not None:
             x.sums.store(f, sums)
         if result is not None and result.second_look is None:
-            _write(b, f, result, rows, panels, sums)
+            _write(b, f, result, x, sums)
         elif result is not None:
-            _write_whole(b, f, result, rows, panels, sums, packs)
+            _write_whole(b, f, result, x, sums, packs)
 
     return tile
 
 
 class _Tile:
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, products: Products) -> None:
-        self.b, self.f, self.rows, self.panels, self.products = b, f, rows, panels, products
-        self.sums = (_Blocks if products.block else _TileSums)(products, rows * panels)
+    def __init__(self, b: Builder, f: Frame, rows: int, columns: int, products: Products) -> None:
+        self.b, self.f, self.rows, self.columns, self.products = b, f, rows, columns, products
+        self.panels, self.lanes = -(-columns // PANEL), PANEL // products.parts
+        self.sums = (_Blocks if products.block else _TileSums)(products, rows, columns)
 
     def accumulate(self, layout: str) -> list[Value]:
         """Emit the products of all activations; returns the state of the sums after them."""
@@ -242,9 +244,9 @@ class _Tile:
     def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
         """Emit the products of one group of each row with the weights at `w` of each panel; returns the new sums."""
-        b, parts = self.b, products.parts
-        weights = [products.weights(b, w + panel_bytes * j + part * (64 // parts))
-                   for j in range(self.panels) for part in range(parts)]
+        b = self.b
+        weights = [products.weights(b, w + panel_bytes * (column // PANEL) + column % PANEL * 4)
+                   for column in range(0, self.columns, self.lanes)]
         out = []
         for i, group in enumerate(groups):
             x = products.activations(b, group)
@@ -256,11 +258,11 @@ class _Tile:
 class _OutputBlock:
     """The position of a tile's outputs: the argument block, and the first output's batch element, row and column."""
 
-    def __init__(self, f: Frame, rows: int, panels: int) -> None:
+    def __init__(self, f: Frame, tile: _Tile) -> None:
         args, batch, i, j, self.columns = (
             FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
         self.first = args, batch, i, j
-        self.whole = f.rows.eq(rows) & (self.columns >= PANEL * panels)
+        self.whole = f.rows.eq(tile.rows) & (self.columns >= tile.columns)
 
 
 def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
@@ -268,31 +270,27 @@ def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
     return [values[r * each:(r + 1) * each] for r in range(rows)]
 
 
-def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value]) -> None:
-    block, lanes = _OutputBlock(f, rows, panels), PANEL * panels * rows // len(values)
+def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]) -> None:
+    block, lanes = _OutputBlock(f, tile), tile.lanes
     with b.if_else(block.whole) as (then, otherwise):
         with then:
-            EpilogueEmitter(b, result, lanes, block.first).emit_registers(_lines(values, rows))
+            EpilogueEmitter(b, result, lanes, block.first).emit_registers(_lines(values, tile.rows))
         with otherwise:
-            for n, value in enumerate(values):
-                value.store(f.acc + 4 * lanes * n, 4 * lanes)
-            line = c64(4 * PANEL * panels)
+            tile.sums.store(f, values)
             epilogue = EpilogueEmitter(b, result, lanes, block.first, entries=c64(0))
-            epilogue.emit(f.rows, block.columns, f.acc, line)
+            epilogue.emit(f.rows, block.columns, f.acc, c64(LINE * tile.panels))
 
 
-def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value],
-                 packs: bool) -> None:
+def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value], packs: bool) -> None:
     """Emit the epilogue for sums in registers if the tile is whole.
 
     The returned value is the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
     """
-    block, entries = _OutputBlock(f, rows, panels), f.address + 8 * FRAME.number("entries")
+    block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
-        lanes = PANEL * panels * rows // len(values)
-        epilogue = EpilogueEmitter(b, result, lanes, block.first, packs=packs, entries=room)
-        epilogue.emit_registers(_lines(values, rows))
+        epilogue = EpilogueEmitter(b, result, tile.lanes, block.first, packs=packs, entries=room)
+        epilogue.emit_registers(_lines(values, tile.rows))
         assert epilogue.entries is not None
         count, inside = b.load(epilogue.entries.count), b.block
     number = b.phi(I64)
@@ -302,15 +300,17 @@ def _write_whole(b: Builder, f: Frame, result: Store, rows: int, panels: int, va
 
 
 class _TileSums:
-    """The sums of a tile of `vectors` x 16 outputs, which stay in registers over all of k.
+    """The sums of a tile of `rows` x `columns` outputs, which stay in registers over all of k.
 
-    The `state` of the sums is a list of values that loops carry: here the sums themselves.
+    The `state` of the sums is a list of values that loops carry: here the sums themselves. In memory the sums lie at
+    `places`, in bytes from the first one.
     """
 
-    def __init__(self, products: Products, vectors: int) -> None:
-        self.products, self.count = products, vectors * products.parts
+    def __init__(self, products: Products, rows: int, columns: int) -> None:
+        self.products, self.size, line = products, LINE // products.parts, -(-columns // PANEL) * LINE
+        self.places = [row * line + at for row in range(rows) for at in range(0, 4 * columns, self.size)]
+        self.count = len(self.places)
         self.zeros = [constant(products.kind, 0)] * self.count
-        self.size = 64 // products.parts
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
         return list(self.zeros)
@@ -333,8 +333,8 @@ class _TileSums:
         return state
 
     def store(self, f: Frame, sums: list[Value]) -> None:
-        for n, value in enumerate(sums):
-            value.store(f.acc + self.size * n, self.size)
+        for place, value in zip(self.places, sums, strict=True):
+            value.store(f.acc + place, self.size)
 
 
 class _Blocks(_TileSums):
@@ -382,7 +382,7 @@ class _Blocks(_TileSums):
             for branch, first in zip(branches, (True, False), strict=True):
                 with branch:
                     before = self.zeros if first else [
-                        (f.acc + self.size * n).load(self.products.kind, self.size) for n in range(self.count)]
+                        (f.acc + place).load(self.products.kind, self.size) for place in self.places]
                     added = [x + y for x, y in zip(before, state, strict=False)]
                     sums.append(added if first else [self.products.total(b, x) for x in added])
                     blocks.append(b.block)

@@ -326,68 +326,68 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
-def build_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles that are plain loops."""
     return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, BITS[dtypes[1]]))
 
 
 @register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
                  layouts=("rows",))
-def build_avx2_4_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_avx2_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddubsw with 8 columns a vector; products of 4-bit weights cannot saturate."""
-    return tile_functions(integer_tile(rows, panels, 4, unpacked_saturating(dtypes[0], 8, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, 4, unpacked_saturating(dtypes[0], 8, emulated)))
 
 
 @register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
                  layouts=("rows",))
-def build_avx2_8_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_avx2_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(integer_tile(rows, panels, 8, unpacked_widened(dtypes[0], 8, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, 8, unpacked_widened(dtypes[0], 8, emulated)))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
                  layouts=("rows",))
-def build_avx_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpdpbusd with 8 columns a vector."""
-    return tile_functions(integer_tile(rows, panels, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 8, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 8, emulated)))
 
 
 @register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
                  partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
-def build_avx512_4_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_avx512_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddubsw with 16 columns a vector; products of 4-bit weights cannot saturate."""
-    return tile_functions(integer_tile(rows, panels, 4, unpacked_saturating(dtypes[0], 16, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, 4, unpacked_saturating(dtypes[0], 16, emulated)))
 
 
 @register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
-def build_avx512_8_bits(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_avx512_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(integer_tile(rows, panels, 8, unpacked_widened(dtypes[0], 16, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, 8, unpacked_widened(dtypes[0], 16, emulated)))
 
 
 @register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
-def build_vnni(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpdpbusd with 16 columns a vector."""
-    return tile_functions(integer_tile(rows, panels, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 16, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 16, emulated)))
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
-def build_floats_scalar(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
-    return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 4))
+    return tile_functions(float_tile(rows, columns // PANEL, BITS[dtypes[1]], 4))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
                  layouts=("rows",))
-def build_floats_avx2(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
-    return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 8))
+    return tile_functions(float_tile(rows, columns // PANEL, BITS[dtypes[1]], 8))
 
 
 @register_kernel(FLOATS, ((8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512", partial(estimate_floats, parts=1),
                  layouts=("rows",))
-def build_floats_avx512(dtypes: Dtypes, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 16 columns a vector."""
-    return tile_functions(float_tile(rows, panels, BITS[dtypes[1]], 16))
+    return tile_functions(float_tile(rows, columns // PANEL, BITS[dtypes[1]], 16))

@@ -281,7 +281,7 @@ def test_avx_vnni_compiles_to_its_instruction(kernel):
     from graphq.kernels.matmul.vector import vector_tile, vnni
 
     rows, panels = kernel.tile[0], kernel.tile[1] // 16
-    text = compiled(vector_tile(rows, panels, vnni(kernel.dtypes[0], 8, False), "rows"), "alderlake")
+    text = compiled(vector_tile(rows, 16 * panels, vnni(kernel.dtypes[0], 8, False), "rows"), "alderlake")
     lines = text.splitlines()
     products = [i for i, line in enumerate(lines) if "vpdpbusd" in line]
     assert len(products) == 2 * rows * panels * 2  # two vectors a panel; loop and tail

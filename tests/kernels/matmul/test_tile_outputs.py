@@ -38,13 +38,15 @@ def inputs(g):
 @pytest.mark.parametrize("options", [dict(), dict(residual=True), dict(a_dtype="s8", dtype="s8")],
                          ids=["plain", "residual", "s8"])
 @pytest.mark.parametrize("kernel", [k for k in TILES if k.dtypes[0] == "u8"], ids=lambda k: k.name)
-def test_tiles_write_what_functions_do(kernel, options, monkeypatch):
+@pytest.mark.parametrize("more", [19, 24])
+def test_tiles_write_what_functions_do(more, kernel, options, monkeypatch):
+    """The last panel has 3 columns, or half of its 16."""
     tile = kernel.tile
     if kernel.level not in [level.name for level in isa.available()]:
         pytest.skip(f"no {kernel.level}")
     kernel = KERNELS[kernel.name.replace("_u8", "_" + options.get("a_dtype", "u8"))]
     monkeypatch.setattr(matmul, "select", lambda *args, **more: kernel)
-    g = layer(2 * tile[0] + 1, 2 * tile[1] + 19, 21, **options)
+    g = layer(2 * tile[0] + 1, 2 * tile[1] + more, 21, **options)
     given, made, choose = inputs(g), {}, matmul._writer
     chosen = []
 
