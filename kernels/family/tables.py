@@ -7,14 +7,27 @@ numbers stay the same. Tables are operands: kernels that differ only in their ta
 """
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.kernels.family.epilogue import Source
-from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, again, load, lower, op, substitute, walk
+from graphq.kernels.lanes.expression import (
+    BYTES,
+    STORAGE,
+    TABLE,
+    Expr,
+    again,
+    load,
+    lower,
+    maximum,
+    minimum,
+    op,
+    substitute,
+    walk,
+)
 from graphq.kernels.lanes.origins import byte_type, origins
 from graphq.kernels.lanes.stores import Store, evaluate
 
@@ -23,11 +36,18 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups.
 
+    A shorter chain that only clamps the byte becomes `max` and `min`: a Clip between quantizes of one scale is such.
     Returns the new store, the sources of its operands, and what `part` has become. `part` is a subexpression of the
     store's expression, or None. `constants` has the arrays of constant inputs of the partition.
     """
     constant_numbers = _numbers(store, sources, constants)
-    chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), least)
+    operands = [constant_numbers.get(slot) for slot in range(len(sources))]
+
+    def worth(chain: _Chain) -> bool:
+        count = _operations(chain.expr, chain.byte)
+        return count >= least or count > 2 and chain.bounds(operands) is not None
+
+    chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), worth)
     if not chains:
         return _renumbered(store, sources, part)
     tables: dict[tuple[str, bytes], Source] = {}
@@ -37,9 +57,11 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
             new[node] = again(node, tuple([new[a] for a in node.args]))
             continue
         chain = chains[node]
-        index = np.arange(256, dtype=np.uint8).view(STORAGE[chain.byte.value[1]])
-        operands = [constant_numbers.get(slot) for slot in range(len(sources))]
-        data = evaluate(Store(chain.expr, chain.dtype), None, [*operands, index])
+        bounds = chain.bounds(operands)
+        if bounds is not None and _operations(chain.expr, chain.byte) < least:
+            new[node] = minimum(maximum(new[chain.origin], bounds[0]), bounds[1])
+            continue
+        data = chain.table(operands)
         key = chain.dtype, data.tobytes()
         tables.setdefault(key, Source("table", key[0], (), data=data))
         slot = len(sources) + list(tables).index(key)
@@ -61,7 +83,7 @@ def _numbers(store: Store, sources: Sequence[Source],
 
 
 class _Chain(NamedTuple):
-    """A chain of operations on one byte, to be replaced by a look-up.
+    """A chain of operations on one byte, to be replaced by a look-up or a clamp.
 
     `expr` computes a result of type `dtype` from the load `byte`. In the epilogue the byte is the result of the node
     `origin`.
@@ -73,8 +95,21 @@ class _Chain(NamedTuple):
     origin: Expr
 
 
-def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
-    """Find the nodes to compute by look-up, and the chain of each.
+    def table(self, operands: Sequence[np.ndarray | None]) -> np.ndarray:
+        """The results for the bytes 0 to 255; `operands` has the known numbers by slot."""
+        index = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]])
+        return evaluate(Store(self.expr, self.dtype), None, [*operands, index])
+
+    def bounds(self, operands: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
+        """The least and the largest result of a chain that clamps the byte to them; None for any other chain."""
+        results = self.table(operands)
+        low, high = int(results.min()), int(results.max())
+        values = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]]).astype(np.int32)
+        return (low, high) if (results == values.clip(low, high)).all() else None
+
+
+def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
+    """Find the nodes to compute by look-up or clamp, and the chain of each that is `worth` it.
 
     Nodes inside a chain have no users outside of it. In a chain's expression, the byte is a load of slot `slot`.
     """
@@ -91,9 +126,9 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
         if node in bytes_ and of[node] not in (set(), {node}):
             (origin,) = of[node]
             byte = load(slot, bytes_[origin], "vector")
-            chain = substitute(node, {origin: byte})
-            if _operations(chain, byte) >= least:
-                chains[node] = _Chain(chain, bytes_[node], byte, origin)
+            chain = _Chain(substitute(node, {origin: byte}), bytes_[node], byte, origin)
+            if worth(chain):
+                chains[node] = chain
                 todo.append(origin)
                 continue
         todo += node.args

@@ -119,6 +119,29 @@ def test_short_chains_stay():
     assert "table" not in [x.origin for x in left.sources] and left.store == lower_eltwise(g).store
 
 
+@pytest.mark.parametrize("dtype, high, clamps", [("u8", 3.0, (9, 69)), ("s8", 3.0, (9, 69)), ("s8", 99.0, (9, 127)),
+                                                 ("u8", 3.02, (9, 69))])
+def test_a_chain_that_clamps_is_max_and_min(dtype, high, clamps, level):
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(256,), dtype=dtype), scales=[0.05], zps=[9])
+    g.output(g.quantize(g.clamp(x, min=0.0, max=high), dtype=dtype, scales=[0.05], zps=[9]), name="y")
+    lowered = lower_eltwise(g).tabulated([None], level_named("avx2"))
+    assert operations(lowered) == ["max", "min"] and [s.origin for s in lowered.sources] == ["input"]
+    values = ALL.view(STORAGE[dtype])
+    want = gq.reference(g, x=values)
+    assert (want.min(), want.max()) == clamps
+    np.testing.assert_array_equal(lowered.formula([values]), want)
+    np.testing.assert_array_equal(gq.compile(g, isa=level, strict=True)(x=values), want)
+
+
+@pytest.mark.parametrize("scale, zp", [(0.06, 9), (0.05, 8)])
+def test_a_short_chain_with_another_scale_or_zero_point_is_no_clamp(scale, zp):
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(256,), dtype="u8"), scales=[0.05], zps=[9])
+    g.output(g.quantize(g.clamp(x, min=0.0, max=3.0), dtype="u8", scales=[scale], zps=[zp]), name="y")
+    assert lower_eltwise(g).tabulated([None], level_named("avx2")).store == lower_eltwise(g).store
+
+
 def test_every_value_at_every_level(level):
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(3, 256), dtype="s8"), scales=[0.05], zps=[-10])
