@@ -60,7 +60,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
     return panels * 64 / (20 if m <= rows else 30)
 
 
-def _bytile_count(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
+def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
     """Estimate the cycles of a matmul; `group(panels)` is for four steps along k in a tile of `panels` panels.
 
     Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
@@ -81,7 +81,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
     cycles for tiles of 6 x 64, 13 for 1 x 64.
     """
     rows = kernel.tile[0]
-    return _bytile_count(kernel, m, n, k, parts,
+    return _estimated_cycles(kernel, m, n, k, parts,
                      lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
 
 
@@ -92,7 +92,7 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
     3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
     """
     rows = kernel.tile[0]
-    return _bytile_count(kernel, m, n, k, parts, lambda panels: max(
+    return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(
         (4 * rows * panels * parts + 3 * panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m)))
 
 
