@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.search import Search
 from graphq.quantization.setting import Setting, with_scheme
+from graphq.quantization.speed import run_times
 
 Evaluate = Callable[[CompiledGraph], float]
 
@@ -109,15 +109,10 @@ class _Trials:
             accuracy = float(self.evaluate(model))
             if not np.isfinite(accuracy):
                 raise InputError(f"evaluate must give a finite number, got {accuracy}")
-            batch, times = self.search.batches[0], []
-            for _ in range(6):
-                start = time.perf_counter()
-                model(batch)
-                times.append(1e3 * (time.perf_counter() - start))
-            self.known[key] = [accuracy, float(np.median(times[1:]))]
+            self.known[key] = [accuracy, *run_times([model], self.search.batches[0])]
             if self.path is not None:
                 self.path.write_text(json.dumps(self.known, indent=1))
-        accuracy, milliseconds = self.known[key]
+        accuracy, taken = self.known[key]
         if self.report is not None:
-            self.report(f"accuracy {accuracy:.5g}, {milliseconds:.2f} ms: {key}")
-        return accuracy, milliseconds
+            self.report(f"accuracy {accuracy:.5g}, {taken:.2f} ms: {key}")
+        return accuracy, taken

@@ -79,7 +79,7 @@ def test_quantize_and_compare(folder, capsys, options):
     text = capsys.readouterr()
     assert "q.onnx: 2." in text.out and " KiB, " in text.out and text.err == ""
     searched = options in ([], ["--exclude", "y"], ["--weight-bits", "7"])
-    assert ("settings tried" in text.out) == searched
+    assert ("settings tried" in text.out) == searched and " ms a run, f32 " in text.out
     made = gq.load_onnx(out)
     largest = max(int(abs(n.output.data.astype(int)).max()) for n in made.nodes_of(["constant"])
                   if n.output.dtype == s8)
@@ -90,6 +90,7 @@ def test_quantize_and_compare(folder, capsys, options):
     assert main(["quantize", model, "--data", data, "--out", out, *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["file"] == out and bool(found["losses"]) == searched
+    assert found["speed"]["ratio"] * found["speed"]["milliseconds"] == pytest.approx(found["speed"]["milliseconds_f32"])
     table = re.findall(r"^[* ] (\d\S+)  (.+)$", text.out, re.MULTILINE)
     assert {setting: float(loss) for loss, setting in table} == pytest.approx(found["losses"], rel=1e-2)
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0

@@ -1,0 +1,78 @@
+"""How long a quantized model takes on this machine, beside the f32 one."""
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from graphq.compile import compile
+from graphq.ir import Graph
+from graphq.ir.names import counted
+from graphq.kernels.threads.team import run_until_settled
+from graphq.model.compiled_graph import CompiledGraph
+from graphq.quantization.calibrate import Batch, Batches, checked_batches
+
+TURNS, SECONDS = 5, 0.3
+"""The least number of turns in which models are timed, and the seconds that all turns take together at least."""
+PAYS = 1.05
+"""How many times as fast as f32 a quantized model has to be before a text says that int8 pays."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The milliseconds of a run of the quantized model and of the f32 one, each the median of several runs.
+
+    `level` is the ISA level that both were compiled for, `threads` the most threads that a run uses.
+    """
+
+    milliseconds: float
+    milliseconds_f32: float
+    level: str
+    threads: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as f32 the quantized model is."""
+        return self.milliseconds_f32 / self.milliseconds
+
+    @property
+    def pays(self) -> bool:
+        """Whether the quantized model is faster than f32 by more than chance."""
+        return self.ratio >= PAYS
+
+    def json(self) -> dict[str, Any]:
+        """The numbers for a report."""
+        return {**asdict(self), "ratio": self.ratio, "pays": self.pays}
+
+    def __str__(self) -> str:
+        """One line, which says so if int8 does not pay on this machine."""
+        times = f"{self.milliseconds:.3g} ms a run, f32 {self.milliseconds_f32:.3g} ms"
+        where = f"on this machine ({self.level}, {counted(self.threads, 'thread')})"
+        if self.pays:
+            return f"{times}: {self.ratio:.2f} times as fast {where}"
+        return f"{times}: int8 does not pay {where}, {self.ratio:.2f} times as fast"
+
+
+def speed(quantized: Graph, graph: Graph, batches: Batches) -> Speed:
+    """The speed of a quantized graph beside that of the f32 graph, measured on the first batch."""
+    batch = next(iter(checked_batches(batches, graph.inputs)))
+    models = [compile(g, cache="kernels") for g in (quantized, graph)]
+    (made, plain), model = run_times(models, batch), models[0]
+    return Speed(made, plain, model.level.name, model.threads)
+
+
+def run_times(models: Sequence[CompiledGraph], batch: Batch) -> list[float]:
+    """The median milliseconds of a run of each model; the models run in turns."""
+    for model in models:
+        run_until_settled(lambda model=model: model(batch))  # type: ignore[misc]
+    times: list[list[float]] = [[] for _ in models]
+    end = time.perf_counter() + SECONDS
+    while len(times[0]) < TURNS or time.perf_counter() < end:
+        for model, found in zip(models, times, strict=True):
+            begin = time.perf_counter()
+            model(batch)
+            found.append(1e3 * (time.perf_counter() - begin))
+    return [float(np.median(found)) for found in times]
