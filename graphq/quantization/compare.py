@@ -23,6 +23,10 @@ SWITCH = "in_f32/"
 """The prefix of the names of boolean inputs; such an input is true to compute the product named after it in f32."""
 RANKED = 2
 """The number of batches, those with the largest losses, on which the cost of each product is measured."""
+OUTPUT = "output/"
+"""The prefix of the names of a model's outputs that are outputs of the graph, beside the tensors compared."""
+CHUNK = 1 << 15
+"""The number of elements that sums are made of at a time, in f64: so many stay in the cache."""
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
@@ -47,8 +51,9 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name")
     _check_outputs(left, right)
     limits = _limits(made)
-    have, want = compile(left, outputs=names, cache="kernels"), compile(right, outputs=names, cache="kernels")
+    have, want = _observing(left, names), _observing(right, names)
     sums = {name: _Sums(limits.get(name)) for name in names}
+    wanted, losses = [], []
     for k, batch in enumerate(progress(kept, "batches")):
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
         for name in names:
@@ -59,15 +64,19 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
                 raise GraphError("tensor '{}' is f32[{}] in the quantized graph, f32[{}] in the other".format(
                     name, *shapes))
             sums[name].add(got[name], exact[name])
+        outs, exact_outs = (floats({n: x for n, x in found.items() if n.startswith(OUTPUT)}) for found in (got, exact))
+        wanted.append(exact_outs)
+        losses.append(max(map(distance, outs, exact_outs), default=0.0))
+    del have, want  # one model at a time
     if not any(s.count for s in sums.values()):
         raise InputError(f"no tensor had any elements in {len(kept)} batches")
     rows = [sums[n].row(n, made[n]) for n in names]
-    loss = 0.0
-    if right.outputs:
-        costs, loss = _costs(left, right, set(names), kept, rank)
+    if right.outputs and rank:
+        worst = np.argsort(losses)[::-1][:RANKED]
+        costs = _costs(left, right, set(names), [kept[k] for k in worst], [wanted[k] for k in worst])
         for row in rows:
             row.cost = costs.get(row.name)
-    return Comparison(rows, loss, left.copy())
+    return Comparison(rows, max(losses), left.copy())
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -78,21 +87,19 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
         if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
             return 2.0
         x, y = x[finite], y[finite]
-    size = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return 1 - float(x @ y) / size if size > 0 else float(np.linalg.norm(x - y) > 0)
+    size = float(np.sqrt(_dot(x, x) * _dot(y, y)))
+    return 1 - _dot(x, y) / size if size > 0 else float((x != y).any())
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    """The sum of products, by this thread alone: BLAS's threads wait for one another where the machine is busy."""
+    return float(np.einsum("i,i->", x, y))
 
 
 def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a floating-point type; all outputs if none is."""
     arrays = list(out.values()) if isinstance(out, Mapping) else [out]
     return [x for x in arrays if x.dtype.kind not in "iub"] or arrays
-
-
-def loss_of(model: CompiledGraph, batches: Sequence[Mapping[str, np.ndarray]],
-            wanted: Sequence[Sequence[np.ndarray]]) -> float:
-    """The largest 1 - cosine between an output of the model and the one `wanted`, over all batches."""
-    return max((distance(a, b) for batch, want in zip(batches, wanted, strict=True)
-                for a, b in zip(want, floats(model(batch)), strict=True)), default=0.0)
 
 
 class _Sums:
@@ -107,19 +114,23 @@ class _Sums:
         self.count = self.beyond = 0
 
     def add(self, got: np.ndarray, want: np.ndarray) -> None:
-        x, y = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+        x, y = got.ravel(), want.ravel()
         self.count += x.size
+        for k in range(0, x.size, CHUNK):
+            self._add(x[k:k + CHUNK].astype(np.float64), y[k:k + CHUNK].astype(np.float64))
+
+    def _add(self, x: np.ndarray, y: np.ndarray) -> None:
         if self.limits is not None:
             low, high = self.limits
             self.beyond += int(np.count_nonzero((x < low) | (x > high)))
-        finite = np.isfinite(x) & np.isfinite(y)
-        if not finite.all():
+        if not np.isfinite(_dot(x, x) + _dot(y, y)):
+            finite = np.isfinite(x) & np.isfinite(y)
             if (x != y)[~finite].any():
                 self.noise = self.largest = np.inf
             x, y = x[finite], y[finite]
         d = x - y
-        self.signal, self.noise = self.signal + float(y @ y), self.noise + float(d @ d)
-        self.product, self.size = self.product + float(x @ y), self.size + float(x @ x)
+        self.signal, self.noise = self.signal + _dot(y, y), self.noise + _dot(d, d)
+        self.product, self.size = self.product + _dot(x, y), self.size + _dot(x, x)
         self.largest = max(self.largest, float(np.abs(d).max(initial=0)))
 
     def row(self, name: str, value: Value) -> TensorDifference:
@@ -178,27 +189,37 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
 
 
 def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
-           rank: bool) -> tuple[dict[str, float], float]:
-    """The cost of each quantized product by name, and the loss of the whole quantized graph.
+           wanted: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+    """The cost of each quantized product by name, on batches with their outputs in f32, the first of which loses most.
 
-    A cost is measured on the RANKED batches with the largest losses, so that the time does not grow with all batches.
+    What gains no more than chance on one batch is not measured on those after it.
     """
-    model = compile(right, cache="kernels")
-    wanted = [floats(model(batch)) for batch in batches]
-    loss = loss_of(compile(left, cache="kernels"), batches, wanted)
     g = left.copy()
-    names = [p.name for p in products(right) if rank and p.name in shared and switch(g, p, shared)]
+    names = [p.name for p in products(right) if p.name in shared and switch(g, p, shared)]
     if not names:
-        return {}, loss
+        return {}
     model = compile(g, cache="kernels")
     switches = {f"{SWITCH}{name}": np.zeros((), np.bool_) for name in names}
-    losses = [loss_of(model, [{**b, **switches}], [want]) for b, want in zip(batches, wanted, strict=True)]
-    worst = np.argsort(losses)[::-1][:RANKED]
-    costs = {}
-    for name in progress(names, "products"):
-        one = {**switches, f"{SWITCH}{name}": np.ones((), np.bool_)}
-        costs[name] = max(losses) - loss_of(model, [{**batches[k], **one} for k in worst], [wanted[k] for k in worst])
-    return costs, loss
+
+    def loss(k: int, **on: np.ndarray) -> float:
+        return max(map(distance, wanted[k], floats(model({**batches[k], **switches, **on}))), default=0.0)
+
+    highest, noise = max(map(loss, range(len(batches)))), -np.inf
+    costs = dict.fromkeys(names, np.inf)
+    for k in range(len(batches)):
+        for name in progress([n for n in names if costs[n] > noise], "products"):
+            costs[name] = min(costs[name], highest - loss(k, **{f"{SWITCH}{name}": np.ones((), np.bool_)}))
+        noise = max(-cost for cost in costs.values())
+    return costs
+
+
+def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
+    """The model that returns the named tensors and then, by names with the prefix OUTPUT, the graph's outputs."""
+    g = graph.copy()
+    values = values_by_name(g)
+    g.set_outputs([*(values[name] for name in names), *g.outputs],
+                  [*names, *(f"{OUTPUT}{k}" for k in range(len(g.outputs)))])
+    return compile(g, cache="kernels")
 
 
 def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
