@@ -19,7 +19,7 @@ from graphq.ir.copies import check_names
 from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
-from graphq.quantization.products import prepared, products, values_by_name
+from graphq.quantization.products import prepared, products, right_after, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -160,15 +160,16 @@ def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int
     outputs: dict[str, Value] = {}
     for name in values:
         x = same[name]
-        if name in divided:
-            x = g.multiply(x, g.input(f"{INVERSE}{name}", dtype="f32", shape=divided[name]))
-        outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
-                    if histograms or part != "counts"}
-        if name in axes and x.shape is not None:
-            others = [k for k in range(len(x.shape)) if k != axes[name]]
-            parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(x, axes=others),
-                     g.reduce_mean(g.square(x), axes=others)) if others else (x, x, x, g.square(x))
-            outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
+        with right_after(g, x):
+            if name in divided:
+                x = g.multiply(x, g.input(f"{INVERSE}{name}", dtype="f32", shape=divided[name]))
+            outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
+                        if histograms or part != "counts"}
+            if name in axes and x.shape is not None:
+                others = [k for k in range(len(x.shape)) if k != axes[name]]
+                parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(x, axes=others),
+                         g.reduce_mean(g.square(x), axes=others)) if others else (x, x, x, g.square(x))
+                outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
     g.set_outputs(list(outputs.values()), list(outputs))
     g.prune()
     return compile(g, cache="kernels")

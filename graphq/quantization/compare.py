@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
-from graphq.quantization.products import PRODUCTS, Product, prepared, products, values_by_name
+from graphq.quantization.products import PRODUCTS, Product, prepared, products, right_after, values_by_name
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 SWITCH = "in_f32/"
@@ -249,8 +248,7 @@ def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
     late = any(x.node is not None and x.node.position > place.position for x in known.values())
     if late or not _dequantizes(result, known.values()) or result.type != product.node.output.type:
         return False
-    after = next((n for n in g.nodes if n.position > place.position), None)
-    with g.before(after) if after is not None else nullcontext():
+    with right_after(g, result):
         for node in sorted(nodes, key=GRAPH_ORDER):
             outs = g.add_again(node, [None if x is None else known[x] for x in node.inputs])
             known.update(zip(node.outputs, outs, strict=True))

@@ -22,7 +22,7 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
-from graphq.quantization.products import Product, products, values_by_name
+from graphq.quantization.products import Product, products, right_after, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights
@@ -88,9 +88,10 @@ class Parametrised:
             elif (axis := product.result_axis()) is not None and y.shape is not None:
                 # Without weights the number of columns may be another in each batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
-                d = g.subtract(y, other)
-                for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(y))):
-                    outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)
+                with right_after(g, y):
+                    d = g.subtract(y, other)
+                    for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(y))):
+                        outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)
         if self.twins:
             g.set_outputs(list(outputs.values()), list(outputs))
         g.prune()

@@ -6,6 +6,7 @@ a model computes and which statistics describe, or a constant: the weights.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,6 +130,13 @@ def prepared(graph: Graph) -> Graph:
         step(out)
     name_values(out)
     return out
+
+
+def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
+    """Within the block, nodes are added right after the node that computes x; x then need not be kept any longer."""
+    position = -1.0 if x.node is None else x.node.position
+    after = min((n for n in graph.nodes if n.position > position), key=GRAPH_ORDER, default=None)
+    return nullcontext() if after is None else graph.before(after)
 
 
 def name_values(graph: Graph) -> None:

@@ -123,10 +123,11 @@ class Search:
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no batch that is held out gives outputs with any elements")
+        del model  # one compiled model at a time
+        self._known = self._calibrated([tuple(range(len(self.batches))), *(fold.seen for fold in self.folds)])
         self.outputs = Parametrised(self.graph, twins=False)
         self._twins: Parametrised | None = None
         self._uses = 0
-        self._known = self._calibrated([tuple(range(len(self.batches))), *(fold.seen for fold in self.folds)])
         self.losses: dict[Setting, float] = {}
         self.compared: dict[Setting, dict[int, float]] = {}
 
@@ -140,7 +141,7 @@ class Search:
         for seen in dict.fromkeys(parts):
             plain = model.statistics(Chosen(self.batches, seen))
             found[seen] = Known(plain, smoothing(self.graph, plain), plain)
-        del model  # one compiled model at a time
+        del model
         if any(known.factors for known in found.values()):
             model = Calibration(self.graph, divided=True)
             for seen, known in found.items():
