@@ -81,7 +81,7 @@ def equalise(graph: Graph) -> int:
         if maker is None or len(x.uses) != len(users):
             continue
         weights = maker.weights
-        taken = np.max([_largest(p) for p in users], axis=0)
+        taken = np.max([_load(p).by_channel for p in users], axis=0)
         if weights is None or maker.groups > 1 and maker.node.op.name == "conv_transpose":
             continue
         made = np.abs(np.moveaxis(weights, maker.weight_axes()[0], 0).reshape(len(taken), -1)).max(axis=1) \
@@ -117,9 +117,14 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
 class _Load(NamedTuple):
     """The weights of a product by input channel: the largest one for each output, and the sum of squares."""
 
-    largest: np.ndarray  # [outputs, channels], 0 outside of the output's group
-    squares: np.ndarray  # [channels]
-    member: np.ndarray  # [outputs, channels], the number of weights, 0 outside of the output's group
+    largest: np.ndarray  # [groups, outputs of a group, channels of a group]
+    squares: np.ndarray  # [groups, channels of a group]
+    taps: int  # the weights between one channel and one output
+
+    @property
+    def by_channel(self) -> np.ndarray:
+        """The largest weight of each channel."""
+        return np.asarray(self.largest.max(axis=1).ravel())
 
 
 def expected_ranges(channels: Channels) -> np.ndarray:
@@ -145,18 +150,19 @@ def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> fl
     step = sides * (expected_ranges(channels) / factors).max(initial=0) / 255
     total = 0.0
     for load in loads:
-        steps = (load.largest * factors).max(axis=1) / 127
-        total += step**2 * (load.squares * factors**2).sum()
-        total += (steps**2 * (load.member @ (channels.square / factors**2))).sum()
+        factor, square = factors.reshape(load.squares.shape), channels.square.reshape(load.squares.shape)
+        steps = (load.largest * factor[:, None]).max(axis=2) / 127  # [groups, outputs of a group]
+        total += step**2 * (load.squares * factor**2).sum()
+        total += (steps**2).sum(axis=1) @ (load.taps * square / factor**2).sum(axis=1)
     return float(total)
 
 
 def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) -> np.ndarray | None:
     loads = [_load(p) for p in users]
-    if any(load.largest.shape[1] != len(channels.low) for load in loads):
+    if any(load.squares.size != len(channels.low) for load in loads):
         return None
     made = expected_ranges(channels)
-    taken = np.max([load.largest.max(axis=0) for load in loads], axis=0)
+    taken = np.max([load.by_channel for load in loads], axis=0)
     usable = (made > 0) & (taken > 0)
     if not usable.any():
         return None
@@ -205,20 +211,8 @@ def _load(p: Product) -> _Load:
     assert p.weights is not None
     out, into = p.weight_axes()
     w = np.moveaxis(p.weights, (out, into), (0, 1)) if p.weights.ndim > 1 else p.weights
-    w = w.reshape(w.shape[0], w.shape[1], -1).astype(np.float64)
-    outputs, inputs = w.shape[:2]
-    channels = inputs * p.groups
-    first = np.arange(outputs) // max(1, outputs // p.groups) * inputs
-    columns = first[:, None] + np.arange(inputs)
-    largest, squares, member = (np.zeros((outputs, channels)) for _ in range(3))
-    rows = np.arange(outputs)[:, None]
-    largest[rows, columns], squares[rows, columns] = np.abs(w).max(axis=2), np.square(w).sum(axis=2)
-    member[rows, columns] = w.shape[2]
-    return _Load(largest, squares.sum(axis=0), member)
-
-
-def _largest(p: Product) -> np.ndarray:
-    return np.asarray(_load(p).largest.max(axis=0))
+    w = w.reshape(p.groups, w.shape[0] // p.groups, w.shape[1], -1)
+    return _Load(np.abs(w).max(axis=3), np.square(w).sum(axis=(1, 3), dtype=np.float64), w.shape[3])
 
 
 def _maker(x: Value) -> Product | None:
