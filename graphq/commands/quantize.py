@@ -13,6 +13,7 @@ from graphq.commands.shared import add_model, save_graph, write
 from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
 from graphq.model.files import load_graph
+from graphq.onnx import to_model
 
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
            "limits", "preset")
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                                        "a file, or a function that gives dicts of arrays: FILE.py:NAME "
                                                        "or module:NAME")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
+    parser.add_argument("--opset", type=int, default=21, metavar="N",
+                        help="the operator set of an ONNX file that is written, from 13 (default 21)")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
                         help="how ranges are chosen (default: the best automatic setting)")
     parser.add_argument("--preset", choices=["performance", "mixed", "accuracy"],
@@ -58,6 +61,8 @@ def run(options: argparse.Namespace) -> None:
     from graphq.quantization.speed import speed
 
     graph = load_graph(options.file)
+    if options.out.suffix == ".onnx":
+        to_model(graph, opset=options.opset)  # raises before the search for what the operator set does not have
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
@@ -76,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
         raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
     if _quantizes(made) == _quantizes(graph):
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
-    save_graph(made, options.out)
+    save_graph(made, options.out, options.opset)
     written, read_from = (path.stat().st_size for path in (options.out, options.file))
     lines = [f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"]
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,

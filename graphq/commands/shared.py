@@ -22,12 +22,12 @@ from graphq.onnx import save_onnx
 MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"
 
 
-def save_graph(graph: Graph, path: Path) -> None:
-    """Write a graph to a file of the kind that its name tells; raises GraphqError or OSError."""
+def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
+    """Write a graph to a file of the kind that its name tells (ONNX: of `opset`); raises GraphqError or OSError."""
     from graphq.onednn.files import save_onednn_json
 
     if path.suffix == ".onnx":
-        save_onnx(graph, path)
+        save_onnx(graph, path, opset=opset)
     elif path.suffix == ".json":
         save_onednn_json(graph, path)
     else:

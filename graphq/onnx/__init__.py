@@ -40,21 +40,25 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: in
     return _module("loading").load_onnx(source, memory=memory)
 
 
-def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` as an ONNX model, opset 21.
+def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) -> None:
+    """Write `graph` as an ONNX model, of the operator set `opset`: 13 to 21.
 
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
     of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations, so that
     viewers show it as one node; other engines, and `load_onnx`, run the operations. If the model's shapes are open, the
-    file is for the shapes in the graph's types. Raises GraphError, naming the operation, for forms of oneDNN that
-    ONNX's operators cannot express with the same numbers, GraphqError if the package onnx is missing.
+    file is for the shapes in the graph's types. Engines that know older operator sets alone read files of these: the
+    numbers are the same.
+
+    Raises GraphError, naming the operation, for forms of oneDNN that ONNX's operators cannot express with the same
+    numbers, and for what `opset` does not have, with the operator set that has it; a partition needs 21. Raises
+    GraphqError if the package onnx is missing.
     """
-    _module("saving").save_onnx(graph, path)
+    _module("saving").save_onnx(graph, path, opset=opset)
 
 
-def to_model(graph: Graph) -> ModelProto:
+def to_model(graph: Graph, *, opset: int = 21) -> ModelProto:
     """`graph` as the ModelProto that `save_onnx` writes."""
-    return _module("saving").to_model(graph)
+    return _module("saving").to_model(graph, opset=opset)
 
 
 def _module(name: str) -> ModuleType:

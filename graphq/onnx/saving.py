@@ -12,21 +12,22 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.exporters.partition import DOMAIN
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
+from graphq.onnx.older import to_opset
 from graphq.onnx.protos.types import value_info
 
 for _family in ("attention", "compute", "move", "partition", "quant", "recurrent"):
     import_module(f"graphq.onnx.exporters.{_family}")  # the import enters the family's exporters in EXPORTERS
 
 
-def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` as an ONNX model, opset 21 (see `graphq.save_onnx`)."""
+def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET) -> None:
+    """Write `graph` as an ONNX model (see `graphq.save_onnx`)."""
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onnx takes a Graph, got {graph!r}")
-    data = to_model(graph).SerializeToString()
+    data = to_model(graph, opset=opset).SerializeToString()
     path_of(path).write_bytes(data)
 
 
-def to_model(graph: Graph) -> ModelProto:
+def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
     """The ModelProto that `save_onnx` writes."""
     w = Writer()
     w.taken.update(graph.output_names)
@@ -50,6 +51,7 @@ def to_model(graph: Graph) -> ModelProto:
     opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(d, 1) for d in sorted(domains))]
     model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION, opset_imports=opsets,
                               functions=w.functions)
+    to_opset(model, opset)
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as e:

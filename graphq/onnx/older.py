@@ -1,0 +1,111 @@
+"""Models of an older operator set than the one that is written: the same nodes, where that set has them.
+
+The operators of version 13 have their later attributes at defaults, axes of reductions as attributes, and fewer types.
+Nothing is computed in another way, so a node that the older set cannot state is refused.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from graphq.errors import GraphError
+from graphq.onnx.exporters.writer import OPSET
+
+OLDEST = 13
+"""The oldest operator set that is written: the first with scales for each channel."""
+VALUES = {("Pad", "wrap"): 19, ("Resize", "half_pixel_symmetric"): 19, ("GridSample", "linear"): 20,
+          ("GridSample", "cubic"): 20, ("ScatterElements", "min"): 18, ("ScatterElements", "max"): 18,
+          ("ScatterND", "min"): 18, ("ScatterND", "max"): 18}
+"""The operator sets that first have a value of an attribute, by the operator and the value."""
+CHANGED = {"GroupNormalization": 21}
+"""Operators whose operands meant something else before an operator set."""
+
+
+def to_opset(model: ModelProto, opset: int) -> None:
+    """Turn a written model into one of an older operator set in place.
+
+    Raises GraphError, naming the node and the operator set that it needs, for a node that the older set cannot state.
+    """
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OLDEST <= opset <= OPSET:
+        raise GraphError(f"save: opset must be from {OLDEST} to {OPSET}, got {opset!r}")
+    if opset == OPSET:
+        return
+    if model.functions:
+        raise GraphError(f"save: partitions are functions of opset {OPSET}; save the graph before compilation")
+    types, constants = _types(model), {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.domain:
+            continue
+        problem = _convert(node, opset, types, constants)
+        if problem is not None:
+            needed = next(v for v in range(opset + 1, OPSET + 1) if _convert(node, v, types, constants) is None)
+            raise GraphError(f"save: {node.op_type} '{node.output[0]}': {problem} in opset {opset}; "
+                             f"it needs opset {needed}")
+    read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
+    kept = [t for t in model.graph.initializer if t.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    next(i for i in model.opset_import if not i.domain).version = opset
+    model.ir_version = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
+
+
+def _types(model: ModelProto) -> dict[str, str]:
+    """The types of all tensors, as the schemas of operators write them: `tensor(float)`."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    numbers = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    numbers |= {t.name: t.data_type for t in graph.initializer}
+    return {name: f"tensor({TensorProto.DataType.Name(k).lower()})" for name, k in numbers.items()}
+
+
+def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
+    """Turn a node into one of an older operator set; returns what that set lacks, and then leaves the node as it is."""
+    new = onnx.defs.get_schema(node.op_type, OPSET)
+    try:
+        old = onnx.defs.get_schema(node.op_type, opset)
+    except onnx.defs.SchemaError:
+        return "there is no such operator"
+    if old.since_version == new.since_version:
+        return None
+    if opset < CHANGED.get(node.op_type, 0):
+        return "the operator means something else"
+    slots = [(k, name, old.inputs, node.input) for k, name in enumerate(node.input)]
+    axes = constants.get(node.input[1]) if len(node.input) == 2 and "axes" in old.attributes else None
+    if axes is not None:
+        slots.pop()
+    if len(slots) > old.max_input:
+        return f"there is no operand '{new.inputs[old.max_input].name}'"
+    for k, name, formal, _ in (*slots, *((k, name, old.outputs, node.output) for k, name in enumerate(node.output))):
+        if name in types and types[name] not in formal[min(k, len(formal) - 1)].types:
+            return f"'{name}' cannot be {types[name]}"
+    later = [a for a in node.attribute if a.name not in old.attributes]
+    for a in later:
+        if a != _default(new, a.name) and not _without_effect(a.name, node, constants):
+            return f"there is no attribute '{a.name}'"
+    for a in node.attribute:
+        if opset < VALUES.get((node.op_type, a.s.decode("utf-8", "replace")), 0):
+            return f"'{a.name}' cannot be '{a.s.decode()}'"
+    for a in later:
+        node.attribute.remove(a)
+    if axes is not None:
+        node.input.pop()
+        node.attribute.append(helper.make_attribute("axes", numpy_helper.to_array(axes).tolist()))
+    return None
+
+
+def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
+    """Whether an attribute does not matter for the constant that is operand 1: a shape, or axes."""
+    numbers = constants.get(node.input[1]) if len(node.input) > 1 else None
+    if numbers is None:
+        return False
+    array = numpy_helper.to_array(numbers)
+    return attribute == "allowzero" and bool((array != 0).all()) or \
+        attribute == "noop_with_empty_axes" and array.size > 0
+
+
+def _default(schema: onnx.defs.OpSchema, name: str) -> onnx.AttributeProto:
+    """The value that an attribute has where a node leaves it out."""
+    value = onnx.AttributeProto()
+    value.CopyFrom(schema.attributes[name].default_value)
+    return value
