@@ -5,14 +5,14 @@ The best setting is then made with the statistics of all batches. One model, com
 (`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
 setting is the largest 1 - cosine of its outputs with f32. The steps:
 
-    1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32
+    1. find for each tensor the candidate that changes the products that read the tensor least, all else exact
     2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
        with 16 bits (as two of 8) for products that are little work; then try to correct biases
     3. if the loss is still above TARGET, give 16 bits to the products that lose most
     4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
-    5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
-       chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
-    6. quantize values between products, too, which saves time: as many as do not raise the loss
+    5. if much is still lost, networks are near to chaotic, and comparisons on few batches say little: make the MADE
+       best settings, and compare them once more; if products got 16 bits, try those that are little work again
+    6. quantize values between products, too, which saves time: as many as hardly raise the loss
     7. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
        within TARGET
 """
@@ -106,6 +106,9 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
     setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
+    if wide and setting.scheme.wide:
+        little = work.widened_where_little(setting)  # what these lose is seen now that others lose less
+        setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting
     return work.between_products(setting, all_of_them=preset == "performance")

@@ -45,6 +45,9 @@ If they double the model's time, they must take away that share of the rest PRIC
 """
 IN_F32 = 8
 """The time for an element of a 16-bit product, whose terms are added in f32, over that of 8 bits, stored as a byte."""
+CAUTION = 0.0005
+"""How much more a setting with margins may lose on a single batch, and on its copy, than one without them: so much is
+less than what ranges that other batches exceed lose."""
 LITTLE = 0.02
 """Products are little work as long as the smallest ones have at most this share of the model's work together. All of
 them are tried with 16 bits at once."""
@@ -179,7 +182,8 @@ class Search:
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The setting of least loss; the first setting if its loss is small enough.
 
-        For a single batch it is the best setting with a margin for every tensor, unless another one loses much less.
+        For a single batch it is the best setting with a margin for every tensor, unless another one loses much less: a
+        share RECOVERS, and more than CAUTION.
         """
         first = settings[0]
         if self.loss(first) <= GOOD:
@@ -187,7 +191,8 @@ class Search:
         least = min(progress(settings, "settings"), key=self.loss)
         cautious = [s for s in settings if all(c.margin for _, c in s.choices)] if len(self.batches) == 1 else []
         wary = min(cautious, key=self.loss, default=least)
-        return wary if self.loss(least) > (1 - RECOVERS) * self.loss(wary) else least
+        lost = self.loss(wary) - self.loss(least)
+        return wary if lost < RECOVERS * self.loss(wary) or lost <= CAUTION else least
 
     def loss(self, setting: Setting) -> float:
         """The largest 1 - cosine of an output with f32; changed copies count only if there is a single batch."""

@@ -4,6 +4,7 @@ import pytest
 from float_networks import perceptron
 
 from graphq.quantization import search
+from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.search import Search, _few, folds, wider
 from graphq.quantization.setting import Candidate, Setting, with_scheme
 
@@ -135,3 +136,28 @@ def test_shares_of_work(work):
     assert macs == pytest.approx(1) and elements == pytest.approx(1)
     means = [sum(x) for x in work.shares.values()]
     assert means == sorted(means) and set(work.shares) >= set(work.products)
+
+
+@pytest.mark.parametrize("wary, least, cautious", [(0.0010, 0.0006, True), (0.0100, 0.0090, True),
+                                                   (0.0100, 0.0050, False)])
+def test_of_one_batch_a_setting_with_margins_may_lose_a_little_more(wary, least, cautious, monkeypatch):
+    graph, batches = perceptron()
+    monkeypatch.setattr("graphq.quantization.search.halves", lambda batch: [batch])
+    work = Search(graph, batches[:1])
+    settings = [work.uniform(Candidate("min_max", margin=1.0)), work.uniform(Candidate("min_max"))]
+    losses = dict(zip(settings, (wary, least), strict=True))
+    monkeypatch.setattr(Search, "loss", lambda self, setting: losses[setting])
+    assert work.best(settings) == settings[0 if cautious else 1]
+
+
+def test_little_work_is_tried_again_once_other_products_have_16_bits(monkeypatch):
+    """At first what it loses is hidden behind what the others lose."""
+    work = Search(*perceptron())
+    first, *_, last = work.products
+    monkeypatch.setattr(Search, "little_work", [last])
+    monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("mse")))
+    monkeypatch.setattr(Search, "widened", lambda self, setting: wider(setting, [(first, "wide")]))
+    monkeypatch.setattr(Search, "loss", lambda self, setting: {
+        (): 0.01, (last,): 0.01, (first,): 0.004, (first, last): 1e-5}[setting.scheme.wide])
+    found = chosen_setting(work, "accuracy").scheme
+    assert found.wide == (first, last) and found.wide_weights == (last,)
