@@ -427,7 +427,7 @@ def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding of each spatial axis; for transposed convolutions, how many elements are cut off its output's ends."""
+    """The padding of each spatial axis; for transposed convolutions, the elements cut off at the output's ends."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
