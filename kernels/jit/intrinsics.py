@@ -15,7 +15,7 @@ from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
 """The number of the argument block's word that has the address of the epilogue's table of functions (`outputs`)."""
-HEADER_WORDS = 36
+HEADER_WORDS = 40
 """How many words of an argument block precede its slots; each kernel gives the first of them its own fields."""
 
 

@@ -26,7 +26,8 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import load_s32, load_u8, store_s32, store_u8
 from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import I8, Builder, Value, constant, vector
+from graphq.kernels.jit.shuffles import transpose_tiles
+from graphq.kernels.jit.values import I8, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import S32X16, Loop, interleave
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
@@ -34,11 +35,12 @@ from graphq.plan.step import Step, Target, plan_rows
 
 PANEL = 16
 SLACK = 15 * LINE
-DESCRIPTOR = Record("group", "groups", "panel_bytes", "zero_points", "lines")
+DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "terms_step", "zero_points",
+                    "zero_points_step")
 """The fields that `matmul_compressed.pack` writes in place of a panel's column sums.
 
-They are the rows of a group, the number of groups, the bytes of a panel, and the offsets of its zero points and of its
-lines from the panel's start.
+They are the rows of a group, the number of groups, the bytes of a panel and of a group, and for terms and zero points
+the bytes from the start of a panel to those of its first group, and from there to those of the next group.
 """
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """The argument block for packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
@@ -165,6 +167,20 @@ def _pack_rows(itemsize: int) -> Intrinsic:
 
 
 @emits
+def pack_columns(b: Builder, source: Value, apart: Value, groups: Value, target: Value, flip: Value) -> None:
+    """Pack `groups` groups, a multiple of 8, of 16 columns with their k side by side; bytes are xored with `flip`.
+
+    Columns begin `apart` bytes apart.
+    """
+    flips = flip.trunc(I8).splat(LINE)
+    with Loop(b, groups >> 3) as loop:
+        columns = [(source + loop.k * 32 + apart * c).load(vector(I32, 8)) for c in range(PANEL)]
+        lines = transpose_tiles([columns[c].shuffle(columns[c + 8], range(PANEL)) for c in range(8)])
+        for g, line in enumerate(lines):
+            (line.as_type(vector(I8, LINE)) ^ flips).store(target + loop.k * (8 * LINE) + g * LINE)
+
+
+@emits
 def _sum_groups(b: Builder, source: Value, groups: Value, target: Value) -> None:
     with Loop(b, groups, [constant(S32X16, 0)]) as loop:
         line = (source + loop.k * LINE).load(S32X16)
@@ -194,8 +210,9 @@ def packing(itemsize: int) -> Functions:
                 pack_rows(start, along_k, done, target, flip)
             elif along_k == itemsize and columns == 16:
                 done = k // items
+                pack_columns(start, along_n, done & -8, target, flip)
                 for c in range(16):
-                    for g in range(done):
+                    for g in range(done & -8, done):
                         store_s32(target + 64 * g + 4 * c, load_s32(start + c * along_n + 4 * g) ^ flips)
             for i in range(done * items, groups * items):
                 for c in range(16):

@@ -43,14 +43,14 @@ MOST_VECTORS = 128
 MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
                 "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
                 "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept", "row_scales",
-                "row_scales_table", "row_scales_row", "row_scales_step")
+                "row_scales_table", "row_scales_row", "row_scales_step", "row_sums", "row_sums_table", "row_sums_row")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
     panel_bytes              bytes of a panel of w
     order, order_bytes       of sorted weights: the offset from w of the first panel's order, and the bytes of a panel's
     each_rows, each_panels   the size of a block
     rows, panels             the size of a tile
-    tail_panels              panels of the tiles that compute the last columns, which are narrower or as wide
+    tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns
     tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
     writer                   who writes the outputs: the number of a Writer
     ahead, ahead_bytes       weights of the next step, to be prefetched, or 0
@@ -58,6 +58,8 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
     kept                     bytes of a tile's copies if they are kept for all columns
     row_scales, row_scales_table    with compressed weights, the scales of activations
     row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
+    row_sums, row_sums_table    the s32 sums of activations of each row and group, as `row_sums` gives them
+    row_sums_row             the bytes from a row's sums to those of the next row
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """

@@ -28,7 +28,7 @@ from graphq.kernels.family.scales import RANGES, wrapped
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul_compressed.pack import BITS, REACH, pack_floats, pack_integers
+from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
@@ -80,10 +80,10 @@ class CompressedMatmul:
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The weights packed for kernels, with corrections for the zero point and the shift of 8-bit activations."""
+        """The weights packed for kernels, with corrections for the zero point of 8-bit activations less their shift."""
         if self.a_dtype == "f32":
             return pack_floats(self.u, self.z, self.scales, self.bits)
-        shift = self.a_zp + (128 if self.a_dtype == "s8" else 0)
+        shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
         sums = self.centred.sum(axis=1, dtype=np.int64)
         return pack_integers(self.u, self.z, self.scales, wrapped(-shift * sums), self.bits)
 
@@ -163,6 +163,8 @@ class _Weights:
         spread = _Spread(dequantizes, data.shape, self.transposed)
         self.z = spread.of(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + LOW[self.dtype]
         self.scales = spread.of(scales).astype(np.float32)
+        if np.abs(self.z).max() >= 1 << 22:
+            raise Unsupported("zero points are beyond 22 bits", "take smaller zero points", 1)
 
     @property
     def k(self) -> int:
@@ -186,8 +188,6 @@ def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
     if group % FINEST:
         raise Unsupported(f"groups of {w.k // len(w.z)} rows are no multiple of {FINEST}",
                           f"take groups of a multiple of {FINEST} rows", 1)
-    if np.abs(w.z).max() >= 1 << 22:
-        raise Unsupported("zero points are beyond 22 bits", "take smaller zero points", 1)
     z, scales = w.repeated(w.k // group)
     return CompressedMatmul(body.inputs.index(a), "f32", a.type.dims, w.data, w.dtype, w.transposed, z, scales)
 
@@ -215,12 +215,6 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
         raise Unsupported(f"the source has scales of {groups} groups, the weights of {len(w.z)}",
                           "quantize source and weights in groups of the same size", 0)
     z, scales = w.repeated(finest)
-    least, most = REACH[BITS[w.dtype]]
-    if -z.min() + (1 << BITS[w.dtype]) - 1 > most or -z.max() < least:
-        low = LOW[w.dtype]
-        raise Unsupported(f"weights of {BITS[w.dtype]} bits less their zero points must be {least} to {most}, the zero "
-                          f"points are {z.min() - low} to {z.max() - low}",
-                          "take zero points among the 4-bit numbers, or the middle of those of 8 bits", 1)
     with np.errstate(over="ignore"):
         scales = (known * scales.astype(np.float64)).astype(np.float32)
     product = CompressedMatmul(index(a), a.dtype.name, a.type.dims, w.data, w.dtype, w.transposed, z, scales, zp,
@@ -272,7 +266,7 @@ class _Spread:
 def _refuse_overflow(p: CompressedMatmul) -> None:
     most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
     group = p.weights.size // p.n // len(p.z)
-    if most * group * 255 < 2**31:
+    if most * group * max(int(p.z.max()), (1 << p.bits) - 1 - int(p.z.min())) < 2**31:
         return
     bound = most * int(np.abs(p.centred).sum(axis=1, dtype=np.int64).max(initial=0))
     if bound >= 2**31:

@@ -1,19 +1,22 @@
 """Matmul of activations and packed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-For activations a' of 8 bits (shifted as in `matmul`), with scales s of rows and groups:
+For activations of 8 bits, a' s8 (u8 activations: a - 128), with scales s of rows and groups, and S[g, i], the sums of
+a' over a group:
 
-    R[g, i, j]   = sum_{k in group g} a'[i, k] * (u[k, j] - z[g, j])                 exact, modulo 2**32
-    acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j]) * (s[i, g] * scale[g, j])   from 0 on, in order
+    R[g, i, j]   = sum_{k in group g} a'[i, k] * u[k, j]                             exact, modulo 2**32
+    acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * S[g, i]) * (s[i, g] * scale[g, j])
+                                                                                     from 0 on, in order
+
+So instructions that multiply u8 by s8 take the weights as they are, and zero points cost a product for each group.
 
 For activations of f32, in the order of `float_sums`, whose blocks consist of whole groups:
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, and a subtraction unpack
-four of the k, which are then multiplied like 8-bit weights. For f32 the bits of u become the last bits of the f32
-2**23, which gives 2**23 + u; the subtraction of 2**23 + z from it is exact. Compressed weights take about a fifth or a
-third of the memory traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are
-f32.
+A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, unpacks four of the k,
+which are then multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32 2**23, which gives
+2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory
+traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are f32.
 """
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ from typing import NamedTuple
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop
+from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, madd8, madd16
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.tiles import tile_functions
-from graphq.kernels.matmul.vector import Factor, Products, saturating, signed_halves, vnni, widened
-from graphq.kernels.matmul_compressed.pack import FLOAT_BASE
+from graphq.kernels.matmul.vector import FLIP, Factor, signed_halves
+from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 
@@ -43,45 +46,61 @@ BITS = {name: bits for bits, name in W_DTYPES.items()}
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
-ROW_SCALES = ("row_scales", "row_scales_table", "row_scales_row", "row_scales_step")
-"""The fields of `matmul.plan.MATMUL` that locate the scales of activations."""
 AHEAD = 3072
 """How many bytes ahead of its loads a tile of one row prefetches weights, each of which it reads once.
 
 1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). Products whose weights are in the caches
 take as long as without prefetches.
 """
+UNROLLED = 32
+"""How many k a tile of one row multiplies in a turn of its loop.
+
+1 x 4096 x 4096 takes 10 % less time than with one line of weights a turn (Zen 5).
+"""
 
 
-class Unpacked(NamedTuple):
-    """How packed weights are multiplied by `products`.
+class Multiply(NamedTuple):
+    """How an instruction multiplies bytes: `lanes` columns of four bytes in a vector.
 
-    A line of 64 bytes of packed weights is loaded in parts. `spread` unpacks a part into the vectors that `products`
-    multiplies.
+    `spread(x, signed)` makes factors of a vector of s8 activations (`signed`) or u8 weights. `dot(b, acc, w, x)` adds
+    the products of factors of weights and activations to a vector of s32.
     """
 
-    products: Products
-    spread: Callable[[Value], Factor]
+    lanes: int
+    spread: Callable[[Value, bool], Factor]
+    dot: Callable[[Builder, Value, Factor, Factor], Value]
 
 
-def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """Products by vpdpbusd."""
-    return Unpacked(vnni(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
+def by_dot(lanes: int, emulated: bool) -> Multiply:
+    """The products by vpdpbusd."""
+    return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: dot_u8s8(b, acc, w[0], x[0], emulated))
 
 
-def unpacked_saturating(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """Products by vpmaddubsw, which does not saturate, since 4-bit weights are small (`pack.REACH`)."""
-    return Unpacked(saturating(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
+def by_saturating(lanes: int, emulated: bool) -> Multiply:
+    """The products by vpmaddubsw, which does not saturate for 4-bit weights: 2 * 15 * 128 < 2**15."""
+    ones = vector(I16, 2 * lanes)
+    return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: acc + madd16(
+        b, madd8(b, w[0], x[0], emulated), b.value(ones, 1), emulated))
 
 
-def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
-    """Products by vpmaddwd."""
+def by_words(lanes: int, emulated: bool) -> Multiply:
+    """The products by vpmaddwd, of even and odd bytes widened to 16 bits."""
     words = vector(I16, 2 * lanes)
-    return Unpacked(widened(a_dtype, lanes, emulated), lambda x: signed_halves(x.as_type(words)))
+
+    def spread(x: Value, signed: bool) -> Factor:
+        x = x.as_type(words)
+        return signed_halves(x) if signed else (x & 0xFF, x.shr(8))
+
+    def dot(b: Builder, acc: Value, w: Factor, x: Factor) -> Value:
+        for left, right in zip(w, x, strict=True):
+            acc = acc + madd16(b, left, right, emulated)
+        return acc
+
+    return Multiply(lanes, spread, dot)
 
 
 def partial_group(address: Value, count: Value, fill: int) -> Value:
-    """Load `count` (1 to 4) bytes as a group (s32), filled up with bytes `fill`; reads no other bytes."""
+    """Load `count` (1 to 3) bytes as a group (s32), filled up with bytes `fill`; reads nothing beyond them."""
     group, last = constant(I32, 0), count - 1
     for i in range(4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
@@ -91,14 +110,14 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
 
 
 class _Tile:
-    """A tile of `rows` x 16 * `panels` outputs, for any activations; the 16 columns of a panel are `parts` vectors."""
+    """What all tiles of `rows` x 16 * `panels` outputs share, in vectors of `columns` columns: `parts` a panel."""
 
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, parts: int) -> None:
-        self.b, self.f, self.rows, self.panels, self.bits, self.parts = b, f, rows, panels, bits, parts
-        self.line_rows, self.columns = 32 // bits, 16 // parts
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
+        self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
+        self.parts, self.columns, self.line_rows = PANEL // columns, columns, 32 // bits
         self.line_shift = self.line_rows.bit_length() - 1
         self.sources = clamped(f, rows)
-        self.group, self.groups, self.panel_bytes, self.zero_points, self.lines = (
+        self.group, self.groups, self.panel_bytes, self.group_bytes, *self.places = (
             DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
         self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
 
@@ -109,98 +128,122 @@ class _Tile:
     def zeros(self, kind: Type) -> list[Value]:
         return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
 
-    def head(self, panel: int, part: int, group: Value) -> Value:
-        """The address of a group's scales for the columns of a vector; the group's terms are 64 bytes after it."""
-        return self.f.w + self.panel_bytes * panel + group * (2 * LINE) + 4 * part * self.columns
+    def scales(self, group: Value) -> list[Value]:
+        """The addresses of a group's scales, one for each vector of columns."""
+        return self.vectors(group * self.group_bytes + HEAD)
+
+    def terms(self, group: Value) -> list[Value]:
+        """The addresses of a group's terms, as `scales`."""
+        first, step = self.places[:2]
+        return self.vectors(first + group * step)
+
+    def zero_points(self, group: Value) -> list[Value]:
+        """The addresses of a group's zero points, as `scales`."""
+        first, step = self.places[2:]
+        return self.vectors(first + group * step)
+
+    def vectors(self, offset: Value) -> list[Value]:
+        """The addresses at an offset in each panel, of each vector of its columns."""
+        return [self.f.w + self.panel_bytes * j + offset + 4 * self.columns * part
+                for j in range(self.panels) for part in range(self.parts)]
 
     def line_of(self, group: Value) -> Value:
         """The offset of a group's first line in a panel."""
-        return self.lines + group * self.group_lines * LINE
+        return (group + 1) * self.group_bytes + HEAD - self.group_lines * LINE
 
-    def add(self, n: int, part: int, y: Value) -> None:
-        address = self.f.acc + (64 * n + 4 * part * self.columns)
+    def add(self, n: int, y: Value) -> None:
+        address = self.f.acc + 4 * self.columns * n
         (address.load(y.type) + y).store(address)
 
 
 class _IntegerTile(_Tile):
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, how: Unpacked) -> None:
-        super().__init__(b, f, rows, panels, bits, how.products.parts)
-        self.how, self.bytes = how, vector(I8, 4 * self.columns)
+
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply,
+                 emulated: bool) -> None:
+        super().__init__(b, f, rows, panels, bits, how.lanes)
+        self.how, self.kind, self.emulated = how, vector(I32, how.lanes), emulated
+        self.flip = FLIP if a_dtype == "u8" else 0
         args, batch, i = (FRAME.load(f.address, name) for name in ("args", "batch", "i"))
-        scales, table, row, self.step = (MATMUL.load(args, name) for name in ROW_SCALES)
+        self.step = MATMUL.load(args, "row_scales_step")
+        self.row_scales, self.row_sums = (
+            [first + smaller(r, f.rows - 1) * row for r in range(rows)]
+            for first, row in (self.rows_at(args, batch, i, name) for name in ("row_scales", "row_sums")))
+
+    @staticmethod
+    def rows_at(args: Value, batch: Value, i: Value, name: str) -> tuple[Value, Value]:
+        """The address of the numbers `name` of row `i`, and the bytes to those of the next row."""
+        first, table, row = (MATMUL.load(args, x) for x in (name, f"{name}_table", f"{name}_row"))
         has_table = table.ne(0)
         offset = has_table.select(table + batch * 8, args).load(I64)
-        first = scales + has_table.select(offset, 0) + i * row
-        self.row_scales = [first + smaller(r, f.rows - 1) * row for r in range(rows)]
+        return first + has_table.select(offset, 0) + i * row, row
 
     def emit(self) -> None:
-        b, step = self.b, self.line_rows
+        b, lines = self.b, UNROLLED // self.line_rows if self.rows == 1 else 1
+        step = lines * self.line_rows
         self.clear()
-        whole, rest = self.group >> self.line_shift, self.group & (step - 1)
+        whole, rest = self.group // step, self.group & (step - 1)
         with Loop(b, self.groups) as groups:
-            self.subtract = self.zero_points_of(groups.k)
             k, line = groups.k * self.group, self.line_of(groups.k)
-            with Loop(b, whole, self.zeros(self.how.products.kind)) as loop:
-                acc, here, first = loop.values, line + loop.k * LINE, k + loop.k * step
+            if self.rows == 1:
+                self.prefetch(groups.k * self.group_bytes + HEAD, 1)
+            with Loop(b, whole, self.zeros(self.kind)) as loop:
+                acc, here, first = loop.values, line + loop.k * (lines * LINE), k + loop.k * step
                 if self.rows == 1:
-                    for panel in range(self.panels):
-                        (self.f.w + self.panel_bytes * panel + here + AHEAD).prefetch()
-                for quad in range(step // 4):
-                    x = [(source + first + 4 * quad).load(I32) for source in self.sources]
-                    acc = self.multiply(x, here, b.value(I64, 4 * quad), acc)
+                    self.prefetch(here, lines)
+                for quad in range(0, step, 4):
+                    acc = self.multiply(self.quads(first + quad), here, b.value(I64, quad), acc)
                 loop.update(acc)
-            here, first = line + whole * LINE, k + whole * step
-            with Loop(b, (rest + 3) >> 2, loop.values) as last:  # this loop mostly has no turn
-                done = last.k * 4
-                count = smaller(rest - done, 4)
-                assert self.how.products.silent is not None
-                fill = self.how.products.silent
-                x = [partial_group(source + first + done, count, fill) for source in self.sources]
+            here, first, done = line + whole * (lines * LINE), k + whole * step, rest & -4
+            with Loop(b, rest >> 2, loop.values) as loop:
+                loop.update(self.multiply(self.quads(first + loop.k * 4), here, loop.k * 4, loop.values))
+            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # this loop mostly has no turn
+                x = [partial_group(source + first + done, rest - done, self.flip & 0xFF) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
 
-    def zero_points_of(self, group: Value) -> list[Value]:
-        """Emit the zero points that are subtracted from the bytes of each part, for 4-bit weights."""
-        out = []
-        for j in range(self.panels if self.bits == 4 else 0):
-            address = self.f.w + self.panel_bytes * j + self.zero_points + group * PANEL
-            for part in range(self.parts):
-                z = (address + part * self.columns).load(vector(I8, self.columns))
-                out.append(z.shuffle(z, [c for c in range(self.columns) for _ in range(4)]))
-        return out
+    def quads(self, k: Value) -> list[Value]:
+        """Emit the loads of four activations of every row, from `k` on."""
+        return [(source + k).load(I32) for source in self.sources]
 
-    def multiply(self, x: Sequence[Value], line: Value, shift: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of every row with four rows of weights, a `line` from bit `shift` on; returns the sums."""
-        b, products, out = self.b, self.how.products, list(acc)
-        weights = []
-        for n in range(self.panels * self.parts):
-            j, part = divmod(n, self.parts)
-            address = self.f.w + self.panel_bytes * j + line + part * 4 * self.columns
-            packed = address.load(vector(I32, self.columns))
+    def prefetch(self, offset: Value, lines: int) -> None:
+        """Emit prefetches of what lies AHEAD of `lines` lines at an offset in each panel, or in the next tile."""
+        ahead = offset + AHEAD
+        ahead = ahead + (ahead < self.panel_bytes).select(0, self.panel_bytes * (self.panels - 1))
+        for address in self.vectors(ahead)[::self.parts]:
+            for n in range(lines):
+                (address + LINE * n).prefetch()
+
+    def multiply(self, x: Sequence[Value], lines: Value, k: Value, acc: Sequence[Value]) -> list[Value]:
+        """Emit the products of four k of every row with the weights of row `k` and the next ones, after `lines`."""
+        weights, out = [], list(acc)
+        for address in self.vectors(lines + (k >> self.line_shift) * LINE):
+            packed = address.load(self.kind)
             if self.bits == 4:
-                nibbles = packed.shr(shift.trunc(I32).splat(self.columns)) & 0x0F0F0F0F
-                weights.append(self.how.spread(nibbles.as_type(self.bytes) - self.subtract[n]))
-            else:
-                weights.append(self.how.spread(packed.as_type(self.bytes)))
+                packed = packed.shr((k & 4).trunc(I32).splat(self.columns)) & 0x0F0F0F0F
+            weights.append(self.how.spread(packed, False))
         for i, group in enumerate(x):
-            spread = products.activations(b, group)
+            spread = group.splat(self.columns)
+            if self.flip:
+                spread = flipped(self.b, spread, self.flip, self.emulated)
+            factor = self.how.spread(spread, True)
             for n, weight in enumerate(weights, i * len(weights)):
-                out[n] = products.dot(b, out[n], spread, weight)
+                out[n] = self.how.dot(self.b, out[n], weight, factor)
         return out
 
     def add_scaled(self, group: Value, acc: Sequence[Value]) -> None:
-        """Emit total += f32(sum + correction) * (scale of row and group * scale), for each row and column."""
-        vectors = iter(acc)
-        for i, row in enumerate(self.row_scales):
-            scale = (row + group * self.step).load(F32)
-            for j in range(self.panels):
-                for part in range(self.parts):
-                    value, head = next(vectors), self.head(j, part, group)
-                    for done in range(0, self.columns, value.type.count):
-                        floats = vector(F32, value.type.count)
-                        exact = value + (head + (LINE + 4 * done)).load(value.type)
-                        factor = scale.splat(value.type.count) * (head + 4 * done).load(floats)
-                        self.add(i * self.panels + j, part, exact.to_float(floats) * factor)
+        """Emit total += f32(sum + correction - zero point * sum of activations) * (scale of row and group * scale)."""
+        floats = vector(F32, self.columns)
+        scales = [address.load(floats) for address in self.scales(group)]
+        zero_points = [address.load(self.kind) for address in self.zero_points(group)]
+        unsigned = (self.group << 7).trunc(I32).splat(self.columns)
+        terms = [address.load(self.kind) + z * unsigned
+                 for address, z in zip(self.terms(group), zero_points, strict=True)]
+        for i, (row_scales, row_sums) in enumerate(zip(self.row_scales, self.row_sums, strict=True)):
+            scale = (row_scales + group * self.step).load(F32).splat(self.columns)
+            sums = (row_sums + group * 4).load(I32).splat(self.columns)
+            for n, (of_columns, term, z) in enumerate(zip(scales, terms, zero_points, strict=True), i * len(scales)):
+                exact = acc[n] + term - z * sums
+                self.add(n, exact.to_float(floats) * (scale * of_columns))
 
 
 class _FloatTile(_Tile):
@@ -213,15 +256,15 @@ class _FloatTile(_Tile):
             first = blocks.k * each
             with Loop(b, smaller(each, self.groups - first), self.zeros(kind)) as groups:
                 group = first + groups.k
-                heads = [self.head(j, part, group) for j in range(self.panels) for part in range(self.parts)]
-                scales, of_zeros = ([(head + at).load(kind) for head in heads] for at in (0, LINE))
+                scales, of_zeros = ([address.load(kind) for address in addresses]
+                                    for addresses in (self.scales(group), self.terms(group)))
                 k, line = group * (4 * self.group), self.line_of(group)
                 with Loop(b, self.group_lines, groups.values) as lines:
                     lines.update(self.multiply(k + lines.k * (4 * self.line_rows), line + lines.k * LINE, scales,
                                                of_zeros, lines.values))
                 groups.update(lines.values)
             for n, value in enumerate(groups.values):
-                self.add(n // self.parts, n % self.parts, value)
+                self.add(n, value)
 
     def multiply(self, k: Value, line: Value, scales: Sequence[Value], of_zeros: Sequence[Value],
                  acc: Sequence[Value]) -> list[Value]:
@@ -230,8 +273,7 @@ class _FloatTile(_Tile):
         The activations begin at byte `k` of each row. The weights are unpacked and multiplied row by row.
         """
         kind, integers, out = vector(F32, self.columns), vector(I32, self.columns), list(acc)
-        places = [(n // self.parts, n % self.parts * 4 * self.columns) for n in range(self.panels * self.parts)]
-        packed = [(self.f.w + self.panel_bytes * panel + line + at).load(integers) for panel, at in places]
+        packed = [address.load(integers) for address in self.vectors(line)]
         base = int(FLOAT_BASE.view("i4"))
         for row in range(self.line_rows):
             shift = 8 * (row % 4) + 4 * (row // 4)
@@ -244,12 +286,12 @@ class _FloatTile(_Tile):
         return out
 
 
-def integer_tile(rows: int, panels: int, bits: int, how: Unpacked) -> Intrinsic:
+def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated: bool) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits in rows."""
 
     @emits
     def tile(b: Builder, address: Value) -> None:
-        _IntegerTile(b, Frame.read(address), rows, panels, bits, how).emit()
+        _IntegerTile(b, Frame.read(address), rows, panels, BITS[dtypes[1]], dtypes[0], how, emulated).emit()
 
     return tile
 
@@ -259,7 +301,7 @@ def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
 
     @emits
     def tile(b: Builder, address: Value) -> None:
-        _FloatTile(b, Frame.read(address), rows, panels, bits, 16 // lanes).emit()
+        _FloatTile(b, Frame.read(address), rows, panels, bits, lanes).emit()
 
     return tile
 
@@ -271,33 +313,34 @@ def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale:
     (total.load(F32) + y).store(total)
 
 
-def scalar_tile(shift: int, bits: int) -> Intrinsic:
-    """Make the tile function of one panel as plain loops; activations are bytes xored with `shift` (128 for s8)."""
-    rows_of_line = 32 // bits
+def scalar_tile(a_dtype: str, bits: int) -> Intrinsic:
+    """Make the tile function of one panel as plain loops."""
+    rows_of_line, flip = 32 // bits, 0 if a_dtype == "u8" else 128
 
     @njit
-    def weight(line: int, k: int, z: int) -> int:
-        byte = line + k // rows_of_line * 64 + k % 4
-        return (load_u8(byte) >> (k // 4 % 2 * 4) & 15) - z if bits == 4 else load_s8(byte)
+    def weight(line: int, k: int) -> int:
+        byte = load_u8(line + k // rows_of_line * 64 + k % 4)
+        return byte >> (k // 4 % 2 * 4) & 15 if bits == 4 else byte
 
     @njit
     def tile(frame: int) -> None:
         f = view(frame)
         a, stride, w, rows, acc, d = f.a, f.stride, f.w, f.rows, f.acc, view_descriptor(f.sums)
-        size, groups, zero_points, lines = d.group, d.groups, w + d.zero_points, w + d.lines
-        x, group_bytes = view_args(f.args), (d.group + rows_of_line - 1) // rows_of_line * 64
+        size, groups, each = d.group, d.groups, d.group_bytes
+        lines = HEAD + each - (size + rows_of_line - 1) // rows_of_line * 64
+        x = view_args(f.args)
         row_scales = x.row_scales + (load_s64(x.row_scales_table + 8 * f.batch) if x.row_scales_table else 0)
         for i in range(rows):
             for c in range(16):
-                total = acc + 64 * i + 4 * c
+                total, panel = acc + 64 * i + 4 * c, w + 4 * c
                 store_s32(total, 0)
                 for g in range(groups):
-                    source, line = a + i * stride + g * size, lines + g * group_bytes + 4 * c
-                    z, value = load_u8(zero_points + 16 * g + c), load_s32(w + 128 * g + 64 + 4 * c)
-                    z -= 256 if z > 128 else 0
+                    source, line = a + i * stride + g * size, panel + lines + g * each
+                    z = load_s32(panel + d.zero_points + g * d.zero_points_step)
+                    value = load_s32(panel + d.terms + g * d.terms_step)
                     for k in range(size):
-                        value += (load_u8(source + k) ^ shift) * weight(line, k, z)
-                    _add_scaled(total, value, w + 128 * g + 4 * c,
+                        value += ((load_u8(source + k) ^ flip) - 128) * (weight(line, k) - z)
+                    _add_scaled(total, value, panel + HEAD + g * each,
                                 row_scales + (f.i + i) * x.row_scales_row + g * x.row_scales_step)
 
     return tile
@@ -328,49 +371,49 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles that are plain loops."""
-    return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, BITS[dtypes[1]]))
+    return tile_functions(scalar_tile(dtypes[0], BITS[dtypes[1]]))
 
 
 @register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
                  layouts=("rows",))
 def build_avx2_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddubsw with 8 columns a vector; products of 4-bit weights cannot saturate."""
-    return tile_functions(integer_tile(rows, columns // PANEL, 4, unpacked_saturating(dtypes[0], 8, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_saturating(8, emulated), emulated))
 
 
 @register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
                  layouts=("rows",))
 def build_avx2_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(integer_tile(rows, columns // PANEL, 8, unpacked_widened(dtypes[0], 8, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_words(8, emulated), emulated))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
                  layouts=("rows",))
 def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpdpbusd with 8 columns a vector."""
-    return tile_functions(integer_tile(rows, columns // PANEL, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 8, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_dot(8, emulated), emulated))
 
 
 @register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
                  partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
 def build_avx512_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddubsw with 16 columns a vector; products of 4-bit weights cannot saturate."""
-    return tile_functions(integer_tile(rows, columns // PANEL, 4, unpacked_saturating(dtypes[0], 16, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_saturating(16, emulated), emulated))
 
 
 @register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
 def build_avx512_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(integer_tile(rows, columns // PANEL, 8, unpacked_widened(dtypes[0], 16, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_words(16, emulated), emulated))
 
 
 @register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
 def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpdpbusd with 16 columns a vector."""
-    return tile_functions(integer_tile(rows, columns // PANEL, BITS[dtypes[1]], unpacked_vnni(dtypes[0], 16, emulated)))
+    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_dot(16, emulated), emulated))
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))

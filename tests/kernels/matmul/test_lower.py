@@ -208,21 +208,19 @@ PER_COLUMN = {"qtype": "per_channel", "axis": 1}
 
 
 @pytest.mark.parametrize("w, zps, fits", [
-    ("s4", [-57, 0, 0, 0, 0, 0], True), ("s4", [-58, 0, 0, 0, 0, 0], False), ("s4", [0, 0, 0, 0, 0, 56], True),
-    ("s4", [0, 0, 0, 0, 0, 57], False), ("u4", [-49, 0, 0, 0, 0, 60], True), ("u4", [-50, 0, 0, 0, 0, 60], False),
-    ("u4", [0, 0, 0, 0, 0, 64], True), ("u4", [0, 0, 0, 0, 0, 65], False)])
+    ("s4", [-57, 0, 0, 0, 0, 200], True), ("u4", [0, 0, 0, 0, 0, 1 << 19], True),
+    ("u4", [0, 0, 0, 0, 0, 1 << 22], False), ("s4", [0, 0, 0, 0, 0, (1 << 22) - 8], False),
+    ("u4", [-1 << 22, 0, 0, 0, 0, 0], False)])
 def test_zero_points_of_4_bit_weights(w, zps, fits):
     g, constants = four(w, zps=zps, right=PER_COLUMN)
     if fits:
         _, product, _ = check_matmul_compressed(g, constants)
         low = 8 if w == "s4" else 0
         assert product.z.tolist() == [[z + low for z in zps]] and product.n == 6 and product.u.max() == 1 + low
-        assert (product.centred[0, :, 0] == 1 - zps[0]).all()
+        assert product.centred[0, 0].tolist() == [1 - z for z in zps]
         return
     reason, edit, operand = refused(check_matmul_compressed, g, constants)
-    assert reason == "weights of 4 bits less their zero points must be -64 to 64, the zero points are " \
-        f"{min(zps)} to {max(zps)}"
-    assert (edit, operand) == ("take zero points among the 4-bit numbers, or the middle of those of 8 bits", 1)
+    assert (reason, edit, operand) == ("zero points are beyond 22 bits", "take smaller zero points", 1)
 
 
 @pytest.mark.parametrize("options, missing, reason, operand", [

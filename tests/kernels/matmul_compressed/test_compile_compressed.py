@@ -6,9 +6,10 @@ import pytest
 import graphq as gq
 from graphq.testing import random_inputs
 
-RANGES = {"u4": (0, 16), "s4": (-8, 8), "s8": (-128, 128), "u8": (0, 256), "s32": (-56, 57)}
+RANGES = {"u4": (0, 16), "s4": (-8, 8), "s8": (-128, 128), "u8": (0, 256), "s32": (-56, 57),
+          "far": (-1000, 1000)}
 NUMPY = {"u4": np.dtype(ml_dtypes.uint4), "s4": np.dtype(ml_dtypes.int4), "s32": np.dtype(np.int32),
-         "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+         "far": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
 
 
 def dense(m=5, k=128, n=37, group=32, *, w="u4", x="u8", zx=7, zw=None, qtype="per_group", along_n=1, out="u8",
@@ -52,6 +53,8 @@ VARIANTS = {
     "batch and residual": dict(batch=(3,), residual=True, zw="u4", m=7),
     "s8 in groups": dict(w="s8", x="s8"), "s8, groups no multiple of 4": dict(w="s8", k=75, group=15),
     "s8 in groups, transposed": dict(w="s8", transpose_b=True, m=9, out="f32"),
+    "u8 with zero points of groups": dict(w="u8", zw="u8", m=3), "groups of 16, one row": dict(m=1, group=16, zw="u4"),
+    "far zero points": dict(w="s8", zw="far", x="s8", out="f32"),
     "scales of rows": dict(rows=128, x="s8", group=128, out="f32"),
     "scales of rows and groups": dict(rows=32, x="s8", zw="u4", out="f32", m=6),
     "scales of rows, groups of weights": dict(rows=128, w="s8", x="u8", out="f32", m=3),

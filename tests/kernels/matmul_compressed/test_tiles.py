@@ -12,7 +12,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.table import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
-from graphq.kernels.matmul_compressed.pack import REACH, pack_floats, pack_integers, panel_bytes
+from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.plan.step import Target
 
@@ -33,32 +33,31 @@ def weights(groups, group, n, bits, seed=0):
     """u, z, scales and corrections; the first columns have extreme weights and zero points."""
     rng = np.random.default_rng(seed)
     most = (1 << bits) - 1
-    low, high = REACH[bits]
     u = rng.integers(0, most + 1, (groups * group, n), dtype=np.uint8)
-    z = rng.integers(most - high, 1 - low, (groups, n))
-    u[:, 0], z[:, 0] = most, most - high
-    u[:, -1], z[:, -1] = 0, -low
+    z = rng.integers(0, most + 1, (groups, n), dtype=np.int32)
+    u[:, 0], z[:, 0] = most, -1000
+    u[:, -1], z[:, -1] = 0, 1 << 21
     return (u, z, rng.uniform(1e-3, 1e-2, (groups, n)).astype(np.float32),
             rng.integers(-2**31, 2**31, (groups, n)).astype(np.int32))
 
 
 def expected(a, row_scales, u, z, scales, corrections):
     """The module's formula, integers modulo 2**32."""
-    shift = 128 if a.dtype == np.int8 else 0
+    shift = 128 if a.dtype == np.uint8 else 0
     size, total = len(u) // len(z), np.zeros((len(a), u.shape[1]), np.float32)
     for g in range(len(z)):
         k = slice(g * size, (g + 1) * size)
-        exact = (a[:, k].astype(np.int64) + shift) @ (u[k].astype(np.int64) - z[g]) + corrections[g]
+        exact = (a[:, k].astype(np.int64) - shift) @ (u[k].astype(np.int64) - z[g]) + corrections[g]
         total += exact.astype(np.uint32).view(np.int32).astype(np.float32) * (row_scales[:, g, None] * scales[g])
     return total
 
 
-def run(kernel, level, a, packed, n, threads=1, **row_scales):
+def run(kernel, level, a, packed, n, threads=1, **words):
     m, k = a.shape
     out, source, packed = guarded(np.full((m, n), np.nan, np.float32)), guarded(a), guarded(packed)
     product = matmul.Product(kernel.dtypes[0], m, n, k, w_dtype=kernel.dtypes[1])
     step = matmul.plan_matmul(Store(acc("f32"), "f32"), product, Target(level, threads), kernel)
-    words = {"a": source.ctypes.data, "w": packed.ctypes.data, "panel_bytes": panel_bytes(packed), **row_scales}
+    words = {"a": source.ctypes.data, "w": packed.ctypes.data, "panel_bytes": panel_bytes(packed), **words}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
 
@@ -75,8 +74,13 @@ def test_integers_equal_the_formula(kernel, emulated, extreme):
                 a = rng.choice(np.array([low, high], dtype), a.shape)
             w = weights(groups, group, n, bits)
             scales = guarded(rng.uniform(0.5, 2, (m, groups)).astype(np.float32))
+            shift = 128 if dtype == np.int8 else 0
+            sums = guarded((a.reshape(m, groups, group).astype(np.int32) + shift).sum(-1, dtype=np.int32))
+            if m % 2:  # terms and zero points that are the same in all groups lie before them
+                w = w[0], w[1][:1].repeat(groups, 0), w[2], w[3][:1].repeat(groups, 0)
             got = run(kernel, level, a, pack_integers(*w, bits), n, threads=1 + extreme,
-                      row_scales=scales.ctypes.data, row_scales_row=4 * groups, row_scales_step=4)
+                      row_scales=scales.ctypes.data, row_scales_row=4 * groups, row_scales_step=4,
+                      row_sums=sums.ctypes.data, row_sums_row=4 * groups)
             assert got.tobytes() == expected(a, scales, *w).tobytes(), (m, groups, group, n)
 
 
@@ -95,32 +99,33 @@ def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("same", ["", "zero points", "corrections"])
 @pytest.mark.parametrize(("groups", "group", "n"), [(1, 1, 1), (3, 12, 37), (2, 8, 16), (4, 5, 20)])
-def test_pack_follows_the_layout(groups, group, n, bits):
+def test_pack_follows_the_layout(groups, group, n, same, bits):
     u, z, scales, corrections = weights(groups, group, n, bits)
-    for packed in (pack_integers(u, z, scales, corrections, bits), pack_floats(u, z, scales, bits)):
+    if same:
+        (z if same == "zero points" else corrections)[:] = 7
+    none = np.zeros_like(z)
+    for packed, terms, points in ((pack_integers(u, z, scales, corrections, bits), corrections, z),
+                                  (pack_floats(u, z, scales, bits), (2**23 + z).astype("f4").view(np.int32), none)):
         rows, panels = 32 // bits, -(-n // 16)
         lines = -(-group // rows)
         words = packed[:64 * panels].view(np.int64).reshape(panels, 8)
-        size, zero_points, start = words[0, 2:5]
+        size, each, *places = words[0, 2:]
         assert packed.ctypes.data % 64 == 0 and (words == words[0]).all() and words[0, :2].tolist() == [group, groups]
-        assert size % 64 == zero_points % 64 == start % 64 == 0 and packed.nbytes == panels * (64 + size)
-        integers = (packed[64 * panels:][64:68].view(np.int32)[0] == corrections[0, 0])
+        assert size == HEAD + groups * each and packed.nbytes == panels * (64 + size)
+        differ = [bool((x != x[0]).any()) for x in (terms, points)]
+        assert places[1::2] == [each if d else 0 for d in differ] and each == 64 * (1 + sum(differ) + lines)
         for k in range(groups * group):
             g, row = divmod(k, group)
             for j in range(n):
                 panel = packed[64 * panels + j // 16 * size:]
-                byte = panel[start + (g * lines + row // rows) * 64 + 4 * (j % 16) + row % 4]
-                head = panel[128 * g + 4 * (j % 16):]
-                assert head[:4].view(np.float32)[0] == scales[g, j]
-                if integers:
-                    assert head[64:68].view(np.int32)[0] == corrections[g, j]
-                    assert panel[zero_points + 16 * g + j % 16] == (z[g, j] % 256 if bits == 4 else 0)
-                    w = byte >> (row // 4 % 2 * 4) & 15 if bits == 4 else (int(byte) + z[g, j]) % 256
-                else:
-                    assert head[64:68].view(np.float32)[0] == 2**23 + z[g, j]
-                    w = byte >> (row // 4 % 2 * 4) & 15 if bits == 4 else byte
-                assert w == u[k, j]
+                own = panel[HEAD + g * each:]
+                byte = own[each - 64 * lines + row // rows * 64 + 4 * (j % 16) + row % 4]
+                assert own[4 * (j % 16):][:4].view(np.float32)[0] == scales[g, j]
+                for x, (first, step) in ((terms, places[:2]), (points, places[2:])):
+                    assert panel[first + g * step + 4 * (j % 16):][:4].view(np.int32)[0] == x[g, j]
+                assert (byte >> (row // 4 % 2 * 4) & 15 if bits == 4 else byte) == u[k, j]
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -132,10 +137,6 @@ def test_pack_refuses(bits):
         pack_integers(u, z, scales[:, :2], corrections, bits)
     with pytest.raises(KernelError, match="do not take groups of"):
         pack_floats(u[:7], z, scales, bits)
-    low, high = REACH[bits]
-    for by in (-1, 1):
-        with pytest.raises(KernelError, match=f"of {bits} bits must be {low} to {high} less their zero points"):
-            pack_integers(u, z + by, scales, corrections, bits)
     wide = u.astype(np.int16) + 1
     for pack in (lambda: pack_integers(wide, z, scales, corrections, bits), lambda: pack_floats(wide, z, scales, bits)):
         with pytest.raises(KernelError, match=f"of {bits} bits must be 0 to {2**bits - 1}"):
