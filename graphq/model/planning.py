@@ -16,6 +16,7 @@ from graphq.kernels.families import TIES, family_named, lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.native import NATIVE
 from graphq.model.strips import Lower, between, find_strips
+from graphq.model.transposed import find_read, find_written, read_strides, written_strides
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
 from graphq.plan.reference import reference_steps
@@ -27,11 +28,18 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     nodes: list[int | None] = []
     numbers = {node: k for k, node in enumerate(graph.nodes)}
     lower = cache_of(partial(lower_partition, level=level))
-    strips = find_strips(graph, lower)
+    strips, written = find_strips(graph, lower), find_written(graph, lower)
+    read = find_read(graph, lower).difference(written.values())
 
     def add(node: Node) -> None:
         try:
-            _node(b, node, lower)
+            if node in read:
+                (source,) = node.operands
+                b.of[node.output], b.strides[node.output] = b.of[source], read_strides(node)
+            elif node not in written.values():
+                if (move := written.get(node.outputs[0])) is not None:
+                    b.of[node.output], b.strides[node.output] = b.result(move.output), written_strides(move)
+                _node(b, node, lower)
         except CompileError as e:
             raise CompileError(f"{graph.describe(node)}: {e}") from None
         nodes.extend([numbers[node]] * (len(b.steps) - len(nodes)))

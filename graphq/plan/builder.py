@@ -22,7 +22,11 @@ MOST_AHEAD = 1 << 18
 
 
 class PlanBuilder:
-    """Collects the buffers and steps of a plan; `target` is the machine that the steps are made for."""
+    """Collects the buffers and steps of a plan; `target` is the machine that the steps are made for.
+
+    `of` has the buffers of values. A value in `strides` is not dense there: these are its bytes from element to element
+    along each axis.
+    """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
@@ -31,6 +35,7 @@ class PlanBuilder:
         self.errors: list[MakeError] = []
         self.strips: Strips | None = None
         self._in_place: list[tuple[int, int]] = []
+        self.strides: dict[Value, Sequence[int]] = {}
         self.of: dict[Value, int] = {}
         for k, v in enumerate(graph.inputs):
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))

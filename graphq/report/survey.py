@@ -52,11 +52,11 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         graph=graph.name, level=level.name, threads=threads, planned=plan is not None,
         inputs=tuple(tensor(v) for v in graph.inputs),
         outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
-        nodes=tuple(_node(k, node, own.get(k, [])) for k, node in enumerate(graph.nodes)),
+        nodes=tuple(_node(k, node, own.get(k, []), plan is not None) for k, node in enumerate(graph.nodes)),
         causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
-        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
+        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph, None if plan is None else own)),
         source=tuple(operation(n) for n in source.nodes), became=_became(analysis),
         names={str(name): source.label(n.outputs[0]) for n in source.nodes if (name := n.meta.get(ONNX_NAME))})
 
@@ -71,7 +71,7 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
         outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
-        nodes=tuple(_node(k, node, []) for k, node in enumerate(cut.nodes)),
+        nodes=tuple(_node(k, node, [], False) for k, node in enumerate(cut.nodes)),
         became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs},
         parts={f"{name} of {cut.label(cut.nodes[k].outputs[0])}": report for k, name, report in bodies})
     parts = {"head": head, "cut": between, "tail": tail}
@@ -95,23 +95,23 @@ def operation(node: Node) -> Operation:
                      tuple(tensor(v) for v in node.outputs), given)
 
 
-def _node(k: int, node: Node, steps: Sequence[StepRecord]) -> GraphNode:
+def _node(k: int, node: Node, steps: Sequence[StepRecord], planned: bool) -> GraphNode:
     inner = node.attrs["body"].nodes if node.op.name == "partition" else [node]
     known = all(v.type.known for n in inner for v in (*n.operands, *n.outputs))
     macs = sum(int(MACS[n.op.name](n)) for n in inner if n.op.name in MACS) if known else 0
     partition = _partition(node) if node.op.name == "partition" else None
-    return GraphNode(k, _role(node, steps), operation(node), partition,
+    return GraphNode(k, _role(node, steps, planned), operation(node), partition,
                      tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), macs,
                      str(node.meta.get("why") or ""))
 
 
-def _role(node: Node, steps: Sequence[StepRecord]) -> Role:
+def _role(node: Node, steps: Sequence[StepRecord], planned: bool) -> Role:
     name = node.op.name
     if name == "partition":
         return "partition"
     if name in ("constant", SIZED_CONSTANT.name):
         return "constant"
-    if name in VIEWS:
+    if name in VIEWS or planned and not steps and name == "static_transpose":
         return "view"
     return "native" if name in NATIVE and not any(s.runs == "reference" for s in steps) else "reference"
 
@@ -138,8 +138,13 @@ def _coverage(c: Coverage) -> CoverageRecord:
                           {k: int(n) for k, n in c.total_by_op.items()}, c.uncounted, str(c))
 
 
-def _layouts(graph: Graph) -> list[str]:
-    moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
+def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> list[str]:
+    """Lines on the cost of tensor layouts: the bytes that are only moved.
+
+    `own` has the steps of nodes by their numbers. A reorder without one moves nothing: a partition reads or writes the
+    other order.
+    """
+    moves = [n for k, n in enumerate(graph.nodes) if n.op.name == "static_transpose" and (own is None or k in own)]
     if not moves:
         return []
     known = [n.output.type.nbytes for n in moves if n.output.type.known]

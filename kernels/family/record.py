@@ -1,7 +1,7 @@
 """Family: the record of a kernel family, with everything that passes, planning and reports need to know of it."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Pattern: TypeAlias = Callable[[PatternBuilder], PatternLike]
 Steps: TypeAlias = "Callable[[PlanBuilder, Node, Lowered], None]"
 Follows: TypeAlias = Callable[[Lowered, int], bool]
+Strided: TypeAlias = Callable[[Lowered, int, Sequence[int]], bool]
 Count: TypeAlias = Callable[[Node], int]
 
 
@@ -29,23 +30,26 @@ class Family:
     """A kernel family: it computes partitions of one operation, the anchor, and the lane-wise operations around it.
 
     `name` is the anchor of its partitions as reports show it. `operations` are the possible anchors: each partition has
-    exactly one of them. Only the family of lane-wise operations has no anchors.
+    one of them. Only the family of lane-wise operations has none.
 
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
     built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
     them.
 
     Patterns say which operands the anchor has in a fusion; the fusion pass adds the epilogue (`passes/fuse.py`).
-    `quantized` is matched first, while each quantized constant is still followed by a dequantize, which joins the
-    partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top level of
-    modules, since passes are pickled.
+    `quantized` is matched first, while constants are still quantized and each is followed by a dequantize: such a
+    dequantize joins the partition. `floats` is matched after constants have been dequantized. Patterns are functions at
+    the top of modules, since passes are pickled.
 
     `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
-    compute. Then the steps can run strip by strip (some rows at a time) after the steps that make the input
-    (`plan.strips`). `follows` is None if the family's steps cannot run so.
+    compute. The steps can then run strip by strip after the steps that make the input (`plan.strips`). It is None if
+    the family's steps cannot run so.
 
-    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` maps the
-    name of an operation to a function that counts the multiply-accumulates of a node.
+    `strided(lowered, k, order)` says whether the steps read input k, the transpose `order` of another value, where that
+    value lies (`PlanBuilder.strides`). Steps of a family that has it write their result in another order of rows, too.
+
+    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` gives for
+    the name of an operation a function that counts the multiply-accumulates of a node.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Family:
     quantized: Pattern | None = None
     floats: Pattern | None = None
     follows: Follows | None = None
+    strided: Strided | None = None
     channels_last: tuple[str, ...] = ()
     macs: Mapping[str, Count] = field(default_factory=dict)
 

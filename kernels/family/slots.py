@@ -8,7 +8,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.operands.space import Space, Walk, apart, broadcast_strides, factor, table
+from graphq.kernels.operands.space import Space, Walk, apart, broadcast_strides, dense, factor
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref, Slot
 
@@ -19,20 +19,19 @@ Operand: TypeAlias = tuple[Ref, Strides]
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The iteration domain of a partition, and the slots of its Store: its operands, then the output, which is dense.
+    """The iteration domain of a partition, and the slots of its Store: its operands, then the output, of dense rows.
 
-    `own` is for sources that the family computes itself, such as column sums: it maps their origin to a function that
-    gives the operand of such a source. `before` are operands whose slots come before those of the Store, such as the
-    operands of a product whose sums the Store takes. The last `keep` dimensions are not merged (see `factor`).
+    `own` has for origins of sources that the family computes itself, such as column sums, a function that gives the
+    operand of such a source. `before` are operands whose slots come before the Store's, such as the operands of the
+    product whose sums the Store takes. The last `keep` dimensions are not merged (`factor`).
     """
     operands = list(before)
     for s in lowered.sources:
         operands.append(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out))
+    item = STORAGE[lowered.store.dtype].itemsize
+    operands.append((Ref(b.result(node.output)), tuple(b.strides.get(node.output) or dense(lowered.out, item))))
     space = space_of(b, lowered.out, operands, keep)
-    row, result = space.n * STORAGE[lowered.store.dtype].itemsize, b.result(node.output)
-    dense = in_room(b, result) or Walk(table([(space.batch, row * space.m)]), row)
-    slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    return space, [*slots, slot(b, Ref(result), dense)]
+    return space, [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:

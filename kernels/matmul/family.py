@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.ir import Node
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.matmul.lower import MATMULS, check_matmul, follows, lower_matmul
+from graphq.kernels.matmul.lower import MATMULS, check_matmul, follows, lower_matmul, strided
 from graphq.kernels.matmul.steps import matmul_steps
 from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
@@ -27,4 +27,4 @@ def macs(node: Node) -> int:
 
 
 MATMUL = Family("matmul", MATMULS, check_matmul, lower_matmul, matmul_steps, quantized, any_operands("matmul"),
-                follows=follows, macs=dict.fromkeys(MATMULS, macs))
+                follows=follows, strided=strided, macs=dict.fromkeys(MATMULS, macs))

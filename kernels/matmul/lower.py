@@ -166,6 +166,18 @@ def follows(lowered: Lowered, number: int) -> bool:
         and at_rows(lowered, number)
 
 
+def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
+    """Whether input `number`, the transpose `order` of another value, can be read where that value lies.
+
+    This holds for weights that are packed when the model runs, and for a source whose rows stay contiguous.
+    """
+    p = lowered.anchor
+    assert isinstance(p, Matmul)
+    if any(s.origin == "input" and s.index == number for s in lowered.sources) or number not in (p.a, p.b):
+        return False
+    return number != p.a or not p.transpose_a and order[-1] == len(order) - 1
+
+
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
     """The sum in the graph as written. If the matmul has a bias, the sum starts from it, as in ONNX's Gemm."""

@@ -16,7 +16,7 @@ from graphq.kernels.matmul.lower import Matmul
 from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.matmul.table import ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
-from graphq.kernels.operands.space import broadcast_strides, table
+from graphq.kernels.operands.space import broadcast_strides, dense, table
 from graphq.kernels.operands.sum_terms import terms
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref
@@ -30,14 +30,17 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     source, layout = _source(b, node, p)
     sorts = node.operand(p.b).data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
     packed, packed_bytes = _weights(b, node, p, sorts)
-    a_strides = _strides(p.rows, lowered.out, p.k * item)
+    strides = b.strides.get(node.operand(p.a))
+    own = [0 if d == 1 else s for d, s in zip(p.rows, strides or dense((*p.rows, p.k), item), strict=False)]
+    a_strides: Strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
     w_strides = _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes)
     space, ((a, a_table, a_row), (w, w_table, _), *slots) = store_slots(
         b, node, lowered,
         {"column sums": lambda _: (Ref(packed), (*w_strides, 4)),
-         "row sums": lambda s: (Ref(_row_sums(b, source, p, layout)), broadcast_strides(s.shape, lowered.out, 4))},
+         "row sums": lambda s: (Ref(_row_sums(b, source, p, layout, strides)),
+                                broadcast_strides(s.shape, lowered.out, 4))},
         before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
     product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
                              w_dtype=matmul.SORTED if sorts else None)
@@ -90,22 +93,27 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
             return b.constant(pack.pack_sorted(data[..., None, :, :], k)), size + pack.sort_bytes(k, n)
         return b.constant(pack.pack(data)), size
     out = b.temporary(size * batch)
-    along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
-    b.run(step, {"source": Ref(b.of[value]), "table": b.table(table([(batch, k * n * item)])),
-                 "along_k": along_k, "along_n": along_n, "packed": Ref(out)})
+    *outer, rows, columns = b.strides.get(value) or dense(p.b_shape, item)
+    along_n, along_k = (rows, columns) if p.transpose_b else (columns, rows)
+    b.run(step, {"source": Ref(b.of[value]), "along_k": along_k, "along_n": along_n, "packed": Ref(out),
+                 "table": b.table(table([*zip(p.b_shape[:-2], outer, strict=True)]))})
     return out, size
 
 
-def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) -> int:
+def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
+    """A buffer with the s32 sums over k of all rows of the activations, which have these strides if not dense."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
-    stride = {}
+    stride: dict[str, int] = {}
     if b.strips is not None and (strip := in_room(b, source)) is not None:
         step = plan_sums(p.a_dtype, b.strips.m, p.k, b.strips.batch, b.target, strip_rows=b.strips.each)
         offsets, stride = None, {"stride": strip.row}
     elif layout == "columns":
         step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target, columns=True), table([(batch, m * p.k)])
+    elif strides is not None:
+        step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target), table([*zip(p.rows[:-1], strides, strict=False)])
+        stride = {"stride": strides[-2]}
     else:
         step, offsets = plan_sums(p.a_dtype, m * batch, p.k, 1, b.target), None
     b.run(step, {"source": Ref(source), "table": b.table(offsets), "sums": Ref(out), **stride})

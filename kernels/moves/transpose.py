@@ -21,6 +21,7 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.jit.x86 import load_first, store_first
+from graphq.kernels.operands.space import dense
 from graphq.plan.step import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
@@ -240,11 +241,6 @@ class Loops(NamedTuple):
     source: int
     target: int
     outer: tuple[Axis, ...]
-
-
-def dense(shape: Sequence[int], itemsize: int) -> list[int]:
-    """The bytes between elements along each axis of a dense tensor."""
-    return [itemsize * prod(shape[d + 1:]) for d in range(len(shape))]
 
 
 def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,

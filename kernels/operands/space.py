@@ -34,6 +34,11 @@ class Space(NamedTuple):
     walks: tuple[Walk, ...] = ()
 
 
+def dense(shape: Sequence[int], itemsize: int) -> list[int]:
+    """The bytes between elements along each axis of a dense tensor."""
+    return [itemsize * prod(shape[d + 1:]) for d in range(len(shape))]
+
+
 def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Byte strides of a dense array of `shape` along the dimensions of `out`, 0 where it is broadcast."""
     dense, step = [], itemsize

@@ -1,0 +1,71 @@
+"""Which transposes take no step, since the partition before or after them reads or writes the other order of elements.
+
+In attention such transposes bring the heads before the rows and back: a product reads rows of a head where they lie
+among the rows of all heads, and writes its own rows there.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.families import family_named
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.operands.space import dense
+from graphq.model.strips import Lower
+
+
+def find_read(graph: Graph, lower: Lower) -> set[Node]:
+    """The transposes whose results are read where their operands lie: by partitions alone that read other orders."""
+    return {node for node in graph.nodes if _moves(node) and node.output.users and not node.output.is_output
+            and all(_reads(user, node.output, _order(node), lower) for user in node.output.users)}
+
+
+def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
+    """The transposes that alone read the result of a partition which can write it in their order, by that result."""
+    found = {}
+    for node in graph.nodes:
+        if _moves(node) and node not in found:
+            (source,) = node.operands
+            order = _order(node)
+            if order[-1] == len(order) - 1 and not source.is_output and len(source.users) == 1 \
+                    and source.node is not None and _family(source.node, lower) is not None:
+                found[source] = node
+    return found
+
+
+def read_strides(node: Node) -> tuple[int, ...]:
+    """The bytes between elements of a transpose's result along its axes, where its dense operand lies."""
+    (source,) = node.operands
+    strides = dense(source.type.dims, source.dtype.itemsize)
+    return tuple([strides[k] for k in _order(node)])
+
+
+def written_strides(node: Node) -> tuple[int, ...]:
+    """The bytes between elements of a transpose's operand along its axes, where the dense result lies."""
+    strides = dense(node.output.type.dims, node.output.dtype.itemsize)
+    order = _order(node)
+    return tuple([strides[order.index(k)] for k in range(len(order))])
+
+
+def _moves(node: Node) -> bool:
+    return node.op.name == "static_transpose" and node.output.dtype.bits >= 8 and len(node.attrs["order"]) > 2
+
+
+def _order(node: Node) -> Sequence[int]:
+    return [k % len(node.attrs["order"]) for k in node.attrs["order"]]
+
+
+def _family(node: Node, lower: Lower) -> Lowered | None:
+    """What the kernels of a partition compute, if their operands and results may have any order; else None."""
+    if node.op.name != "partition" or family_named(node.attrs["anchor"]).strided is None:
+        return None
+    return lower(node)
+
+
+def _reads(node: Node, value: Value, order: Sequence[int], lower: Lower) -> bool:
+    lowered = _family(node, lower)
+    if lowered is None:
+        return False
+    strided = family_named(node.attrs["anchor"]).strided
+    assert strided is not None
+    return all(strided(lowered, k, order) for k, v in enumerate(node.operands) if v is value)
