@@ -20,21 +20,21 @@ traffic of f32 weights, which bounds a product with one row. The accumulators th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, madd8, madd16
+from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, flipped
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.tiles import tile_functions
-from graphq.kernels.matmul.vector import FLIP, Factor, signed_halves
+from graphq.kernels.matmul.vector import FLIP
+from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_saturating, by_words
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
@@ -57,46 +57,6 @@ UNROLLED = 32
 
 1 x 4096 x 4096 takes 10 % less time than with one line of weights a turn (Zen 5).
 """
-
-
-class Multiply(NamedTuple):
-    """How an instruction multiplies bytes: `lanes` columns of four bytes in a vector.
-
-    `spread(x, signed)` makes factors of a vector of s8 activations (`signed`) or u8 weights. `dot(b, acc, w, x)` adds
-    the products of factors of weights and activations to a vector of s32.
-    """
-
-    lanes: int
-    spread: Callable[[Value, bool], Factor]
-    dot: Callable[[Builder, Value, Factor, Factor], Value]
-
-
-def by_dot(lanes: int, emulated: bool) -> Multiply:
-    """The products by vpdpbusd."""
-    return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: dot_u8s8(b, acc, w[0], x[0], emulated))
-
-
-def by_saturating(lanes: int, emulated: bool) -> Multiply:
-    """The products by vpmaddubsw, which does not saturate for 4-bit weights: 2 * 15 * 128 < 2**15."""
-    ones = vector(I16, 2 * lanes)
-    return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: acc + madd16(
-        b, madd8(b, w[0], x[0], emulated), b.value(ones, 1), emulated))
-
-
-def by_words(lanes: int, emulated: bool) -> Multiply:
-    """The products by vpmaddwd, of even and odd bytes widened to 16 bits."""
-    words = vector(I16, 2 * lanes)
-
-    def spread(x: Value, signed: bool) -> Factor:
-        x = x.as_type(words)
-        return signed_halves(x) if signed else (x & 0xFF, x.shr(8))
-
-    def dot(b: Builder, acc: Value, w: Factor, x: Factor) -> Value:
-        for left, right in zip(w, x, strict=True):
-            acc = acc + madd16(b, left, right, emulated)
-        return acc
-
-    return Multiply(lanes, spread, dot)
 
 
 def partial_group(address: Value, count: Value, fill: int) -> Value:
