@@ -21,8 +21,8 @@ from benchdnn_knobs import apply_knobs
 from benchdnn_text import KNOBS, Case, Knobs, parse_knobs, parse_line
 
 from graphq.base.budget import size_text
-from graphq.commands.deviation import Deviation, compare
-from graphq.commands.random_inputs import accepted_inputs
+from graphq.commands.arrays import accepted_inputs
+from graphq.commands.run import Deviation, compare
 from graphq.compile import compile
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Value

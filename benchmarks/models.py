@@ -30,8 +30,7 @@ import numpy as np
 import timing
 
 import graphq as gq
-from graphq.commands.peers import BF16, F32, OPENVINO, ORT, missing, model_file
-from graphq.commands.turns import alternate, cosine
+from graphq.commands.peers import BF16, F32, OPENVINO, ORT, alternate, cosine, missing, model_file
 
 Row = dict[str, Any]
 OURS_BF16 = "graphq bf16"

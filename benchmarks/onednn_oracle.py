@@ -30,7 +30,7 @@ from benchdnn_text import parse_knobs
 from onednn_difference import Arrays, best_rounding, compare
 
 import graphq as gq
-from graphq.commands.random_inputs import accepted_inputs
+from graphq.commands.arrays import accepted_inputs
 
 # Knobs for files that take oneDNN minutes or have types (f16) it has no kernels for on many CPUs. [] is for files whose
 # unknown shapes it refuses: it gets them as graphq saves them, inferred.

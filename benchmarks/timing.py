@@ -20,7 +20,7 @@ from typing import Any
 import peers
 from peers import Call
 
-from graphq.commands.turns import alternate, difference
+from graphq.commands.peers import alternate, difference
 from graphq.kernels.jit.isa import LevelName
 
 Row = dict[str, Any]

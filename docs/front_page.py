@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphq.ir.outline import outline
-from graphq.report.notebook import picture
+from graphq.report.page import picture
 
 PAGE = Path(__file__).parent / "index.md"
 

@@ -6,9 +6,9 @@ from graphq.ir import Node
 from graphq.kernels.concat.family import CONCAT
 from graphq.kernels.conv.family import CONVOLUTION
 from graphq.kernels.eltwise.family import ELTWISE
+from graphq.kernels.family.anchored import RANGES
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family
-from graphq.kernels.family.scales import RANGES
 from graphq.kernels.interpolate.family import INTERPOLATE
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.matmul.family import MATMUL

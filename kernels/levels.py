@@ -16,9 +16,8 @@ from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
-from graphq.kernels.matmul.table import KERNELS
-from graphq.kernels.matmul.tiles import BF16, DTYPES, SORTED_DTYPES
-from graphq.plan.step import Step, Target
+from graphq.kernels.matmul.tiles import BF16, DTYPES, KERNELS, SORTED_DTYPES
+from graphq.plan.plan import Step, Target
 
 SELF_TEST = 35, 37, 70
 """The sizes m, n and k of the self-test's matmul: none is a multiple of a tile's size, so that tails are tested."""

@@ -9,11 +9,12 @@ from graphq.ir import Node
 from graphq.kernels.family.record import Count
 from graphq.kernels.moves.histogram import histogram_steps
 from graphq.kernels.moves.integers import COMPARISONS
-from graphq.kernels.moves.pad import expand_steps, pad_steps
 from graphq.kernels.moves.steps import (
     cast_steps,
     combine_steps,
+    expand_steps,
     gather_steps,
+    pad_steps,
     range_steps,
     slice_steps,
     sum_steps,

@@ -1,11 +1,15 @@
 """The passes, and PIPELINE, which lists them in order. A file holds one pass, or several rewrites with one purpose."""
 from graphq.passes.channels_last import channels_last
-from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
-from graphq.passes.duplicate_dequantize import duplicate_dequantize
-from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
-from graphq.passes.fold_pads import FoldPadIntoConvolution
+from graphq.passes.cleanup import (
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    fold_constants,
+    fold_dequantized_constants,
+    fold_dequantized_operands,
+)
+from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse import Fuse
+from graphq.passes.fuse import Fuse, duplicate_dequantize
 from graphq.passes.move_quantization import (
     CastBeforeMoves,
     ConcatBeforeDequantize,
@@ -19,15 +23,18 @@ from graphq.passes.move_quantization import (
     TransposeBeforeDequantize,
 )
 from graphq.passes.normal_forms import (
+    ConvIntegerAsConvolution,
     CubeAsProducts,
+    DequantizeByGroups,
     DropMultiplyByOne,
     DropRepeatedRelu,
     SplitBiasOfRows,
+    StaticDequantize,
+    StaticQuantize,
     UniformChannelsArePerTensor,
     positive_axis,
 )
-from graphq.passes.normalise_channels import NormaliseChannelsAsPool
-from graphq.passes.normalise_groups import NormaliseGroupsAsRows
+from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
 from graphq.passes.pipeline import PIPELINE, PRECISIONS, canonicalise, run_passes
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.requantize import (
@@ -36,22 +43,14 @@ from graphq.passes.requantize import (
     DropRequantize,
     RequantizePicked,
 )
-from graphq.passes.round_products import RoundProducts
-from graphq.passes.rows_last import RowsLast
 from graphq.passes.simplify_moves import (
     DropNoopReshape,
     DropNoopTranspose,
+    FoldPadIntoConvolution,
     MergeReshapes,
     MergeTransposes,
     TransposeAsReshape,
 )
-from graphq.passes.static_quantization import (
-    ConvIntegerAsConvolution,
-    DequantizeByGroups,
-    StaticDequantize,
-    StaticQuantize,
-)
-from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 

@@ -1,4 +1,7 @@
-"""Fuse: put operations that one kernel can compute together into partitions, by the records of kernel families."""
+"""Fuse: puts operations that one kernel can compute together into partitions, by the records of kernel families.
+
+Copies that do not fuse are merged again later.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -88,3 +91,23 @@ class Fuse(Fusion):
         except CompileError as e:
             raise CompileError(f"{g.describe(match.root)}: {e}") from None
         return None if refused is None else str(refused)
+
+
+def duplicate_dequantize(graph: Graph) -> int:
+    """`(dynamic_)dequantize` with n users -> n of them; returns the number added.
+
+    If the dequantized value is an output of the graph, one of them computes only that output. A dequantize of integers
+    of more than 8 bits is not copied, since no partition takes it in: it stays with the operations that compute its
+    operand.
+    """
+    count = 0
+    for node in list(graph.nodes):
+        if node.op.name not in DEQUANTIZES or not taken(node):
+            continue
+        out = node.output
+        for user in out.users if out.is_output else out.users[1:]:
+            with graph.before(user, [node]):
+                copy = graph.add_again(node, node.inputs)[0]
+            graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
+            count += 1
+    return count

@@ -14,37 +14,30 @@ from graphq.base.budget import recount, reserve
 from graphq.base.progress import progress
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
-from graphq.ir.constants import constant_bytes
+from graphq.ir.interpret import constant_bytes
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.kernels.families import FAMILIES
-from graphq.passes import (
-    fold_pads,
-    move_quantization,
-    normal_forms,
-    requantize,
-    simplify_moves,
-    static_quantization,
-)
+from graphq.passes import move_quantization, normal_forms, requantize, simplify_moves
 from graphq.passes.channels_last import channels_last
-from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
-from graphq.passes.duplicate_dequantize import duplicate_dequantize
-from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
+from graphq.passes.cleanup import (
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    fold_constants,
+    fold_dequantized_constants,
+    fold_dequantized_operands,
+)
+from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse import Fuse
-from graphq.passes.normalise_channels import NormaliseChannelsAsPool
-from graphq.passes.normalise_groups import NormaliseGroupsAsRows
-from graphq.passes.round_products import RoundProducts
-from graphq.passes.rows_last import RowsLast
-from graphq.passes.widen_floats import WidenProducts
-from graphq.rewrite.fixpoint import After, Fixpoint, apply, pass_name
-from graphq.rewrite.history import History
+from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
+from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalise = Fixpoint(
     "canonicalise",
-    static_quantization.DequantizeByGroups(),  # comes first, as the other passes do not handle group_axis
+    normal_forms.DequantizeByGroups(),  # comes first, as the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
     simplify_moves.MergeTransposes(),
@@ -61,9 +54,9 @@ canonicalise = Fixpoint(
     normal_forms.DropMultiplyByOne(),
     normal_forms.DropRepeatedRelu(),
     normal_forms.CubeAsProducts(),
-    static_quantization.StaticDequantize(),
-    static_quantization.StaticQuantize(),
-    static_quantization.ConvIntegerAsConvolution(),
+    normal_forms.StaticDequantize(),
+    normal_forms.StaticQuantize(),
+    normal_forms.ConvIntegerAsConvolution(),
     move_quantization.GatherBeforeDequantize(),
     move_quantization.PickBeforeDequantize(),
     move_quantization.PadBeforeDequantize(),
@@ -73,7 +66,7 @@ canonicalise = Fixpoint(
     requantize.DropLimitBeforeQuantize(),
     requantize.DropLimitAfterDequantize(),
     requantize.RequantizePicked(),
-    fold_pads.FoldPadIntoConvolution(),
+    simplify_moves.FoldPadIntoConvolution(),
 )
 """The pass that brings graphs to one form, so that later passes need fewer patterns. Numbers do not change."""
 

@@ -1,9 +1,9 @@
-"""Drop or merge reshapes and transposes, and turn transposes that are views into reshapes; numbers stay the same."""
+"""Drop reshapes and transposes that change nothing, merge neighbours, make views of transposes; fold pads."""
 from __future__ import annotations
 
-from graphq.ir import Node
+from graphq.ir import Graph, Node, Value
 from graphq.kernels.moves.transpose import is_view
-from graphq.rewrite.rule import ANY, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 
 class DropNoopReshape(Rewrite):
@@ -78,3 +78,47 @@ def transpose_order(node: Node) -> list[int]:
     """The `order` of a static_transpose, with axes counted from the front."""
     order = node.attrs["order"]
     return [d % len(order) for d in order]
+
+
+class FoldPadIntoConvolution(Rewrite):
+    """convolution(pad(x), w) -> convolution(x, w) with more padding; a dequantize may stand between the two
+
+    A convolution pads with 0. So the pad must have the value 0 or, if a dequantize follows it, the zero point. It may
+    pad spatial axes only.
+    """
+
+    def pattern(self, g, x, w, b):
+        source = g.any_of(g.pad(x, attrs=ANY), g.dequantize(g.pad(x, attrs=ANY), attrs=ANY))
+        return g.any_of(g.convolution(source, w, attrs=ANY), g.convolution(source, w, b, attrs=ANY))
+
+    def check(self, match: Match) -> str | None:
+        """Refuse a pad that cuts elements off, pads batch or channels, or whose value does not stand for 0."""
+        pad, root = match.node("pad").attrs, match.root.attrs
+        begin, end = pad["pads_begin"], pad["pads_end"]
+        outer = (0, 1 if root["data_format"] == "NCX" else len(begin) - 1)
+        if pad["mode"] != "constant" or min((*begin, *end)) < 0 or any(begin[k] or end[k] for k in outer):
+            return f"mode {pad['mode']}, pads {list(begin)} and {list(end)}"
+        if root["auto_pad"] not in ("none", "valid"):
+            return f"the convolution pads by itself, {root['auto_pad']}"
+        if pad["value"] != self._zero(match):
+            return f"the padding is {pad['value']:g}, 0 is {self._zero(match):g}"
+        return None
+
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        pad, root = match.node("pad").attrs, match.root
+        inner = slice(2, None) if root.attrs["data_format"] == "NCX" else slice(1, -1)
+        own = (0,) * len(root.attrs["strides"])
+        begin, end = (tuple(p + q for p, q in zip(pad[name][inner], own if root.attrs["auto_pad"] == "valid"
+                                                  else root.attrs[name], strict=True))
+                      for name in ("pads_begin", "pads_end"))
+        for node in match.nodes:
+            if node.op.name == "dequantize":
+                x = g.dequantize(x, **node.attrs)
+        return g.add_node(root.op, [x, *root.inputs[1:]],
+                          {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
+
+    def _zero(self, match: Match) -> float:
+        """The pad's value that means 0 to the convolution; NaN, which equals no value, if channels differ in it."""
+        found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
+        zps = set(found.attrs["zps"] or (0,)) if found else {0}
+        return zps.pop() if len(zps) == 1 else float("nan")

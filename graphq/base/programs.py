@@ -1,4 +1,4 @@
-"""Computing the numbers of an open plan at other sizes than its example's, and storing a trace in a file.
+"""Programs compute the numbers of an open plan at other sizes than its example's. Also traces in files, guards as text.
 
 The module `sizes` explains traces, guards and the example; a slot is the number of a value in a trace. A program first
 runs the calls that guards need. If a guard has another answer than in the example, the plan does not hold for these
@@ -6,6 +6,7 @@ sizes, and nothing else is computed.
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -112,3 +113,34 @@ class Values:
         if isinstance(x, Mapping):
             return {k: self.of(y) for k, y in x.items()}
         return partial(x.func, *self.of(x.args), **x.keywords) if kind is partial else x
+
+
+_SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//", operator.truediv: "/",
+            operator.mod: "%", operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=",
+            operator.gt: ">", operator.ge: ">="}
+
+
+def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
+    """The number in a `slot` of the trace as a formula of the open sizes `names`; functions go by their names."""
+    calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
+
+    def text(slot: int, depth: int) -> str:
+        call = calls.get(slot)
+        if call is None:
+            return leaves.get(slot) or f"{trace.values[slot]!r:.40}"
+        if call.function in _SYMBOLS and depth < 5:
+            inner = f" {_SYMBOLS[call.function]} ".join(text(x, depth + 1) for x in call.arguments)
+            return f"({inner})" if depth else inner
+        of = dict.fromkeys(name for leaf, name in leaves.items() if leaf in needed_slots(trace, {slot}))
+        return f"{getattr(call.function, '__name__', 'function').lstrip('_')}({', '.join(of)})"
+
+    return text(slot, 0)
+
+
+def why_not(program: Program, trace: Trace, sizes: Sequence[int], names: Sequence[str]) -> str:
+    """The first guard that fails at these sizes, as text with the `names` of the open sizes; empty if all hold."""
+    slot = program.failed(sizes)
+    if slot is None:
+        return ""
+    answer = f" is not {trace.guards[slot]!r:.40}" if slot in trace.guards else " cannot be computed"
+    return text_of(trace, slot, names) + answer

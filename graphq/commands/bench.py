@@ -26,9 +26,8 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.peers import PEERS, model_file
+from graphq.commands.peers import PEERS, alternate, cosine, difference, model_file
 from graphq.commands.shared import add_model, comma_separated, compiled, save_graph, write
-from graphq.commands.turns import alternate, cosine, difference
 from graphq.compile import Precision
 from graphq.errors import ParseError
 from graphq.ir import Graph

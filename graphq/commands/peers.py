@@ -1,14 +1,16 @@
-"""The engines that a model is timed beside: ONNX Runtime and OpenVINO, if they are installed."""
+"""The engines that a model is timed beside, ONNX Runtime and OpenVINO, and calls timed in turns."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from graphq.base.progress import progress
 from graphq.errors import GraphqError, how_to_install
 
 ORT, EXACT = "ONNX Runtime", "ONNX Runtime exact"
@@ -83,3 +85,39 @@ def _openvino(name: str, path: str, threads: int) -> Run:
         return [results[o.get_any_name()] for o in request.model_outputs]
 
     return run
+
+
+ROUNDS = 8
+"""The number of turns of each side. The first call of a turn, with the other side's data in caches, is not counted."""
+PAUSE = 0.05
+"""Seconds between turns, so that a side's idle worker threads stop spinning before the next side's turn."""
+
+
+def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+    """The milliseconds of each run of each call; `seconds` is the time that all turns together take."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in progress(range(ROUNDS), "rounds"):
+        for call, out in zip(calls, times, strict=True):
+            time.sleep(PAUSE)
+            call()
+            end = time.perf_counter() + seconds / (len(calls) * ROUNDS)
+            begin = 0.0
+            while begin < end:
+                begin = time.perf_counter()
+                call()
+                out.append(1e3 * (time.perf_counter() - begin))
+    return times
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """The cosine of the angle between two arrays as f64 vectors: 0 if one is all zeros, 1 if both are."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    size = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / size if size else float(np.array_equal(x, y))
+
+
+def difference(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference: in steps for integers, else as a part of the largest number of `y`."""
+    wide = [a.astype(np.float64) for a in (x, y)]
+    most = float(np.abs(wide[0] - wide[1]).max(initial=0))
+    return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

@@ -54,9 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Quantize a file, and print the setting that was used."""
-    from graphq.quantization.automatic import automatic
     from graphq.quantization.data import load_data
-    from graphq.quantization.quantize import quantize
+    from graphq.quantization.quantize import automatic, quantize
     from graphq.quantization.scheme import Scheme
     from graphq.quantization.speed import speed
 

@@ -9,8 +9,8 @@ import numpy as np
 from graphq.base.sizes import Later
 from graphq.dtypes import f64
 from graphq.errors import GraphError
-from graphq.ir.constants import add_known, computed, known
 from graphq.ir.graph import Graph
+from graphq.ir.interpret import add_known, computed, known
 from graphq.ir.names import suggestion
 from graphq.ir.node import Node, Property, Value
 from graphq.ir.op import Op

@@ -14,8 +14,7 @@ import numpy as np
 
 from graphq.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from graphq.errors import GraphError, GraphqError
-from graphq.ir.labels import Labels
-from graphq.ir.names import check_name
+from graphq.ir.names import Labels, check_name
 from graphq.ir.node import GRAPH_ORDER, Node, Number, Property, Use, Value
 from graphq.ir.op import Op, lookup
 from graphq.ir.operations import Operations
@@ -292,7 +291,7 @@ class Graph(Operations):
 
     def to_dot(self) -> str:
         """The graph in the language of Graphviz; partitions are clusters, and constants are not shown."""
-        from graphq.ir.dot import to_dot
+        from graphq.ir.outline import to_dot
 
         return to_dot(self)
 
@@ -301,7 +300,7 @@ class Graph(Operations):
 
         Mermaid refuses more than 500 edges by default: use `to_dot` for larger graphs.
         """
-        from graphq.ir.dot import to_mermaid
+        from graphq.ir.outline import to_mermaid
 
         return to_mermaid(self)
 

@@ -310,7 +310,7 @@ def lookup(name: str) -> Op:
 
 def unknown(name: str) -> str:
     """The error message for an unknown op: it suggests graphq's name for it, or near names."""
-    from graphq.ir.other_names import OTHER_NAMES  # only this error needs them
+    from graphq.ir.names import OTHER_NAMES  # only this error needs them
 
     ours = OTHER_NAMES.get(name.lower())
     return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))

@@ -269,6 +269,27 @@ class Operations:
     def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype`, rounded to nearest even; numbers beyond the range become infinities (oneDNN TypeCast)."""
 
+    def relu(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
+
+    def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
+        """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
+
+    def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
+        """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
+
+    def elu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
+        """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
+
+    def hard_sigmoid(self, src: Number, /, *, alpha: float, beta: float, name: str | None = None) -> Value:
+        """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
+
+    def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function: src times f32(1/6).
+
+        NaN at -inf, as the formula gives.
+        """
+
     def grid_sample(self, src: Number, grid: Number, /, *, mode: Literal['linear', 'nearest', 'cubic'] = 'linear',
                     padding_mode: Literal['zeros', 'border', 'reflection'] = 'zeros', align_corners: bool = False,
                     name: str | None = None) -> Value:
@@ -331,20 +352,6 @@ class Operations:
         computed as in ONNX Runtime's CPU kernel, step by step in f32.
         """
 
-    def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
-                        axis: int = 1, block_size: int = 0, saturate: bool = True, precision: DTypeLike = ...,
-                        name: str | None = None) -> Value:
-        """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
-
-        The quotient is rounded to `precision`. If the result has a float dtype, the quotient, plus the zero point if there
-        is one, is rounded to nearest even. Numbers beyond the range of that dtype, infinities included, then become its
-        greatest finite value; without `saturate` they become an infinity, or NaN in a dtype without infinities.
-        """
-
-    def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
-                          dtype: DTypeLike = ..., axis: int = 1, block_size: int = 0, name: str | None = None) -> Value:
-        """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""
-
     def equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
         """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
 
@@ -397,17 +404,6 @@ class Operations:
     def expand(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
         """`src` repeated along dimensions of 1, as far as it broadcasts with `shape` (ONNX Expand)."""
 
-    def softmax(self, src: Number, /, *, axis: int = 1, mode: Literal['none', 'inf_as_zero'] = 'none',
-                dtype: DTypeLike | None = None, keep_stats: bool = False, name: str | None = None) -> Any:
-        """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
-
-        A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
-        `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
-        """
-
-    def log_softmax(self, src: Number, /, *, axis: int = -1, name: str | None = None) -> Value:
-        """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""
-
     def batch_norm_inference(self, src: Number, gamma: Number, beta: Number, mean: Number, variance: Number, /, *,
                              epsilon: float, data_format: Literal['NCX', 'NXC'] = 'NXC',
                              name: str | None = None) -> Value:
@@ -443,6 +439,17 @@ class Operations:
         The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it;
         channels that do not exist count as zeros.
         """
+
+    def softmax(self, src: Number, /, *, axis: int = 1, mode: Literal['none', 'inf_as_zero'] = 'none',
+                dtype: DTypeLike | None = None, keep_stats: bool = False, name: str | None = None) -> Any:
+        """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
+
+        A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
+        `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
+        """
+
+    def log_softmax(self, src: Number, /, *, axis: int = -1, name: str | None = None) -> Value:
+        """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""
 
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
@@ -528,6 +535,20 @@ class Operations:
         the greatest finite value, and NaN stays (ONNX Cast, saturate=1).
         """
 
+    def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
+                        axis: int = 1, block_size: int = 0, saturate: bool = True, precision: DTypeLike = ...,
+                        name: str | None = None) -> Value:
+        """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
+
+        The quotient is rounded to `precision`. If the result has a float dtype, the quotient, plus the zero point if there
+        is one, is rounded to nearest even. Numbers beyond the range of that dtype, infinities included, then become its
+        greatest finite value; without `saturate` they become an infinity, or NaN in a dtype without infinities.
+        """
+
+    def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
+                          dtype: DTypeLike = ..., axis: int = 1, block_size: int = 0, name: str | None = None) -> Value:
+        """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""
+
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,
              reverse: bool = False, name: str | None = None) -> Any:
@@ -604,17 +625,6 @@ class Operations:
         -inf]. The order of elements does not matter.
         """
 
-    def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
-                       name: str | None = None) -> Value:
-        """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
-
-        One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
-        dimension at that position.
-        """
-
-    def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """Axis k of the result is axis `order[k]` of `src`, from the end if negative (oneDNN StaticTranspose)."""
-
     def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
         """The sources one after the other along `axis` (oneDNN Concat)."""
 
@@ -635,26 +645,16 @@ class Operations:
         GraphError.
         """
 
-    def relu(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
+    def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
+                       name: str | None = None) -> Value:
+        """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-    def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
-        """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
-
-    def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
-        """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
-
-    def elu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
-        """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
-
-    def hard_sigmoid(self, src: Number, /, *, alpha: float, beta: float, name: str | None = None) -> Value:
-        """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
-
-    def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function: src times f32(1/6).
-
-        NaN at -inf, as the formula gives.
+        One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
+        dimension at that position.
         """
+
+    def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
+        """Axis k of the result is axis `order[k]` of `src`, from the end if negative (oneDNN StaticTranspose)."""
 
     def trees(self, src: Number, feature: Number, split: Number, mode: Number, missing: Number, true: Number,
               false: Number, roots: Number, weights: Number, base: Number, /, *, depth: int,

@@ -196,8 +196,7 @@ class CompiledGraph:
 
         Raises GraphError for an unknown name, and for another format; InputError for another model's profile.
         """
-        from graphq.report.explain import about, as_data, as_text, value_text
-        from graphq.report.groups import timed
+        from graphq.report.explain import about, as_data, as_text, timed, value_text
 
         if format not in ("text", "json"):
             raise GraphError(f"format must be 'text' or 'json', got {format!r}")
@@ -244,7 +243,7 @@ class CompiledGraph:
 
     def _repr_html_(self) -> str:
         """A picture of the partitions, for notebooks."""
-        from graphq.report.notebook import graph_html
+        from graphq.report.page import graph_html
 
         return graph_html(self.graph, repr(self), bodies=False)
 

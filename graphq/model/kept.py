@@ -21,7 +21,7 @@ import numpy as np
 
 from graphq.errors import GraphqError
 from graphq.ir import Graph
-from graphq.ir.constants import constant_bytes
+from graphq.ir.interpret import constant_bytes
 from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, isa
 from graphq.model.compiled_graph import CompiledGraph

@@ -13,7 +13,7 @@ from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import specialised
-from graphq.ir.signature import Parameter, Signature
+from graphq.ir.interpret import Parameter, Signature
 from graphq.plan.stages import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]

@@ -14,10 +14,9 @@ from graphq.base.sizes import parts
 from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
 from graphq.kernels.jit.isa import Level
-from graphq.plan.plan import Plan
+from graphq.plan.plan import Plan, Step
 from graphq.plan.runtime import OpenPlan, Runner
-from graphq.plan.step import Step
-from graphq.rewrite.history import History
+from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
 if TYPE_CHECKING:  # only reports need these modules, and they import them when they run

@@ -22,13 +22,13 @@ import numpy as np
 
 from graphq.base.budget import budget
 from graphq.base.collector import collector_paused
-from graphq.base.guards import why_not
 from graphq.base.locks import Lock, importing, lazy_property
+from graphq.base.programs import why_not
 from graphq.base.sizes import Trace
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph
+from graphq.ir.interpret import Signature
 from graphq.ir.names import counted
-from graphq.ir.signature import Signature
 from graphq.model.open_shapes import (
     EXAMPLES,
     Dimension,
@@ -47,7 +47,7 @@ from graphq.plan.arena import Arenas
 from graphq.plan.plan import Buffer
 from graphq.plan.runtime import OpenPlan, Runner
 from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.rewrite.history import History
+from graphq.rewrite.fixpoint import History
 
 if TYPE_CHECKING:
     from graphq.model.compiled_graph import CompiledGraph

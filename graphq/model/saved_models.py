@@ -19,7 +19,7 @@ from graphq.base.sizes import parts
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType
-from graphq.ir.signature import Parameter, Signature
+from graphq.ir.interpret import Parameter, Signature
 from graphq.kernels.jit import cache, isa
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved

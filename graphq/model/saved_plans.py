@@ -10,11 +10,10 @@ from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, assumed, smallest
 from graphq.errors import ParseError
 from graphq.ir import TensorType
-from graphq.ir.signature import Signature
+from graphq.ir.interpret import Signature
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.plan.plan import AnyStep, Buffer, Plan, PythonStep, touched
-from graphq.plan.step import Part, Ref, Step, Word
+from graphq.plan.plan import AnyStep, Buffer, Part, Plan, PythonStep, Ref, Step, Word, touched
 
 
 def compact(plan: Plan) -> Plan:

@@ -23,12 +23,12 @@ from graphq.base.sizes import Later, Size, Trace
 from graphq.dtypes import DTYPES, DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import Graph, Op, TensorType
-from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.copies import flat, rebuilt
+from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.op import OPS, lookup
 from graphq.ir.tensor_type import check_dims
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
-from graphq.plan.step import Ref
+from graphq.plan.plan import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:

@@ -5,13 +5,16 @@ among the rows of all heads, and writes its own rows there.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.families import family_named
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.operands.space import dense
-from graphq.model.strips import Lower
+
+Lower: TypeAlias = Callable[[Node], Lowered]
+"""What the kernels of a partition compute."""
 
 
 def find_read(graph: Graph, lower: Lower) -> set[Node]:

@@ -1,6 +1,11 @@
 """oneDNN Graph JSON files, as ONEDNN_GRAPH_DUMP writes them: `load_onednn_json` and `save_onednn_json`.
 
-Values of a loaded graph are named t<id>, or, in a file that graphq wrote, by the names that names.py puts into it. The
+An operation that computes `scores` from `q` and an unnamed value has the name `scores=matmul(q|)`. Ports without a name
+are empty. Characters of a name other than letters, digits and `_.-~/:` are written as %XX, as in URLs, so that tools
+which print names in lists can split the lists. A value named t<id> is identified by its id and needs no name in the
+file.
+
+Values of a loaded graph are named t<id>, or, in a file that graphq wrote, by the names that are put into it here. The
 nodes keep the file's id and name in `node.meta`, and the graph keeps the document in `graph.meta["onednn"]`. Saving
 therefore writes strides, property types, ports, the spelling of attributes and attributes equal to their defaults as
 they were loaded, except for changes that passes have made. An output's dtype in the file stands for the attribute
@@ -9,21 +14,64 @@ they were loaded, except for changes that passes have made. An output's dtype in
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import quote, unquote
 
 from graphq.base.paths import path_of
 from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph
+from graphq.ir.node import Node, Value
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onednn import kinds
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
-from graphq.onednn.names import ID, name_of, names_of, states_names
 from graphq.onednn.reader import read_graph_file
 from graphq.onednn.topology import in_order, interface, tensors
+
+ID = re.compile(r"t(0|[1-9][0-9]{0,19})")
+_NAMED = re.compile(r"([^=()]*)=\w+\(([^=()]*)\)")
+
+
+def name_of(node: Node) -> str | None:
+    """The name of an operation with the names of its ports, or None if no port has a name."""
+    outputs, inputs = (_listed(ports) for ports in (node.outputs, [v for v in node.inputs if v is not None]))
+    return f"{outputs}={node.op.name}({inputs})" if (outputs + inputs).strip("|") else None
+
+
+def _listed(ports: Sequence[Value]) -> str:
+    return "|".join("" if v.name is None or ID.fullmatch(v.name) else quote(v.name, safe="/:") for v in ports)
+
+
+def states_names(record: FileOp) -> bool:
+    """Whether the record's name states the names of its ports."""
+    return bool(_NAMED.fullmatch(record.name))
+
+
+def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
+    """The names of tensors by their ids, each name once; if operations disagree on a tensor, the first one counts."""
+    ids: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for op in ops:
+        if match := _NAMED.fullmatch(op.name):
+            for tensor, name in (*_named(op.outputs, match[1]), *_named(op.inputs, match[2])):
+                if names.setdefault(tensor.id, name) == name and ids.setdefault(name, tensor.id) != tensor.id:
+                    del names[tensor.id]
+    return names
+
+
+def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTensor, str]]:
+    """The ports with the names that `text`, as `_listed` writes it, gives them; ports without a name are left out."""
+    parts = text.split("|") if ports else []
+    if len(parts) != len(ports):
+        return []
+    names = [unquote(x, errors="replace") for x in parts]
+    return [(t, name) for t, name, x in zip(ports, names, parts, strict=True)
+            if x and quote(name, safe="/:") == x and not ID.fullmatch(name)]
+
 
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 
@@ -57,8 +105,6 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 # -- from the document to the graph ---------------------------------------------------------------------------
-
-
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
     """The graph of a document; errors call it `where`, and `adjust` may change an op once its operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
@@ -117,8 +163,6 @@ def _refuse(where: str, message: str) -> NoReturn:
 
 
 # -- from the graph to the document ---------------------------------------------------------------------------
-
-
 def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
     """The document of a graph; with `fill` inferred shapes replace unknown ones of the loaded file."""
     file = graph.meta.get("onednn") or GraphFile(_HEADER, ())

@@ -16,7 +16,7 @@ from graphq.errors import InputError
 from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.onnx.loading import load_onnx
-from graphq.onnx.protos.types import element_of
+from graphq.onnx.protos.tensors import element_of
 
 
 class GraphqRep(BackendRep):

@@ -1,18 +1,229 @@
-"""load_onnx: from a checked ONNX model to a Graph."""
+"""load_onnx: from an ONNX model, which is read and checked, to a Graph."""
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from math import prod
 from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
 
-from onnx import ModelProto, ValueInfoProto
+import onnx
+import onnx.inliner
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphq.base.budget import budget
-from graphq.errors import CompileError, GraphError
+from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
-from graphq.onnx.importers.importer import DOMAINS, Scope, import_graph
-from graphq.onnx.protos.tensors import array_of, dense
-from graphq.onnx.protos.types import agree, tensor_type
-from graphq.onnx.reading import Source, read_model
+from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph
+from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
+from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
+
+MAX_BYTES = 2**31 - 1
+"""The largest file that is read, in bytes: protobuf's limit of the size of a message."""
+
+LARGE = 1 << 12
+"""Tensors of at least this many elements are hidden from ONNX's checker, since `array_of` checks their data."""
+
+MAX_NODES = 200_000
+"""The most nodes that a model may have, counted with local functions expanded and with nodes of inner graphs."""
+
+
+def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
+    """The model, the folder of its external data (None if it is not from a file), and its name in errors.
+
+    Raises ParseError if `source` is not a model, GraphError if ONNX's checker refuses it.
+    """
+    model, folder, where = _parsed(source)
+    _check_count(model, where)
+    model = _with_microsoft(_ordered(model))
+    _check(model, where)
+    if model.functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as e:  # pybind raises C++ exceptions as these
+            _refuse(where, e)
+    return model, folder, where
+
+
+def _parsed(source: Source) -> tuple[ModelProto, str | None, str]:
+    if isinstance(source, ModelProto):
+        return source, None, source.graph.name or "model"
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _from_bytes(bytes(source), "model"), None, "model"
+    if not isinstance(source, str | os.PathLike) or not isinstance(os.fspath(source), str):
+        raise GraphError(f"load_onnx takes a path, bytes or a ModelProto, got {source!r:.80}")
+    path = os.fspath(source)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe or device could block or never end
+            raise ParseError(f"{path}: is not a regular file")
+        if os.path.getsize(path) > MAX_BYTES:
+            raise ParseError(f"{path}: larger than {MAX_BYTES} bytes")
+        with open(path, "rb") as file:
+            data = file.read()
+    except (OSError, ValueError) as e:  # ValueError: a null character in the path
+        raise ParseError(f"{path!r}: {getattr(e, 'strerror', None) or e}") from None
+    return _from_bytes(data, path), os.path.dirname(os.path.abspath(path)), path
+
+
+def _from_bytes(data: bytes, where: str) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as e:  # protobuf's DecodeError differs between its versions
+        raise ParseError(f"{where}: not an ONNX model: {str(e)[:200]}") from None
+    if not model.HasField("graph"):
+        raise ParseError(f"{where}: not an ONNX model: it has no graph")
+    return model
+
+
+def _ordered(model: ModelProto) -> ModelProto:
+    """The model; if a node stands before one whose result it uses, a copy with the nodes in a valid order.
+
+    Some converters put casts at the end; ONNX Runtime accepts this, since it sorts nodes. If nodes form a cycle, all
+    stay where they are, so that the checker refuses the model.
+    """
+    nodes = model.graph.node
+    order = _order(nodes)
+    if order == list(range(len(nodes))):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes[k] for k in order)
+    return copy
+
+
+def _order(nodes: Sequence[NodeProto]) -> list[int]:
+    """The nodes' numbers in a valid order: the present one if it is valid, or if there is none because of a cycle."""
+    stand = list(range(len(nodes)))
+    maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
+    sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
+    if all(j < k for k, s in enumerate(sources) for j in s):
+        return stand
+    sorter = TopologicalSorter({k: () for k in stand})  # all nodes first: independent ones keep their order
+    for k, s in enumerate(sources):
+        sorter.add(k, *s)
+    try:
+        return list(sorter.static_order())
+    except CycleError:
+        return stand
+
+
+def _check(model: ModelProto, where: str) -> None:
+    """Run ONNX's checker on a copy of the model in which tensors that are large or in other files are inputs.
+
+    The checker takes a serialised model and parses it again, so that large tensors would be in memory three times.
+    """
+    try:
+        onnx.checker.check_model(_with_types(_without_data(model)))
+    except Exception as e:  # ValidationError, pybind's forms of C++ exceptions, text that is not UTF-8
+        _refuse(where, e)
+
+
+OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
+"""Operators that ONNX Runtime accepts in ONNX's domain, with the first operator set in which ONNX itself has them.
+
+ONNX does not have SimplifiedLayerNormalization: its number is one that no operator set reaches.
+"""
+
+
+def _with_microsoft(model: ModelProto) -> ModelProto:
+    """The model, or a copy in which ONNX Runtime's operators are in the domain com.microsoft, which it declares.
+
+    Some quantizers do not declare the domain, and ONNX Runtime does not require it. ONNX Runtime also has some of its
+    operators in ONNX's domain (OWN); their nodes get the domain com.microsoft.
+    """
+    opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
+    imported = any(i.domain == MICROSOFT for i in model.opset_import)
+    if not any(_own(n, opset) or n.domain == MICROSOFT and not imported for n in _all_nodes(model)):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for node in _all_nodes(copy):
+        if _own(node, opset):
+            node.domain = MICROSOFT
+    if not imported:
+        copy.opset_import.add(domain=MICROSOFT, version=1)
+    return copy
+
+
+def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    return (n for node in model.graph.node for n in nodes_of(node))
+
+
+def _own(node: NodeProto, opset: int) -> bool:
+    return DOMAINS.get(node.domain, node.domain) == "" and opset < OWN.get(node.op_type, 0)
+
+
+def _without_data(model: ModelProto) -> ModelProto:
+    checked, graph = ModelProto(), model.graph
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _copy(checked, field.name, value)
+    for field, value in graph.ListFields():
+        if field.name != "initializer":
+            _copy(checked.graph, field.name, value)
+    inputs = {v.name for v in graph.input}
+    for t in graph.initializer:
+        if t.data_location != TensorProto.EXTERNAL and prod(t.dims) < LARGE:
+            checked.graph.initializer.append(t)
+        elif t.name not in inputs:
+            inputs.add(t.name)
+            checked.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    return checked
+
+
+def _with_types(model: ModelProto) -> ModelProto:
+    """The model, changed for the checker: an input or output without a shape, or an output without a type, gets one."""
+    graph = model.graph
+    for v in graph.output:
+        if v.type.WhichOneof("value") is None:
+            v.type.tensor_type.elem_type = TensorProto.FLOAT
+    for v in (*graph.input, *graph.output):
+        if v.type.WhichOneof("value") == "tensor_type":
+            v.type.tensor_type.shape.SetInParent()
+    return model
+
+
+def _copy(message: Any, name: str, value: Any) -> None:
+    if isinstance(value, str | bytes | int | float):
+        setattr(message, name, value)
+    elif hasattr(value, "CopyFrom"):
+        getattr(message, name).CopyFrom(value)
+    else:
+        getattr(message, name).extend(value)
+
+
+def _check_count(model: ModelProto, where: str) -> None:
+    """Refuse models that have more than MAX_NODES nodes once functions are expanded, or functions without end."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    known: dict[tuple[str, str], int] = {}
+
+    def count(node: NodeProto, open_: tuple[tuple[str, str], ...]) -> int:
+        total = 1 + sum(count(n, open_) for g in bodies(node) for n in g.node)
+        key = (node.domain, node.op_type)
+        if key not in functions:
+            return total
+        if key in open_:
+            raise GraphError(f"{where}: function {node.op_type} of domain '{node.domain}' calls itself")
+        if key not in known:
+            known[key] = min(sum(count(n, (*open_, key)) for n in functions[key].node), MAX_NODES + 1)
+        return total + known[key]
+
+    try:
+        total = sum(count(n, ()) for n in model.graph.node)
+    except RecursionError:
+        raise GraphError(f"{where}: nested too deeply") from None
+    if total > MAX_NODES:
+        raise GraphError(f"{where}: more than {MAX_NODES} nodes")
+
+
+def _refuse(where: str, error: Exception) -> NoReturn:
+    raise GraphError(f"{where}: {str(error).strip()[:500]}") from None
 
 
 def load_onnx(source: Source, *, memory: int | None = None) -> Graph:

@@ -9,7 +9,7 @@ import numpy as np
 from graphq.base.locks import importing
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array
+from graphq.ops.rules import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:

@@ -1,4 +1,4 @@
-"""save_onnx: from a Graph to an ONNX model."""
+"""save_onnx: from a Graph to an ONNX model, in which partitions are local functions."""
 from __future__ import annotations
 
 import os
@@ -9,13 +9,38 @@ from onnx import ModelProto, helper
 
 from graphq.base.paths import path_of
 from graphq.errors import GraphError
-from graphq.ir import Graph
-from graphq.onnx.exporters.partition import DOMAIN
-from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
+from graphq.ir import Graph, Node
+from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer, exports
 from graphq.onnx.older import to_opset
-from graphq.onnx.protos.types import value_info
+from graphq.onnx.protos.tensors import value_info
 
-for _family in ("attention", "compute", "move", "partition", "quant", "recurrent"):
+DOMAIN = "graphq.partition"
+"""The domain of the functions; the name of a function is its partition's anchor and a number."""
+
+
+@exports("partition")
+def partition(w: Writer, node: Node) -> None:
+    """Write a function and a call of it; constants are operands of the call and stay initializers of the model."""
+    body: Graph = node.attrs["body"]
+    name = f"{node.attrs['anchor']}_{len(w.functions)}"
+    inner = Writer(w.functions)
+    inputs = [inner.claim(str(v.name)) for v in body.inputs]
+    inner.names.update(zip(body.inputs, inputs, strict=True))
+    for n in body.nodes:
+        inner.write(n)
+    outputs: list[str] = []
+    for v in body.outputs:
+        given = inner.name(v)
+        outputs.append(inner.add("Identity", [given]) if given in (*inputs, *outputs) else given)
+    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in inner.initializers]
+    types = [value_info(n, v.type) for n, v in zip([*inputs, *outputs], [*body.inputs, *body.outputs], strict=True)]
+    w.functions.append(helper.make_function(
+        DOMAIN, name, inputs, outputs, [*constants, *inner.nodes], [helper.make_opsetid("", OPSET)],
+        doc_string=", ".join(n.op.name for n in body.nodes), value_info=types))
+    w.node(node, name, domain=DOMAIN)
+
+
+for _family in ("compute", "move", "quant"):
     import_module(f"graphq.onnx.exporters.{_family}")  # the import enters the family's exporters in EXPORTERS
 
 

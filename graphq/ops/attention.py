@@ -10,12 +10,11 @@ from graphq.base.sizes import largest, number
 from graphq.dtypes import f32, s8, s32, s64, u8
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, Graph, TensorType, Value
-from graphq.ir.constants import known
+from graphq.ir.interpret import known
 from graphq.ir.op import lookup, register_op
 from graphq.kernels.numbers import attention as numbers
-from graphq.ops.compute import Array
-from graphq.ops.infer import expect_dtype, show
 from graphq.ops.open_arrays import element
+from graphq.ops.rules import Array, expect_dtype, show
 
 RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
          "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}

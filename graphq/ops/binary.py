@@ -17,9 +17,9 @@ from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import Curve, register_op
 from graphq.kernels.lanes import elementary, expression
-from graphq.ops.compute import Array, in_f32, quiet, widened
-from graphq.ops.infer import (
+from graphq.ops.rules import (
     FLOATS,
+    Array,
     Shape,
     binary_rule,
     broadcast,
@@ -27,7 +27,10 @@ from graphq.ops.infer import (
     combine,
     expect_dtype,
     expect_same_dtype,
+    in_f32,
+    quiet,
     show,
+    widened,
 )
 
 AutoBroadcast: TypeAlias = Literal["none", "numpy"]

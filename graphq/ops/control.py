@@ -18,8 +18,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.interpret import evaluate
 from graphq.ir.op import lookup, register_op
-from graphq.ops.compute import Array
-from graphq.ops.infer import normal_axis
+from graphq.ops.rules import Array, normal_axis
 
 ASKED = 1 << 24
 """A loop first checks the limit of memory when its states and values take more than twice this number of bytes."""

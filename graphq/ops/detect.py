@@ -7,8 +7,7 @@ from graphq.dtypes import f32, s64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array, quiet
-from graphq.ops.infer import expect_dtype, show
+from graphq.ops.rules import Array, expect_dtype, quiet, show
 
 
 def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: TensorType | None = None,

@@ -7,8 +7,7 @@ from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, expect_dtype
+from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:

@@ -15,8 +15,7 @@ from graphq.ir import TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
-from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
+from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, normal_axis, quiet, rounded, show
 
 # oneDNN's tables: for each quantized dtype, the dtypes that its zero points may have. oneDNN 3.13 also takes zero
 # points of 8 bits for data of 4 bits, which its documentation does not say. f8 is not in them and has no zero points.

@@ -8,8 +8,7 @@ import numpy as np
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array, in_f32
-from graphq.ops.infer import FLOATS, expect_dtype, expect_same_dtype
+from graphq.ops.rules import FLOATS, Array, expect_dtype, expect_same_dtype, in_f32
 
 CUBIC = np.float32(-0.75)
 """The parameter `a` of Keys' cubic convolution, from which `_cubic` computes the weights of neighbours."""

@@ -7,11 +7,10 @@ from graphq.dtypes import f32, s8, s32, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.kernels.numbers.dynamic_range import u8_range
-from graphq.ops.compute import Array
+from graphq.kernels.numbers.observed import u8_range
 from graphq.ops.conv import correlate, infer_convolution
-from graphq.ops.infer import Shape, expect_dtype, show
 from graphq.ops.matmul import infer_matmul
+from graphq.ops.rules import Array, Shape, expect_dtype, show
 from graphq.ops.window import AutoPad, padding
 
 

@@ -13,8 +13,7 @@ from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, expect_dtype
+from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
 from graphq.ops.window import DataFormat, channels_first, from_channels_first, in_format, to_channels_first
 
 

@@ -7,9 +7,8 @@ from graphq.dtypes import boolean
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.lanes.expression import const, op
-from graphq.ops.cast import CASTABLE
-from graphq.ops.compute import Array, quiet
-from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
+from graphq.ops.arithmetic import CASTABLE
+from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same_dtype, quiet
 
 
 def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:

@@ -9,16 +9,19 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array, in_f32, quiet, rounded
-from graphq.ops.infer import (
+from graphq.ops.rules import (
     FLOATS,
     SUMS,
+    Array,
     Shape,
     broadcast,
     channel_axis,
     expect_dtype,
     expect_same_dtype,
+    in_f32,
     output_dtype,
+    quiet,
+    rounded,
     show,
 )
 

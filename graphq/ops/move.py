@@ -10,8 +10,7 @@ from graphq.dtypes import s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array
-from graphq.ops.infer import broadcast, expect_dtype, normal_axes, normal_axis, show
+from graphq.ops.rules import Array, broadcast, expect_dtype, normal_axes, normal_axis, show
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:

@@ -10,9 +10,8 @@ from graphq.dtypes import s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
-from graphq.ops.cast import CASTABLE
-from graphq.ops.compute import Array, quiet
-from graphq.ops.infer import Shape, expect_dtype, expect_same_dtype, normal_axis, show
+from graphq.ops.arithmetic import CASTABLE
+from graphq.ops.rules import Array, Shape, expect_dtype, expect_same_dtype, normal_axis, quiet, show
 
 INDICES = (s32, s64)
 COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

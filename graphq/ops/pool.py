@@ -14,8 +14,7 @@ from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers.mean_sums import array_total, pool_order
 from graphq.ops import window
-from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, expect_dtype
+from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
 
 
 def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],

@@ -8,8 +8,7 @@ from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers import recurrent as numbers
-from graphq.ops.compute import Array
-from graphq.ops.infer import expect_dtype, show
+from graphq.ops.rules import Array, expect_dtype, show
 
 
 def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:

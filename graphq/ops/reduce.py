@@ -15,10 +15,9 @@ from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.kernels.numbers import float_bins
+from graphq.kernels.numbers import observed
 from graphq.kernels.numbers.mean_sums import row_totals
-from graphq.ops.compute import Array, Body, quiet, rounded
-from graphq.ops.infer import FLOATS, expect_dtype, normal_axes, normal_axis
+from graphq.ops.rules import FLOATS, Array, Body, expect_dtype, normal_axes, normal_axis, quiet, rounded
 
 WIDE = np.dtype(np.float64)
 
@@ -157,7 +156,7 @@ def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = Fal
 def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
     """The source is f32; the results are the counts and the extremes."""
     expect_dtype("src", src, (f32,))
-    return TensorType(s32, (float_bins.BINS,)), TensorType(f32, (2,))
+    return TensorType(s32, (observed.BINS,)), TensorType(f32, (2,))
 
 
 @register_op(infer=infer_histogram, layout="unordered")
@@ -168,4 +167,4 @@ def histogram(src: Array) -> tuple[Array, Array]:
     which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
     -inf]. The order of elements does not matter.
     """
-    return float_bins.histogram(src)
+    return observed.histogram(src)

@@ -9,8 +9,7 @@ from graphq.dtypes import boolean, f32, f64, s64, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.ops.compute import Array, quiet
-from graphq.ops.infer import expect_dtype, show
+from graphq.ops.rules import Array, expect_dtype, quiet, show
 
 COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)

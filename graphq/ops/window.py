@@ -10,8 +10,7 @@ import numpy as np
 from graphq.base.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.ops.compute import Array
-from graphq.ops.infer import Shape, show
+from graphq.ops.rules import Array, Shape, show
 
 AutoPad: TypeAlias = Literal["none", "same_upper", "same_lower", "valid"]
 DataFormat: TypeAlias = Literal["NCX", "NXC"]

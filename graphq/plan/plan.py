@@ -1,7 +1,10 @@
-"""The Plan: buffers, and a flat table of steps over them, which `runtime` runs.
+"""The Plan: buffers, and a flat table of steps over them, which `runtime` runs; and Step, which runs a kernel.
+
+A kernel family's plan function makes the step. `PlanBuilder.run` adds it to a plan with the addresses of its operands,
+and `runtime.OpenPlan` computes the numbers of its argument block. Tests run a step by itself.
 
 A buffer is the memory of a value: the array of an input, an output or a constant, or a piece of the arena whose offset
-depends on lifetimes. Neighbouring steps of kernels (`step.Step`) run in one call; a Python step runs a NumPy reference
+depends on lifetimes. Neighbouring steps of kernels (`Step`) run in one call; a Python step runs a NumPy reference
 in between.
 
 If the graph has open sizes, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`) instead of
@@ -9,15 +12,192 @@ ints.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.base.sizes import Later
+from graphq.base.sizes import Later, largest, number
 from graphq.ir import TensorType
-from graphq.plan.step import Ref, Step
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record, filled
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.threads.steps import MOST_PIECES
+
+
+class Target(NamedTuple):
+    """The machine that steps are planned for.
+
+    `level` is its ISA level, `threads` the number of threads that share blocks; `cache` says whether kernels are kept
+    on disk.
+    """
+
+    level: Level
+    threads: int = 1
+    cache: bool = True
+
+
+class Ref(NamedTuple):
+    """A word of an argument block that is an address: that of a buffer of the plan, plus `offset` bytes."""
+
+    buffer: int
+    offset: int = 0
+
+
+Word: TypeAlias = int | Ref | Function | FunctionTable
+"""A word (64 bits) of an argument block. A function stands for its address, which is known once it is compiled."""
+Slot: TypeAlias = tuple[Word, Word, Word]
+"""The place of an operand or of the output of an epilogue (`Store`), as the words of `SLOT`.
+
+They are its address, a table of offsets by batch element, and the bytes between rows.
+"""
+
+
+def pieces(blocks: int, worth: int, threads: int) -> int:
+    """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
+
+    A single block runs on one thread, and so does work that is `worth` waking only one (`threads_for`). Block i is in
+    piece ((i + 1) * pieces - 1) // blocks.
+    """
+    return number(_pieces, blocks, worth, threads) if threads > 1 else 0
+
+
+class Step(NamedTuple):
+    """Run `function(argument block, i)` for each i in range(blocks). Numbers and words may depend on open sizes.
+
+        kernel     the name in reports
+        words      the first words of the argument block by name, in the order of its record
+        pieces     how many pieces the blocks are cut into, which threads share; 0: one thread runs all blocks
+        slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
+        macs       the number of multiply-accumulates of the result, for reports
+        exact      the share of products that vpmaddubsw computes, if the weights are packed for it
+                   (`matmul.pack.pack_sorted`)
+        aligned    whether a run copies the array of operand `a` to a multiple of 64 bytes, if `a` is an input of
+                   the graph that does not start at one
+        parts      for a step that runs other steps strip by strip (`builder`): those steps
+
+    A plan fills in these words if an argument block has them:
+
+        rooms                 the address of scratch memory: `room_count` rooms of `room_bytes`, one for each piece
+        ahead, ahead_bytes    memory to prefetch: the constant weights `w` of the next step that has these words
+    """
+
+    kernel: str
+    function: Function
+    words: Mapping[str, Word]
+    blocks: int
+    pieces: int = 0
+    slots: tuple[Slot, ...] = ()
+    macs: int = 0
+    exact: float | None = None
+    aligned: bool = False
+    parts: tuple[Part, ...] = ()
+
+    def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
+        """The step with these words set, and more slots. Raises KernelError for a word that it does not have."""
+        return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
+
+    def shared(self, pieces: int) -> Step:
+        """The step with its blocks cut into `pieces` pieces; if it needs scratch memory, each piece has its own."""
+        step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
+        return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
+
+    @property
+    def room(self) -> int:
+        """The bytes of its scratch memory, for all pieces."""
+        words: Mapping[str, Any] = self.words
+        return words["room_bytes"] * words["room_count"] if "rooms" in words else 0
+
+    @property
+    def block(self) -> list[Word]:
+        """The words of the argument block: the record's, zeros up to HEADER_WORDS, then the slots, then the parts."""
+        return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots),
+                *chain(*(part.words for part in self.parts))]
+
+    def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
+        """The argument block as an array, with the addresses of operands as numbers; for tests and self-tests.
+
+        Scratch memory, if the step needs any, follows the block in the same array.
+        """
+        step = self.filled(words, slots)
+        block: Sequence[Any] = step.block
+        out = np.array([*map(int, block), *[0] * -(-step.room // 8)], np.int64)
+        if step.room:
+            out[list(step.words).index("rooms")] = out.ctypes.data + 8 * len(block)
+        return out
+
+    def run(self, args: np.ndarray) -> None:
+        """Run all blocks one after another through ctypes, for tests and self-tests."""
+        for index in range(self.blocks):
+            self.function(args.ctypes.data, index)
+
+
+class Part(NamedTuple):
+    """A step that runs strip by strip, as a part of the step of all strips.
+
+    `moved` has a pair for each word of the step that is an address in the memory of a strip: the index of the word, and
+    the bytes between rows there.
+    """
+
+    step: Step
+    moved: tuple[tuple[int, int], ...]
+
+    @property
+    def words(self) -> list[Word]:
+        """What the argument block of the step of all strips contains for this part (see `threads.strips`)."""
+        block = self.step.block
+        return [self.step.function, len(block), len(self.moved), *block, *chain(*self.moved)]
+
+
+BLOCK_CYCLES = 10_000
+"""The fewest cycles of work for which another thread is woken, as a parallel step costs at least 2.5 us."""
+
+
+def threads_for(threads: int, cycles: float) -> int:
+    """How many threads, at most `threads`, are worth waking for work that takes one core `cycles` cycles."""
+    return number(_threads_for, threads, cycles) if threads > 1 else 1
+
+
+def _threads_for(threads: int, cycles: float) -> int:
+    return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
+
+
+def _pieces(blocks: int, worth: int, threads: int) -> int:
+    return min(blocks, threads, MOST_PIECES) if blocks > 1 and worth > 1 else 0
+
+
+def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
+    """The number of rows of a block, for loops over `rows` rows of each of `batch` elements.
+
+    It is a multiple of `unit`, chosen so that each thread gets about four blocks.
+    """
+    return number(_rows_of_block, rows, batch, threads, unit)
+
+
+def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
+    parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
+    return max(1, -(-rows // (parts * unit)) * unit)
+
+
+def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
+              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
+              each: int | None = None) -> Step:
+    """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
+
+    `words` are the fields of its `record` except `each`, the number of rows of a block. By default `each` is a multiple
+    of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row.
+    """
+    worth = threads_for(target.threads, cycles * rows * batch)
+    each = rows_of_block(rows, batch, worth, unit) if each is None else each
+    blocks = batch * -(-rows // each)
+    block = modules.load(factory.__name__, factory, *of, level=target.level.base, cache=target.cache).block
+    return Step("_".join(map(str, (factory.__name__, *of))), block, record.named({**words, "each": each}), blocks,
+                pieces(blocks, worth, target.threads))
+
 
 VIEWS = frozenset({"static_reshape"})
 """Operations that only reshape: their result is a view of their operand's buffer, and they need no step."""

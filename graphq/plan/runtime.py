@@ -27,9 +27,8 @@ from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Allocation, Arena, Arenas, find_clashes, find_lives, plan_arena
-from graphq.plan.plan import Buffer, Plan, PythonStep, open_numbers, touched
-from graphq.plan.step import Ref, Step, Word
-from graphq.rewrite.history import History
+from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, Step, Word, open_numbers, touched
+from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:

@@ -4,12 +4,11 @@ quantized = quantize(graph, batches)            # the best automatic setting
 statistics = calibrate(graph, batches)          # or step by step: ranges and histograms of tensors, streamed
 quantized = quantize(graph, statistics, Scheme(method="percentile"))
 """
-from graphq.quantization.automatic import Choice, automatic
 from graphq.quantization.calibrate import calibrate
 from graphq.quantization.compare import compare
 from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.control import Controlled, quantize_with_accuracy_control
-from graphq.quantization.quantize import quantize
+from graphq.quantization.quantize import Choice, automatic, quantize
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics, TensorStatistics
 

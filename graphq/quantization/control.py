@@ -13,10 +13,10 @@ from graphq.compile import compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.calibrate import Batches
+from graphq.quantization.quantize import chosen_setting
+from graphq.quantization.scheme import Setting, with_scheme
 from graphq.quantization.search import Search
-from graphq.quantization.setting import Setting, with_scheme
 from graphq.quantization.speed import run_times
 
 Evaluate = Callable[[CompiledGraph], float]

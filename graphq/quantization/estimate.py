@@ -1,10 +1,18 @@
-"""How sure an estimated loss is, by the number of comparisons and how far new data may exceed observed ranges."""
+"""How sure the loss of a setting is: from how many comparisons, and on data that differ from the batches given.
+
+If there are few batches, or batches are alike, those held out say little: ranges that hold for them do not hold for
+the next one. A changed copy has more contrast and noise, so that tensors inside of a network exceed what calibration
+saw.
+"""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from graphq.quantization.calibrate import Batch
 
 SURE = 1.05
 """Ranges count as well known if new data are expected to exceed them by at most this factor."""
@@ -14,6 +22,14 @@ ALIKE = 8.0
 """Batches count as alike if the loss on changed copies is more than this many times that on those held out."""
 SMALL = 1e-4
 """A loss on changed copies that is too small to be a reason for doubt."""
+
+
+def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A float array with more contrast and added noise; an integer array as it is."""
+    if x.dtype.kind != "f" or not x.size:
+        return x
+    mean = x.mean()
+    return np.asarray(mean + CONTRAST * (x - mean) + NOISE * x.std() * rng.standard_normal(x.shape)).astype(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -67,3 +83,34 @@ class Estimate:
         sure = f"sure: {self.batches} batches are enough" if self.sure else \
             f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}; {number} would do"
         return f"1 - cosine with f32: {', '.join(parts)}\n{sure}"
+
+
+CONTRAST, NOISE = 1.25, 0.05
+"""Changed elements lie CONTRAST times as far from their input's mean; the noise has NOISE times its standard
+deviation."""
+
+
+@dataclass(frozen=True)
+class Extended:
+    """Batches, followed by as many changed copies: number k + len(batches) is the copy of batch k."""
+
+    batches: Sequence[Batch]
+
+    def __getitem__(self, k: int) -> Batch:
+        if k < len(self.batches):
+            return self.batches[k]
+        rng = np.random.default_rng(k)
+        return {name: changed(np.asarray(x), rng) for name, x in self.batches[k - len(self.batches)].items()}
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """A batch of several rows as two batches, each of every other row, repeated up to the same number of rows.
+
+    Any other batch is returned alone.
+    """
+    arrays = {name: np.asarray(x) for name, x in batch.items()}
+    counts = {x.shape[:1] for x in arrays.values()}
+    rows = counts.pop()[0] if len(counts) == 1 and counts != {()} else 0
+    if rows < 2:
+        return [batch]
+    return [{name: x[np.resize(np.arange(first, rows, 2), rows)] for name, x in arrays.items()} for first in (0, 1)]

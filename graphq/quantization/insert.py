@@ -1,4 +1,15 @@
-"""Put quantize and dequantize nodes at the two operands that a product multiplies, by given parameters."""
+"""Put quantize and dequantize nodes at the operands of products: by given parameters, or with ranges at run time.
+
+Weights of 8 bits lie in [-127, 127], weights of 7 bits in [-64, 64]. Two products of a u8 activation and a weight of
+7 bits sum to at most 2 * 255 * 64 = 32640, which fits in 16 bits. So vpmaddubsw, the x86 instruction that adds two
+products in 16 bits and saturates, is exact for them; CPUs without VNNI have no faster instruction. PyTorch and ONNX
+Runtime call these weights `reduce_range`.
+
+    by tensor   x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
+    by row      y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
+
+A row's scale cannot be inside the sum of an integer kernel, so it multiplies the result.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,12 +21,45 @@ import numpy as np
 from graphq.dtypes import s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
+from graphq.passes.ranges_by_row import quantized_rows
 from graphq.quantization.between import insert_between, pair, quantized_between, share
 from graphq.quantization.products import Product, products
-from graphq.quantization.ranges import Parameters, parameters
+from graphq.quantization.ranges import SMALLEST, Parameters, parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
-from graphq.quantization.weights import quantized_weights, rest_of_weights
+
+LARGEST = {7: 64, 8: 127}
+"""The largest magnitude of weights, by their bits."""
+
+
+def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
+    """Weights as s8 integers in the range of `scheme.weight_bits`, and their scales.
+
+    A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
+    at 8 bits clipping costs more than it gains. Over many products rounding errors cancel, but the parts that are cut
+    off large weights add up (docs/quantization.md has figures).
+    """
+    axis = product.weight_axes()[0] if scheme.per_channel else None
+    most = LARGEST[scheme.weight_bits]
+    rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
+    top = np.abs(rows).max(axis=1, initial=0.0)
+    scales = np.where(top < SMALLEST, 1.0, top / most).astype(np.float32)
+    p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
+    along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
+    return np.clip(np.rint(weights / along), -most, most).astype(np.int8), p
+
+
+def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
+    """The f32 weights that the quantized ones stand for."""
+    q, p = quantized_weights(product, weights, scheme)
+    along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
+    return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
+
+
+def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
+    """The difference between the weights and what the quantized ones stand for."""
+    return np.asarray(weights - dequantized_weights(product, weights, scheme))
+
 
 MAX_BIAS = 2**30
 """A bias whose integers are larger stays in f32, since the products that are added to it need room in s32."""
@@ -184,3 +228,40 @@ def replace_operand(graph: Graph, node: Node, number: int, value: Value) -> None
     graph.replace_uses(old, value, uses)
     if old.node is not None and not old.uses:
         graph.prune([old.node])
+
+
+def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
+    """Quantize the products of a `prepared` graph in place; activations are quantized at run time."""
+    pairs: dict[Value, Value] = {}
+    for product in kept(graph, scheme):
+        node = product.node
+        if scheme.rows and _has_rows(product):
+            _by_rows(graph, product, scheme)
+            continue
+        for k in product.activations:
+            x = product.factors[k]
+            if x not in pairs:
+                with graph.before(node):
+                    scale, zp = graph.dynamic_range(x)
+                    q = graph.dynamic_quantize(x, scale, zp, dtype="u8")
+                    pairs[x] = graph.dynamic_dequantize(q, scale, zp)
+            replace_operand(graph, node, k, pairs[x])
+        insert_weights(graph, product, scheme, None)
+
+
+def _has_rows(p: Product) -> bool:
+    return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"]
+
+
+def _by_rows(graph: Graph, product: Product, scheme: Scheme) -> None:
+    node, (x, weights), bias = product.node, product.factors, product.bias
+    with graph.before(node):
+        q, scale = quantized_rows(graph, x)
+        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), weights], node.attrs)
+        y = graph.multiply(sums, scale)
+        if bias is not None:
+            y = graph.add(y, bias)
+    graph.replace_uses(node.output, y)
+    graph.prune([node])
+    assert sums.node is not None
+    insert_weights(graph, Product(sums.node), scheme, None)

@@ -21,12 +21,11 @@ from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.calibrate import Batches, checked_batches
-from graphq.quantization.insert import PART, Quantized
+from graphq.quantization.insert import PART, Quantized, dequantized_weights
 from graphq.quantization.products import Product, products, right_after, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights
-from graphq.quantization.weights import dequantized_weights
 
 PREFIX, BETWEEN = "quantized/", "between/"
 BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}

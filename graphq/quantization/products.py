@@ -16,8 +16,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.conv import weight_axes
-from graphq.passes.cleanup import eliminate_dead_code
-from graphq.passes.fold_constants import fold_constants
+from graphq.passes.cleanup import eliminate_dead_code, fold_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
 

@@ -1,16 +1,38 @@
-"""quantize: the public function, from an f32 graph to one with quantize and dequantize nodes."""
+"""quantize: from an f32 graph to one with quantize and dequantize nodes; the best automatic setting.
+
+Cross-validation: statistics come from part of the batches, and comparisons are made on the others, in turns (`folds`).
+The best setting is then made with the statistics of all batches. One model, compiled once, stands for all settings
+(`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
+setting is the largest 1 - cosine of its outputs with f32. The steps:
+
+    1. find for each tensor the candidate that changes the products that read the tensor least, all else exact
+    2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
+       with 16 bits (as two of 8) for products that are little work; then try to correct biases
+    3. if the loss is still above TARGET, give 16 bits to the products that lose most
+    4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
+    5. if much is still lost, networks are near to chaotic, and comparisons on few batches say little: make the MADE
+       best settings, and compare them once more; if products got 16 bits, try those that are little work again
+    6. quantize values between products, too, which saves time: as many as do not raise the loss
+    7. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
+       within TARGET
+"""
 from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.quantization.automatic import automatic
+from graphq.kernels.matmul.plan import sorts
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
-from graphq.quantization.dynamic import insert_dynamic
-from graphq.quantization.insert import insert_static
-from graphq.quantization.products import name_values, prepared
-from graphq.quantization.scheme import Scheme
+from graphq.quantization.estimate import Estimate
+from graphq.quantization.insert import insert_dynamic, insert_static
+from graphq.quantization.products import CONVOLUTIONS, name_values, prepared
+from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
+from graphq.quantization.search import TARGET, Search
 from graphq.quantization.selection import resolved
+from graphq.quantization.speed import Speed, speed
 from graphq.quantization.statistics import Statistics
 
 
@@ -49,3 +71,85 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
         insert_static(out, data if isinstance(data, Statistics) else calibrate(out, data), scheme)
     name_values(out)
     return out
+
+
+DYNAMIC_FROM = 0.001
+"""A loss, as 1 - cosine, from which dynamic ranges are tried: they take longer when the model runs."""
+
+MADE, MADE_FROM = 4, 0.005
+"""The number of best settings with which graphs are made and compared, and the loss, as 1 - cosine, from which they
+are."""
+
+
+@dataclass
+class Choice:
+    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
+
+    `estimate` tells the loss of the chosen setting, and how sure it is; `speed` what it gains on this machine.
+    """
+
+    graph: Graph
+    setting: Setting
+    estimate: Estimate
+    speed: Speed
+    losses: dict[Setting, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
+        lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        return "\n".join([*lines, str(self.estimate), str(self.speed)])
+
+
+def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
+              weight_bits: Literal[7, 8] | None = None) -> Choice:
+    """Quantize by the setting whose outputs are nearest to f32 on data held out.
+
+    A `scheme` of method "automatic" has the user's choices: products that stay in f32 or get 16 bits in any case,
+    ranges of tensors, how zero points lie.
+    Weights of 7 bits are less exact, and faster on CPUs without VNNI (`insert`). By default weights have 8 bits, and 7
+    where graphq compiles for such a CPU and loses at most TARGET with them; the setting says so. Raises GraphError and
+    InputError as `quantize` does.
+    """
+    if weight_bits not in (None, 7, 8):
+        raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
+    scheme = scheme or Scheme(method="automatic")
+    if scheme.method != "automatic":
+        raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
+    weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
+    plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
+    work = Search(graph, batches, plain)
+    setting = chosen_setting(work, scheme.preset)
+    if weight_bits is None and sorts("u8", "rows", work.level):
+        of_seven = with_scheme(setting, weight_bits=7)
+        setting = of_seven if work.loss(of_seven) <= TARGET else setting
+    made, estimate, losses, data = work.made(setting), work.estimate(setting), work.losses, work.batches
+    del work  # with its compiled models
+    gained = speed(made, graph, data)
+    made.meta = {**made.meta, "quantization": {
+        "setting": str(setting), "16 bits": list(setting.scheme.wide),
+        "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
+        "between products": list(setting.scheme.between), "cosine": 1 - losses[setting],
+        "estimate": estimate.json(), "speed": gained.json()}}
+    return Choice(made, setting, estimate, gained, losses)
+
+
+def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
+    """The best setting that the `preset` allows (`Scheme`), with all products quantized except excluded ones."""
+    settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
+    setting = work.best(settings)
+    wide = preset != "performance"
+    if wide and work.loss(setting) > TARGET:
+        little = work.best([*map(work.widened_where_little, settings)])
+        setting = little if work.pays(little, setting, 0) else setting
+    setting = work.best([setting, replace(setting, correct=True)])
+    setting = work.widened(setting) if wide else setting
+    chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
+    if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
+        setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
+    setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
+    if wide and setting.scheme.wide:
+        little = work.widened_where_little(setting)  # what these lose is seen now that others lose less
+        setting = little if work.pays(little, setting, 0) else setting
+    if preset == "accuracy" or setting.scheme.mode != "static":
+        return setting
+    return work.between_products(setting, all_of_them=preset == "performance")

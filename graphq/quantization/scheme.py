@@ -1,10 +1,11 @@
-"""Scheme: what becomes which integers, and how ranges are chosen."""
+"""Scheme: what becomes which integers, and how ranges are chosen; the settings that the search tries."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
 from graphq.errors import GraphError
@@ -27,7 +28,7 @@ class Scheme:
     than the method says. The method "automatic" lets the search in `automatic` choose whatever is not set here.
 
     `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7, whose products are exact in 16
-    bits, and so faster on CPUs without VNNI (`weights`); with mode "weight_only" also 4, in blocks of `block` along the
+    bits, and so faster on CPUs without VNNI (`insert`); with mode "weight_only" also 4, in blocks of `block` along the
     sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
     product of both scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 
@@ -98,3 +99,49 @@ class Scheme:
         for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):
             if given and self.mode != "weight_only":
                 raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")
+
+
+class Candidate(NamedTuple):
+    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`).
+
+    The range is widened by the factor `Statistics.unseen`**`margin`, where `unseen` is the factor by which a new batch
+    is expected to exceed the statistics. A fixed factor would not do: more batches need a smaller one, and comparisons
+    use the statistics of fewer batches than the result.
+    """
+
+    method: Method
+    smooth: bool = False
+    margin: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [self.method.replace("_", "-")] + [f"margin {self.margin:g}"] * (self.margin != 0)
+        return " ".join(parts + ["smoothed"] * self.smooth)
+
+
+Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
+"""The candidate of each tensor, by the tensor's name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A candidate for each tensor, whether biases are corrected, and a scheme with the products in 16 bits or f32."""
+
+    choices: Choices = ()
+    correct: bool = False
+    scheme: Scheme = Scheme()
+
+    def __str__(self) -> str:
+        s = self.scheme
+        counts = Counter(c for _, c in self.choices)
+        parts = ["dynamic by rows"] if s.mode == "dynamic" else \
+            [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
+        parts += ["biases corrected"] * self.correct + ["weights of 7 bits"] * (s.weight_bits == 7)
+        parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}" for names, what in (
+            (s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32")) if names]
+        parts += [f"{len(s.between)} values between products"] * bool(s.between)
+        return ", ".join(parts)
+
+
+def with_scheme(setting: Setting, **changes: Any) -> Setting:
+    """The setting with other parameters in its scheme."""
+    return replace(setting, scheme=replace(setting.scheme, **changes))

@@ -15,20 +15,16 @@ from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph, TensorType
 from graphq.quantization.between import quantized_between
-from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
-from graphq.quantization.changed import Extended, halves
 from graphq.quantization.compare import distance, floats
-from graphq.quantization.dynamic import insert_dynamic
-from graphq.quantization.estimate import Estimate
-from graphq.quantization.insert import Quantized, insert, kept
-from graphq.quantization.known import Known, key_of
+from graphq.quantization.estimate import Estimate, Extended, halves
+from graphq.quantization.insert import Quantized, insert, insert_dynamic, kept
+from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.products import name_values, prepared, products
 from graphq.quantization.ranges import Parameters, relative_error
-from graphq.quantization.scheme import Method, Scheme
+from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, with_scheme
 from graphq.quantization.selection import resolved
-from graphq.quantization.setting import Candidate, Setting, with_scheme
 from graphq.quantization.smooth import divide, smoothing
 from graphq.report.coverage import MACS
 

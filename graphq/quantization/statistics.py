@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from graphq.errors import InputError
-from graphq.kernels.numbers.float_bins import BINS, SHIFT
+from graphq.kernels.numbers.observed import BINS, SHIFT
 
 MOMENTUM = 0.1
 """The weight of one more batch in the moving average of extremes."""

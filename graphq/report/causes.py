@@ -12,19 +12,19 @@ from functools import partial
 
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
-from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Unsupported
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
+from graphq.report.coverage import is_quantized, is_scale
 from graphq.report.fusions import Fusions
 from graphq.report.given import MOVES, QUANTIZES, equal, spread
-from graphq.report.kinds import is_quantized, is_scale
 from graphq.report.products import PRODUCTS, not_moved, product_reason, way_up
 from graphq.report.reasons import BORDER, FORK, LANES, Reason, reason, say, texts
 from graphq.report.records import Cause
-from graphq.rewrite.history import History
+from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
 CHAIN = Fuse("eltwise", floats=True).name

@@ -1,9 +1,16 @@
-"""Kernel evidence: for each native step of a plan the instructions it runs, and its speed beside the machine's peak."""
+"""Kernel evidence: for each native step of a plan the instructions it runs, and its speed beside the machine's peak.
+
+All code of the modules that a step runs is counted, whether or not a call reaches it. Most modules have the code of a
+single kernel. The module that computes outputs near rounding ties a second time has code for all layouts of
+activations, and a step uses one of them.
+"""
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,14 +18,60 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.ir.names import counted
-from graphq.kernels.jit import assembly
+from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.isa import level_named
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
 from graphq.kernels.matmul import peaks
-from graphq.kernels.matmul.table import KERNELS
-from graphq.plan.plan import AnyStep, Plan, touched
+from graphq.kernels.matmul.tiles import KERNELS
+from graphq.plan.plan import AnyStep, Plan, Step, touched
 from graphq.plan.runtime import Runner
-from graphq.plan.step import Step
+
+DECISIVE = frozenset((
+    "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud", "tdpbf16ps", "tdpfp16ps", "tileloadd", "tilestored",
+    "vpdpbusd", "vpdpbusds", "vpdpwssd", "vpdpwssds", "vpdpbssd", "vpdpbsud", "vpdpbuud", "vdpbf16ps",
+    "vpmaddwd", "vpmaddubsw", "vpmulld", "vfmadd132ps", "vfmadd213ps", "vfmadd231ps",
+    "vmulps", "vaddps", "vdivps", "vsqrtps", "vcvtdq2ps", "vcvtps2dq", "vcvtph2ps", "vcvtps2ph",
+    "vpmovusdb", "vpmovsdb", "vpmovdb"))
+"""The x86 arithmetic instructions that are counted. Code for other architectures contains none of them."""
+WIDTHS = ("xmm", "ymm", "zmm", "tmm")
+"""The register classes of x86, from the narrowest to the widest."""
+
+_INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
+"""A line of AT&T syntax: `{vex}` or another prefix in braces, the mnemonic, and the operands up to a comment (`#`)."""
+_REGISTER = re.compile(r"%([xyzt]mm)\d")
+
+_instruction_counts: dict[str, dict[str, int]] = {}
+"""The instruction counts of modules, by the text of their sources (`Source.text`)."""
+
+
+def count(text: str) -> dict[str, int]:
+    """Count the decisive instructions of an assembly text; returns for example {"vpdpbusd zmm": 24}, sorted by name.
+
+    A name is the mnemonic and the widest register class among the operands.
+    """
+    counts: Counter[str] = Counter()
+    for line in text.splitlines():
+        part = _INSTRUCTION.match(line)
+        if part is not None and part[1] in DECISIVE and (registers := _REGISTER.findall(part[2])):
+            counts[f"{part[1]} {max(registers, key=WIDTHS.index)}"] += 1
+    return dict(sorted(counts.items()))
+
+
+def prepare_counts(modules: Iterable[Module]) -> None:
+    """Make and count the assembly of modules in parallel; if this fails for a module, `instructions` tries it again."""
+    sources = {module.source.text: module.source for module in modules if module.source.text not in _instruction_counts}
+    jobs = [(text, Job("assembly", source)) for text, source in sources.items()]
+    for text, job in jobs:
+        with suppress(KernelError):
+            _instruction_counts[text] = count(job.result())
+
+
+def instructions(module: Module) -> dict[str, int]:
+    """Count the decisive instructions of a module, once per process. Raises KernelError when it cannot be compiled."""
+    text = module.source.text
+    if text not in _instruction_counts:
+        _instruction_counts[text] = count(Job("assembly", module.source).result())
+    return _instruction_counts[text]
 
 
 @dataclass(frozen=True)
@@ -70,7 +123,7 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
 
 def prepare(plan: Plan) -> None:
     """Start making the assembly of all kernels of a plan, so that no compilation runs during a measurement."""
-    assembly.prepare(x for s in plan.steps if isinstance(s, Step) for x in modules(s))
+    prepare_counts(x for s in plan.steps if isinstance(s, Step) for x in modules(s))
 
 
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
@@ -112,7 +165,7 @@ def _counts(step: Step) -> dict[str, int] | str:
     counts: Counter[str] = Counter()
     try:
         for module in modules(step):
-            counts.update(assembly.instructions(module))
+            counts.update(instructions(module))
     except KernelError as error:
         return str(error)
     return dict(sorted(counts.items()))

@@ -1,18 +1,62 @@
-"""The text of `CompiledGraph.explain()`, made from a `Report`: what fused, what did not, and why."""
+"""The text of `CompiledGraph.explain()`, made from a `Report`: what fused, what did not, and why; causes in groups."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from graphq.errors import GraphError
+from graphq.errors import GraphError, InputError
 from graphq.ir.names import choice, counted, quote
 from graphq.report.evidence import evidence_lines
-from graphq.report.groups import alike, shared
+from graphq.report.profile import Profile
 from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
+
+NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\d?, *]*\]')
+"""Matches the value labels and tensor types in a text about a graph."""
+
+
+def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
+    """Group causes whose check, reason and edit differ only in names and types; the largest share comes first."""
+    groups: dict[tuple[str, str, str], list[Cause]] = {}
+    for cause in causes:
+        key = (cause.check, NAMES.sub("%", cause.reason), NAMES.sub("%", cause.edit))
+        groups.setdefault(key, []).append(cause)
+    return sorted(groups.values(), key=lambda group: -(shared(group) or 0))
+
+
+def shared(causes: Sequence[Cause]) -> float | None:
+    """The share of the time of all causes together; None without a profile."""
+    known = [c.share for c in causes if c.share is not None]
+    return min(sum(known), 1.0) if known else None
+
+
+def timed(report: Report, profile: Profile) -> Report:
+    """The report with each cause's share of the profile's time.
+
+    A cause's share is the time of the nodes that contain its operations after the passes, except integer partitions. A
+    node with several causes counts for the first one. Raises InputError for the profile of a different model.
+    """
+    if len(profile.steps) != len(report.steps):
+        raise InputError(f"the profile has {len(profile.steps)} steps, the plan of graph '{report.graph}' "
+                         f"{len(report.steps)}: it is not of this model")
+    counted: set[int] = set()
+    causes = []
+    for cause in report.causes:
+        found = {cause.id, *(report.became.get(label) for label in (cause.value, *cause.also))}
+        nodes = {k for k in found if k is not None and k not in counted and not _integer(report.nodes[k])}
+        counted |= nodes
+        seconds = sum(profile.steps[k].seconds for n in nodes for k in report.nodes[n].steps)
+        causes.append(replace(cause, share=seconds / profile.seconds if profile.seconds else 0.0))
+    return replace(report, causes=tuple(causes))
+
+
+def _integer(node: GraphNode) -> bool:
+    return node.partition is not None and node.partition.kind == "integer"
+
 
 LONG, SHOWN = 24, 8
 """A section with more than LONG lines shows only the first SHOWN, unless all are asked for."""

@@ -7,14 +7,14 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
+from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.family.record import Family
-from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse
+from graphq.report.coverage import is_quantized, kind_of
 from graphq.report.given import QUANTIZES, REORDERS, Given, spread
-from graphq.report.kinds import is_quantized, kind_of
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
-from graphq.rewrite.history import History, values_of
+from graphq.rewrite.fixpoint import History, values_of
 from graphq.rewrite.partition import carve
 from graphq.rewrite.rule import Pass
 

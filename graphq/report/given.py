@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from graphq.ir import Graph, Node, Value
-from graphq.ir.labels import Origin
-from graphq.kernels.family.unsupported import Axes, Mention, Unsupported, called_axes
+from graphq.ir.names import Origin
+from graphq.kernels.family.lower import Axes, Mention, Unsupported, called_axes
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.move_quantization import kept_axis
 from graphq.passes.simplify_moves import transpose_order

@@ -8,16 +8,15 @@ from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.families import FAMILIES
+from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.family.record import Family
-from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.native import NATIVE
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
+from graphq.passes.normal_forms import ConvIntegerAsConvolution
 from graphq.passes.pipeline import canonicalise
-from graphq.passes.static_quantization import ConvIntegerAsConvolution
-from graphq.report.coverage import MACS
+from graphq.report.coverage import MACS, is_quantized
 from graphq.report.given import MOVES, Given, spread
-from graphq.report.kinds import is_quantized
 from graphq.report.reasons import Reason, reason
 from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal

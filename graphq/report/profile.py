@@ -1,18 +1,25 @@
-"""Profiles: how long each step of a plan takes, and which thread ran which piece of it (`CompiledGraph.profile()`)."""
+"""Profiles: how long each step of a plan takes, and which thread ran which piece of it; also as Chrome's trace events.
+
+The format is "Trace Event Format" (Google), in its JSON object form. A piece of a step is a complete event (`ph` "X")
+on the track of its thread (`tid`), and times are microseconds; metadata events (`ph` "M") name the tracks.
+"""
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import get_ident
+from typing import Any
 
 import numpy as np
 
+from graphq.base.paths import path_of
 from graphq.base.progress import progress
 from graphq.ir.names import counted
+from graphq.plan.plan import Step
 from graphq.plan.runtime import Runner
-from graphq.plan.step import Step
 from graphq.report.evidence import ceiling, prepare, touched_bytes
 
 _NAME = re.compile(r"%\S+ = ")
@@ -132,8 +139,6 @@ class Profile:
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the pieces as a file for Perfetto (ui.perfetto.dev) and chrome://tracing, one track for each thread."""
-        from graphq.report.timeline import write_chrome_trace
-
         write_chrome_trace(self, path)
 
     def __str__(self) -> str:
@@ -190,3 +195,43 @@ def merged(parts: Sequence[Profile]) -> Profile:
         steps += [replace(s, pieces=tuple(replace(p, begin=p.begin + begun) for p in s.pieces)) for s in part.steps]
         begun += part.elapsed
     return Profile(tuple(steps), parts[0].caller if parts else 0, max((part.most for part in parts), default=1))
+
+
+PROCESS = 1
+"""The `pid` of all events, and the `tid` of the thread that called; Perfetto takes 0 for the idle thread."""
+
+
+def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write the file. Raises OSError if it cannot be written, GraphError if `path` is not a path."""
+    data = {"traceEvents": list(trace_events(profile)), "displayTimeUnit": "ms"}
+    path_of(path).write_text(json.dumps(data, indent=0), encoding="utf-8")
+
+
+def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
+    """The events: names of the process and of its threads, then the pieces in the order of their start."""
+    numbers = {thread: k for k, thread in enumerate(profile.tracks, PROCESS)}
+    yield _metadata("process_name", PROCESS, {"name": "graphq"})
+    for k, name in enumerate(profile.tracks.values(), PROCESS):
+        yield _metadata("thread_name", k, {"name": name})
+        yield _metadata("thread_sort_index", k, {"sort_index": k})
+    pieces = sorted(((p, s) for s in profile.steps for p in s.pieces), key=lambda x: x[0].begin)
+    for piece, step in pieces:
+        yield {"ph": "X", "name": step.name, "cat": "step", "pid": PROCESS, "tid": numbers[piece.thread],
+               "ts": _microseconds(piece.begin), "dur": _microseconds(piece.seconds),
+               "args": {"step": step.number, "kernel": step.kernel, "blocks": f"{piece.first} to {piece.end}",
+                        **_figures(step)}}
+
+
+def _metadata(name: str, thread: int, args: Mapping[str, object]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": PROCESS, "tid": thread, "args": dict(args)}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(1e6 * seconds, 3)
+
+
+def _figures(step: StepTime) -> dict[str, float]:
+    """Figures of a step's speed: the profile's medians, for all pieces of the step together."""
+    found = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
+             "share of peak": step.share or 0.0}
+    return {name: float(f"{x:.4g}") for name, x in found.items() if x}

@@ -1,23 +1,23 @@
 """Surveys: collect the content of reports on a compiled graph from its plan and from the history of its passes."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from graphq.base.sizes import assumed
 from graphq.ir import Graph, Node, TensorType, Value
-from graphq.ir.constants import SIZED_CONSTANT
-from graphq.ir.names import counted
+from graphq.ir.interpret import SIZED_CONSTANT
+from graphq.ir.names import counted, listing
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.text import SHORT, attributes
+from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
-from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep
-from graphq.plan.step import Step
+from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep, Step
 from graphq.report.causes import Analysis, causes
-from graphq.report.coverage import MACS, Coverage
+from graphq.report.coverage import MACS, Coverage, factors, kind_of
 from graphq.report.evidence import Evidence
-from graphq.report.kinds import factors, kind_of
 from graphq.report.records import (
     CoverageRecord,
     GraphNode,
@@ -29,9 +29,67 @@ from graphq.report.records import (
     StepRecord,
     Tensor,
 )
-from graphq.report.ties import settled, ties
-from graphq.rewrite.history import History
+from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
+
+
+def settled(partition: Node) -> tuple[str, ...]:
+    """For each quantize of a partition, how outputs near a rounding tie are recomputed, or why they are not."""
+    noted: tuple[str, ...] | None = partition.meta.get(TIES)
+    return lower_partition(partition).ties if noted is None else noted
+
+
+def ties(graph: Graph) -> list[str]:
+    """Lines on how each quantize recomputes outputs near a rounding tie (docs/numbers.md), or why it does not.
+
+    The list is empty for a graph without quantizes.
+    """
+    found: list[tuple[Node, str]] = []
+    for n in graph.nodes:
+        inner = [n] if n.op.name == "quantize" else []
+        if n.op.name == "partition":
+            found += [(n, x) for x in settled(n)]
+            inner = n.attrs["body"].nodes_of({"quantize"})
+        outer = n if n.op.name == "partition" else None
+        found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]
+    if not found:
+        return []
+    by = Counter(x for _, x in found if x in ("proved", "estimated"))
+    lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
+    return [f"ties: {counted(by.total(), 'quantize')} settled by the f32 sums of the graph as written: "
+            f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
+
+
+def _inexact(outer: Node | None, quantize: Node) -> str | None:
+    """Why outputs of a quantize near ties are not recomputed: its operand may be inexact in the last bits.
+
+    The operand then depends on functions such as exp, or on the sums of other partitions. The result is None if it does
+    not, or if these come before a sum of the quantize's own partition, `outer`: the error bounds of that sum include
+    the errors of functions.
+    """
+    found, seen = set[str](), set[tuple[Value, Node | None]]()
+    work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
+    while work:
+        value, around = here = work.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        node = value.node
+        if node is None:
+            if around is not None:
+                operand = around.inputs[around.attrs["body"].inputs.index(value)]
+                work += [] if operand is None else [(operand, None)]
+        elif node.op.name == "partition":
+            work.append((node.attrs["body"].outputs[value.index], node))
+        elif node.op.name in MACS and outer is not None and around is outer:
+            return None
+        elif node.op.name not in ("quantize", "dynamic_quantize"):
+            found |= {node.op.name} if not node.op.exact or node.op.name in MACS else set()
+            work += [(v, around) for v in node.operands]
+    if not found:
+        return None
+    return (f"quantize is not settled: {listing(sorted(found), 'and')} may differ from the reference in the last bits "
+            "of f32")
 
 
 def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal], plan: Plan | None, *,

@@ -11,8 +11,7 @@ from graphq.errors import how_to_install
 from graphq.ir.outline import Box, outline
 from graphq.report.charts import memory, table, timeline
 from graphq.report.details import Record, compiled_records, css_class, source_records
-from graphq.report.drawing import class_of, draw
-from graphq.report.layout import available
+from graphq.report.drawing import available, class_of, draw
 from graphq.report.parts import Part
 from graphq.report.profile import Profile, StepTime
 from graphq.report.records import GraphNode, Report

@@ -1,4 +1,4 @@
-"""Running and naming passes, and Fixpoint, a pass of several passes that repeats until the graph stays the same."""
+"""Run and name passes; Fixpoint, a pass that repeats several passes; History, a record of one run of passes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -6,9 +6,41 @@ from itertools import cycle
 from typing import TypeAlias, TypeVar
 
 from graphq.errors import GraphError
-from graphq.ir import Graph
+from graphq.ir import Graph, Value
 from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
+
+
+class History:
+    """The graphs of one run of passes: `before` the fusions, and `after` all passes.
+
+    Passes change `before` up to the first fusion, and its copy `after` from there on. For a node of `after`,
+    or in the body of one of its partitions, `origin` is the node of `before` that it was made from. For a node that
+    passes added to `before`, `origin` is a node of the original graph. Nodes of the original graph have no `origin`.
+    `given` are the values of the original graph, and `before.labels.origins` maps later values to them.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.before = self.after = graph
+        self.given = values_of(graph)
+        graph.labels.trace()
+
+    def fork(self) -> Graph:
+        """The graph that the passes change from now on: `after`, a copy of `before` whose values keep their labels."""
+        if self.after is self.before:
+            self.after = self.before.copy()
+            pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
+            for new, old in pairs:
+                new.origin = old
+            self.after.labels.take(self.before.labels, {v: w for new, old in pairs
+                                                        for v, w in zip(new.outputs, old.outputs, strict=True)})
+        return self.after
+
+
+def values_of(graph: Graph) -> list[Value]:
+    """All values of a graph, in an order that is the same in its copies."""
+    return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
+
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
 """A function called after each pass, also in a Fixpoint, with the pass, its number of changes and the graph."""

@@ -9,7 +9,7 @@ import numpy as np
 from graphq.errors import InputError
 from graphq.ir import TensorType
 from graphq.ir.names import listing
-from graphq.scoring.scorer import Scorer
+from graphq.scoring.score import Scorer
 
 if TYPE_CHECKING:
     import dask.array

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphq.scoring.scorer import Scorer
+from graphq.scoring.score import Scorer
 
 if TYPE_CHECKING:
     import ray.data

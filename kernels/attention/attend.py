@@ -11,9 +11,7 @@ from graphq.kernels.attention.cache import rotation
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s32
-from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.shuffles import transpose_tiles
+from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s32, transpose_tiles
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
@@ -21,7 +19,7 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.rows.loops import computed, numbers_of
-from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
+from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 LANES = 16
 LINE = 64

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, stack, store_s64
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.transpose import row_copier
-from graphq.plan.step import Step, Target, plan_rows
+from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 MOST = 256

@@ -9,9 +9,8 @@ from graphq.ir import Node, Value
 from graphq.kernels.attention.attend import plan_attention
 from graphq.kernels.attention.cache import MOST, number_of, plan_cache
 from graphq.ops.attention import length_error, position_error
-from graphq.plan.builder import PlanBuilder
-from graphq.plan.reference import reference_steps
-from graphq.plan.step import Ref, Word
+from graphq.plan.builder import PlanBuilder, reference_steps
+from graphq.plan.plan import Ref, Word
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:

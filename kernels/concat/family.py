@@ -1,8 +1,53 @@
-"""The record of the family of concats."""
+"""The family of concats: its plan steps, one for each part, and its record."""
 from __future__ import annotations
 
-from graphq.kernels.concat.lower import check_concat, lower_concat
-from graphq.kernels.concat.steps import concat_steps
+from dataclasses import replace
+from math import prod
+
+from graphq.ir import Node
+from graphq.kernels.concat.lower import Concat, Part, check_concat, lower_concat
+from graphq.kernels.eltwise import family as eltwise
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
+from graphq.kernels.family.slots import operand, slot
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.moves.transpose import plan_row_copy
+from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
+
+
+def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Add a step for each part that is not empty: a copy, or a loop over its lane-wise operations."""
+    assert isinstance(lowered, Concat)
+    strides = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
+    out = b.result(node.output)
+    for part in lowered.parts:
+        if 0 in part.lowered.out:
+            continue
+        inner = prod(lowered.out[lowered.axis + 1:]) * STORAGE[lowered.store.dtype].itemsize
+        target = Ref(out, part.start * inner)
+        if part.copies:
+            source = node.operand(part.inputs[part.lowered.sources[0].index])
+            size = part.lowered.out[lowered.axis] * inner
+            step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
+                                 b.target)
+            b.run(step, {"source": Ref(b.of[source]), "target": target})
+        else:
+            _computed(b, node, part, target, strides)
+
+
+def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
+    x = part.lowered
+    operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
+                for s in x.sources]
+    operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
+    # Rows of the kernel are dense, so a part that is one element wide along the axis has rows of one element.
+    last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
+    dense = strides[last] == STORAGE[x.store.dtype].itemsize
+    space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)
+    step = eltwise.plan_eltwise(x.store, space, b.target)
+    b.run(step, {}, [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)])
+
 
 CONCAT = Family("concat", ("concat",), check_concat, lower_concat, concat_steps, any_operands("concat"))

@@ -14,10 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.checks import check_loads
 from graphq.kernels.family.epilogue import EpilogueBuilder
-from graphq.kernels.family.lower import Arrays, Lowered, check_eltwise, lower_eltwise, result_dims
-from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.family.lower import (
+    Arrays,
+    Axes,
+    Lowered,
+    Unsupported,
+    check_eltwise,
+    check_loads,
+    lower_eltwise,
+    result_dims,
+)
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.stores import Store
 

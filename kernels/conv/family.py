@@ -1,15 +1,273 @@
-"""The record of the family of convolutions, including transposed and depthwise ones."""
+"""The family of convolutions, transposed and depthwise ones too: its plan steps, and its record.
+
+Each phase (`conv.filter`) has a step of its own; only transposed convolutions with strides have several phases.
+"""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
+from graphq.base.sizes import largest
 from graphq.ir import Node
-from graphq.kernels.conv.lower import CONVOLUTIONS, check_convolution, lower_convolution
-from graphq.kernels.conv.steps import convolution_steps
+from graphq.ir.tensor_type import TensorType
+from graphq.kernels.conv import padding
+from graphq.kernels.conv.depthwise import depthwise_steps
+from graphq.kernels.conv.filter import Phase
+from graphq.kernels.conv.lower import (
+    CONVOLUTIONS,
+    Convolution,
+    IntegerConvolution,
+    check_convolution,
+    lower_convolution,
+)
+from graphq.kernels.conv.padding import pad_address, padding_block
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
+from graphq.kernels.family.slots import Operand, operand, slot
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands
+from graphq.kernels.moves.transpose import dense
+from graphq.kernels.operands.space import Space, factor, terms
+from graphq.kernels.operands.tile_frame import RUN
+from graphq.kernels.operands.windows import Windows, windows
 from graphq.ops.conv import weight_axes
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Buffer, PythonStep, Ref
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
+
+
+def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Add the steps that pad images of few channels, pack weights that are not constant, and multiply."""
+    c = lowered.anchor
+    assert isinstance(c, Convolution)
+    if c.depthwise:
+        return depthwise_steps(b, node, lowered)
+    value = node.operand(c.a)
+    source, view, merged = b.of[value], c.windows, 1
+    if c.reads_lines:
+        source, view, merged = _padded(b, node, c, source, value.type.dims)
+    for phase in c.phases(view):
+        _multiply(b, node, lowered, source, phase, merged)
+
+
+def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
+    """Add the step that multiplies the windows of a phase; `merged` is the number of taps that are read as one."""
+    c, view = lowered.anchor, phase.windows
+    assert isinstance(c, Convolution)
+    groups, channels, columns = _sizes(c, merged)
+    itemsize = STORAGE[c.a_dtype].itemsize
+    if merged > 1 and c.integer:  # a tap takes whole groups of 4 bytes, padded with weights of 0
+        channels = _whole_groups(channels, itemsize)
+    weights = node.operand(c.b)
+    sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
+    packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
+    size = _packed_bytes(c, view.taps * parts, merged) + (
+        pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
+    in_rows = merged == 1 or lowered.store.second_look is None  # of merged taps, ties are recomputed by windows
+    pixel = _even(c, view) if parts == 1 and in_rows else None
+    still = (0,) * len(phase.counts)
+    item = STORAGE[lowered.store.dtype].itemsize
+    operands: list[Operand] = []
+    for s in lowered.sources:
+        if s.origin == "column sums":
+            operands.append((Ref(packed), (0, size, *still, 4)))
+        elif s.origin == "compensation":
+            assert isinstance(c, IntegerConvolution)
+            data = c.compensation(_phase_weights(c, node, phase, merged))
+            operands.append((Ref(b.constant(data)), (0, 4 * columns, *still, 4)))
+        else:
+            operands.append(_of_phase(operand(b, node, s, lowered.out), columns, phase))
+    operands.append(_of_phase((Ref(b.result(node.output)), tuple(dense(lowered.out, item))), columns, phase))
+    pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
+    operands += [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)),
+                 (Ref(packed), (0, size, *still, 0))]
+    space = _space((c.images, groups, *phase.counts, columns), operands, in_rows=pixel is not None)
+    product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
+                             view.taps * parts, matmul.SORTED if sorts else None)
+    step = matmul.plan_matmul(lowered.store, product, b.target)
+    step = step._replace(macs=step.macs // _joined(c))
+    if sorts:
+        rows = b.buffers[packed].data
+        assert isinstance(rows, np.ndarray)
+        step = step._replace(exact=pack.exact_share(rows, channels, columns, view.taps * parts))
+    *slots, (a, a_table, a_row), (w, w_table, _) = (
+        slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True))
+    stride = a_row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
+    words = {"a": a, "a_table": a_table, "stride": stride, "w": w, "w_table": w_table}
+    if lowered.store.second_look is not None:
+        assert lowered.products is not None
+        joined = _joined(c)
+        sum_terms = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
+                          per=c.filter.columns if joined > 1 else 0, merged=merged,
+                          tap_k=_whole_groups(channels, itemsize), parts=parts, pixel=view.pixel_bytes)
+        words["terms"] = Ref(b.constant(sum_terms))
+    b.run(step, words, slots)
+
+
+def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
+    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions that `_space` takes.
+
+    These dimensions are the images, the groups, the phase's outputs along each spatial axis, and the `columns` of a
+    group.
+    """
+    ref, (image, *spatial, column) = of_result
+    first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
+    steps = (s * n for s, n in zip(spatial, phase.step, strict=True))
+    return Ref(ref.buffer, ref.offset + first), (image, column * columns, *steps, column)
+
+
+def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
+    """The iteration domain over images, groups, the phase's outputs along each spatial axis, and columns of a group.
+
+    Lines of pixels merge into longer rows where the strides of all operands allow it. Pixels of neighbouring images
+    merge too, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge, since each has its
+    own weights.
+    """
+    last = len(sizes) - 1
+    several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
+    axes = 0, 1, *several, last
+    return factor([sizes[k] for k in axes], [[strides[k] for k in axes] for _, strides in operands],
+                  keep=1 if in_rows and sizes[1] == 1 else 2)
+
+
+def _even(c: Convolution, view: Windows) -> int | None:
+    """The distance in bytes between the pixels that neighbouring outputs read, if a window is a single pixel.
+
+    Returns None if windows are larger, if the distance varies, or if a pixel is padding.
+    """
+    if view.taps != 1:
+        return None
+    if view is c.windows and set(c.strides) == {1} and not any(map(any, c.pads)):
+        return view.pixel_bytes
+    step = view.even_step()
+    return step if step >= 0 else None
+
+
+def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
+    """The buffer with the im2col tables, repeated for each part of the weights, and a row of padding."""
+    pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
+    repeated = view.repeated(parts)
+    runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
+    return padding_block(b, node, c, repeated.block(pad, runs))
+
+
+def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
+            ) -> tuple[int, Windows, int]:
+    """Pad the image's lines; returns its buffer, the windows over merged pixels, and how many pixels are merged."""
+    width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
+    stride, (begin, _) = c.strides[-1], c.pads[-1]
+    end = largest(0, (outputs - 1) * stride + taps - begin - width)
+    pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
+    out = b.temporary(lines * (begin + width + end) * pixel + 4)
+    step = padding.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)
+    b.run(step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)})
+    sizes = (*dims[1:-2], begin + width + end)
+    view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
+                   c.windows.outputs, pixel)
+    return out, view, taps
+
+
+def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
+             sorted_channels: int | None) -> tuple[int, int]:
+    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) whose sum is the weights.
+
+    If the kernel reads the channels of a tap in another order, `sorted_channels` is their number; constant weights are
+    packed in that order.
+    """
+    value = node.operand(c.b)
+    if value.data is not None:
+        weights = _phase_weights(c, node, phase, merged)
+        parts = _s8_parts(weights) if c.integer else [weights]
+        return b.constant(_packed(parts, sorted_channels)), len(parts)
+    groups, *_ = _sizes(c, merged)
+    size = _packed_bytes(c, phase.windows.taps, merged)
+    out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size // value.dtype.itemsize))))
+
+    def packed(w: np.ndarray) -> np.ndarray:
+        return _packed([_arranged(c, c.filter.matrix(w), merged)[:, phase.taps]]).view(w.dtype)
+
+    b.steps.append(PythonStep("pack weights", packed, (b.of[value],), (out,), reference=False))
+    return out, 1
+
+
+def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
+    """The constant weights of a phase's taps minus their zero points, [groups, taps, channels, columns]."""
+    data = node.operand(c.b).data
+    assert data is not None
+    return _arranged(c, c.matrix(data), merged)[:, phase.taps]
+
+
+def _joined(c: Convolution) -> int:
+    """How many neighbouring groups are computed as one, with zeros between their weights.
+
+    As many are joined as fill a panel of 16 columns. This takes no more products than a panel for each group, and fewer
+    tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns
+    each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
+
+    Groups of floats are never joined, since infinite activations times the zeros would give NaN. Depthwise groups of
+    one channel take a panel each.
+    """
+    if not c.integer:
+        return 1
+    most = max(1, pack.PANEL // max(1, c.filter.columns))
+    return max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
+
+
+def _sizes(c: Convolution, merged: int) -> tuple[int, int, int]:
+    """The number of groups in the result of `_arranged`, the channels of a group, and its columns."""
+    joined = _joined(c)
+    return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
+
+
+def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
+    """The weights [groups, taps, channels, columns] with groups joined (`_joined`), and each `merged` taps as one."""
+    groups, taps, channels, columns = w.shape
+    joined = _joined(c)
+    w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
+    if joined == 1:
+        return w[:, 0]
+    out = np.zeros((groups // joined, taps // merged, joined, channels * merged, joined, columns), w.dtype)
+    for n in range(joined):
+        out[:, :, n, :, n] = w[:, n]
+    return out.reshape(len(w), taps // merged, joined * channels * merged, joined * columns)
+
+
+def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
+    """Split weights into s8 arrays whose sum is `w`: one array, unless zero points move weights out of range."""
+    if w.size == 0 or -128 <= w.min() and w.max() <= 127:
+        return [w.astype(np.int8, copy=False)]
+    parts = [np.clip(w, -128, 127).astype(np.int8)]
+    while (rest := w - sum(p.astype(np.int32) for p in parts)).any():
+        parts.append(np.clip(rest, -128, 127).astype(np.int8))
+    return parts
+
+
+def _whole_groups(k: int, itemsize: int) -> int:
+    return -(-k * itemsize // 4) * 4 // itemsize
+
+
+def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
+    _, channels, columns = _sizes(c, merged)
+    itemsize = STORAGE[c.a_dtype].itemsize
+    return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
+
+
+def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
+    """Pack weights [groups, taps, k, columns] that are the sum of the s8 arrays `parts`.
+
+    The taps of all parts follow one another; each is rounded up to whole groups of 4 bytes.
+    """
+    w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+    groups, taps, k, columns = w.shape
+    rows = _whole_groups(k, w.itemsize)
+    if sorted_channels is not None:
+        return pack.pack_sorted(pack.padded(w, (groups, taps, rows, columns)), sorted_channels)
+    by_column = pack.padded(w.transpose(0, 3, 1, 2), (groups, columns, taps, rows))
+    return pack.pack(by_column.reshape(groups, columns, taps * rows).swapaxes(1, 2))
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
@@ -19,17 +277,17 @@ def quantized(g: PatternBuilder) -> PatternLike:
 
 def macs(node: Node) -> int:
     """Count the multiply-accumulates: each element of the result takes one for each weight of an output channel."""
-    dims = _weights(node)
+    dims = _weight_dims(node)
     return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
 
 
 def transposed_macs(node: Node) -> int:
     """Count the multiply-accumulates: each element of the source takes one for each weight of an input channel."""
-    dims = _weights(node)
+    dims = _weight_dims(node)
     return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
 
 
-def _weights(node: Node) -> tuple[int, ...]:
+def _weight_dims(node: Node) -> tuple[int, ...]:
     _, weights, *_ = node.operands
     return weights.type.dims
 

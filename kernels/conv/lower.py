@@ -8,7 +8,7 @@ x[p, t] are the channels that output pixel p reads at tap t; in the padding they
 matmul. Transposed convolutions differ only in their windows. Groups are matmuls side by side.
 
 For floats, acc is the f32 sum that `tile_sums` defines, or `float_sums` if the convolution is depthwise. The sum goes
-over the taps of the pixel's phase (`phases`) in order. Each tap, or each line of taps that are read as one, takes whole
+over the taps of the pixel's `Phase` in order. Each tap, or each line of taps that are read as one, takes whole
 groups of 4 bytes: an odd number of bf16 or f16 numbers gets a zero added. The padding is 0.0.
 """
 from __future__ import annotations
@@ -23,23 +23,35 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.conv.filter import Filter
-from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
+from graphq.kernels.conv.filter import (
+    MOST_PHASES,
+    Filter,
+    Phase,
+    count_phases,
+    filter_of,
+    pads_of,
+    transposed_phases,
+    whole,
+)
 from graphq.kernels.depthwise import floats, packing
-from graphq.kernels.family.anchored import anchored, dequantized_products
-from graphq.kernels.family.checks import check_lanes
+from graphq.kernels.family.anchored import (
+    QuantParameter,
+    anchored,
+    dequantized_products,
+    known,
+    reach,
+    scaled,
+    scales_of,
+    wrapped,
+    zero_points_of,
+)
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
-from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
-from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.family.lower import Arrays, Axes, Lowered, Products, Unsupported, check_lanes, result_dims
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
-from graphq.ops.conv import weight_axes
-from graphq.ops.conv_transpose import transposed_padding
-from graphq.ops.window import padding
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
@@ -311,8 +323,8 @@ def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[Quan
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
-    filter = _filter(node, b.type.dims)
-    pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
+    filter = filter_of(node, b.type.dims)
+    pads, strides, dilations = pads_of(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
     if filter.transposed and (phases := count_phases(strides, node.output.type.dims[1:-1])) > MOST_PHASES:
         raise Unsupported(f"strides of {list(strides)} make {phases} kinds of pixels, kernels take {MOST_PHASES}",
@@ -327,7 +339,7 @@ def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerConvolution, tuple[QuantParameter, QuantParameter]]:
     left, right = quantized_operands(node, groups=node.op.name == "conv_transpose")
     a, b = (next(n.operands) for n in (left, right))
-    filter = _filter(node, b.type.dims)
+    filter = filter_of(node, b.type.dims)
     a_scale, a_zp = _of_source(left, filter, body, constants)
     b_scale, b_zp = _of_weights(right, filter, body, constants)
     if b_zp.data is None:
@@ -419,20 +431,6 @@ def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.nd
         raise Unsupported(f"the weights have {prod(numbers.shape)} scales for {filter.outputs} output channels of "
                           f"{filter.groups} groups, which are not constant", "make the scales constants", 1)
     return replace(numbers, data=by_channel(numbers.data), shape=(filter.outputs,))
-
-
-def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
-    axes = weight_axes(node.attrs["weights_format"], len(dims) - 2)
-    return Filter(dims, axes, node.attrs["groups"], node.op.name == "conv_transpose")
-
-
-def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding of each spatial axis; for transposed convolutions, the elements cut off at the output's ends."""
-    attrs = node.attrs
-    lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
-    return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
-                 else padding(attrs["auto_pad"], size, (k - 1) * d + 1, s, begin, end)
-                 for size, k, d, s, begin, end in zip(*lists, strict=True))
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:

@@ -1,15 +1,64 @@
-"""The padding of convolutions: a number that is known at compile time, or the source's zero point, read at run time."""
+"""The padding of convolutions: a known number, or the zero point that the source has at run time."""
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 
 from graphq.base.sizes import number
 from graphq.ir import Node
-from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import Record, load_u8
+from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.step import Ref
+from graphq.plan.plan import Ref, Step, Target, plan_rows
+
+PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
+"""The argument block: `rows` rows of `length` bytes, `each` rows a block, with margins of `before` and `after` bytes.
+
+If the padding value is known only at run time, `value_at` is its address; otherwise `value_at` is 0.
+"""
+view = PAD.view
+
+
+@emits
+def copy_bytes(b: Builder, source: Value, target: Value, count: Value) -> None:
+    """Copy `count` bytes between memory that does not overlap."""
+    b.call_named("llvm.memcpy.p0.p0.i64", ir.VoidType(), target.pointer(I8), source.pointer(I8), count, constant(I1, 0))
+
+
+@emits
+def fill_bytes(b: Builder, target: Value, value: Value, count: Value) -> None:
+    """Set `count` bytes to the low byte of `value`."""
+    b.call_named("llvm.memset.p0.i64", ir.VoidType(), target.pointer(I8), value.trunc(I8), count, constant(I1, 0))
+
+
+def pad_rows_block() -> Functions:
+    """Make the block function that copies rows into wider rows."""
+
+    def block(args: int, index: int) -> None:
+        a = view(args)
+        source, target, length, before, after, value = a.source, a.target, a.length, a.before, a.after, a.value
+        if a.value_at:
+            value = load_u8(a.value_at)
+        for i in range(index * a.each, min(index * a.each + a.each, a.rows)):
+            row = target + i * (before + length + after)
+            fill_bytes(row, value, before)
+            copy_bytes(source + i * length, row + before, length)
+            fill_bytes(row + before + length, value, after)
+
+    return Functions(block=block)
+
+
+def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:
+    """Plan a copy of dense rows of `length` bytes into rows with `before` and `after` bytes of `value` around each.
+
+    The caller fills in the addresses of PAD.
+    """
+    words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
+    return plan_rows(pad_rows_block, PAD, words, target, rows=rows, cycles=20 + length * 0.2)
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
@@ -32,7 +81,7 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
         return constant
     tables, nbytes = number(_tables_bytes, block), b.buffers[constant].nbytes
     out = b.temporary(nbytes)
-    step = pad_rows.plan_pad_rows(1, tables, 0, nbytes - tables, 0, b.target)
+    step = plan_pad_rows(1, tables, 0, nbytes - tables, 0, b.target)
     b.run(step, {"source": Ref(constant), "target": Ref(out), "value_at": value})
     return out
 

@@ -29,10 +29,8 @@ from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import stack
+from graphq.kernels.jit.intrinsics import Record, repeated, stack
 from graphq.kernels.jit.memory import lasting_empty
-from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, load_first, tail_mask
 from graphq.kernels.lanes.expression import STORAGE
@@ -41,8 +39,8 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
-from graphq.kernels.pixels.plan import Pixels
-from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
+from graphq.kernels.pixels.blocks import Pixels
+from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 ACCUMULATORS = 8
 """The accumulator registers of a tile: enough to hide the latency of a multiply-add, and few enough for AVX2."""

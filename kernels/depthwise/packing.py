@@ -6,8 +6,8 @@
 Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read the same
 input channel. A vector of output channels c loads its input channels c // m once and repeats each m times.
 
-Two taps share a 32-bit lane, and weights are s16: s8, or u8 minus a zero point (`pairs`). If weights are known to fit
-into s8 and the CPU has vpdpbusd, four taps of a column of the window share a lane (`quads`). Weights are packed in the
+Two taps share a 32-bit lane, and weights are s16: s8, or u8 minus a zero point (pairs). If weights are known to fit
+into s8 and the CPU has vpdpbusd, four taps of a column of the window share a lane (quads). Weights are packed in the
 order in which the kernel reads them:
 
     column sums   s32 [channels padded to 16]

@@ -1,26 +1,125 @@
-"""Lowering: a partition's body becomes expressions for kernels, and a NumPy formula of the same numbers.
+"""Lowering: a partition's body becomes expressions for kernels and a NumPy formula, or is refused with a reason.
 
 Each kernel family has a file of its own for lowering, such as kernels/matmul/lower.py. This file has what they share,
 and the lowering of bodies without an anchor.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.checks import check_lanes
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, translate
+from graphq.ir.names import listing
+from graphq.kernels.family.epilogue import (
+    LOADS,
+    EpilogueBuilder,
+    Source,
+    above,
+    inverse_scales,
+    operand_dims,
+    refuses,
+    translate,
+)
 from graphq.kernels.family.tables import tabulate
-from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.jit.isa import Level
-from graphq.kernels.lanes.expression import Expr, acc, substitute
-from graphq.kernels.lanes.lookup import least_saved
+from graphq.kernels.lanes.expression import STORAGE, Expr, acc, substitute
 from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.lanes.vector import least_saved
 from graphq.kernels.numbers.sum_orders import DequantizedSum
+
+
+class Axes(NamedTuple):
+    """Axes of a value of a body, which a message mentions as `axis 1` or `axes 1 and 2`."""
+
+    value: Value
+    axes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return called_axes(sorted(k % max(len(self.value.shape or ()), 1) for k in self.axes))
+
+
+def called_axes(axes: list[int]) -> str:
+    """The text for some axes: `axis 1`, `axes 1 and 2`, `no axes`."""
+    if not axes:
+        return "no axes"
+    return f"{'axis' if len(axes) == 1 else 'axes'} {listing(map(str, axes), 'and')}"
+
+
+Mention: TypeAlias = Value | Axes
+"""What a message can mention of the body: a value, shown by its type, or axes of a value."""
+
+
+class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
+    """Kernels cannot compute a body as one partition; the message is the reason that reports show.
+
+    `edit` says what a user can change in the graph to make it possible. `operand` is the number of the anchor's operand
+    that is the obstacle, if one is. Passes may have transposed the body's values, so their axes and types here may
+    differ from those in the user's graph. The message therefore has `{name}` in their place, and `mentions` has the
+    Axes or the value of that name. Reports fill in the axes and types of the user's graph (see `told`).
+    """
+
+    def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
+        self.operand, self.mentions = operand, mentions
+        self._texts = reason, edit
+        super().__init__(self._filled(reason, _plain))
+        self.edit = self._filled(edit, _plain)
+
+    def told(self, words: Callable[[Mention], str]) -> Unsupported:
+        """The same refusal, with each mention replaced by the text that `words` gives for it."""
+        reason, edit = (self._filled(text, words) for text in self._texts)
+        return Unsupported(reason, edit, self.operand)
+
+    def _filled(self, text: str, words: Callable[[Mention], str]) -> str:
+        return text.format_map({name: words(m) for name, m in self.mentions.items()}) if self.mentions else text
+
+
+def _plain(mention: Mention) -> str:
+    return str(mention) if isinstance(mention, Axes) else str(mention.type)
+
+
+def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, skip: Container[Node | None] = (),
+                own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
+    """Raise Unsupported if an operation, type or shape keeps `translate` from making an expression of shape `out`.
+
+    The arguments are those of `translate`; `anchored` has the same meaning as in EpilogueBuilder.
+    """
+    for node in body.nodes if result is None else above(result):
+        if node in skip:
+            continue
+        if node is not anchor and (reason := refuses(node)) is not None:
+            raise Unsupported(reason)
+        _check_fits(node.output.type.dims, out)
+        for k, v in enumerate(node.inputs):
+            if v is not None and v.node is None and not (node is anchor and k in own):
+                check_loads(v)
+                _check_fits(operand_dims(node, k, v), out)
+        if anchored and node.op.name == "quantize" and node.attrs["dtype"].bits <= 8 \
+                and not np.isfinite(inverse_scales(node)).all():
+            raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
+    result = body.outputs[0] if result is None else result
+    if result.type.dims != out:
+        raise Unsupported("the result {result} has not the shape " + str(list(out)),
+                          "quantize before the operation that changes the shape", result=result)
+    if result.dtype.name not in STORAGE:
+        raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
+
+
+def check_loads(value: Value) -> None:
+    """Raise Unsupported for an operand of a type that kernels do not load."""
+    if value.dtype.name not in LOADS:
+        raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 before")
+
+
+def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
+    """Raise Unsupported if an operand of shape `shape` would broadcast the output to a larger one."""
+    more = len(out) - len(shape)
+    if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
+        raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",
+                          "quantize before the operation that makes the result larger")
+
 
 Arrays = Sequence[np.ndarray | None]
 

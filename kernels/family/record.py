@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.lower import Arrays, Check, Lower, Lowered
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Arrays, Check, Lower, Lowered, Unsupported
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Family:
     the top of modules, since passes are pickled.
 
     `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
-    compute. The steps can then run strip by strip after the steps that make the input (`plan.strips`). It is None if
+    compute. The steps can then run strip by strip after the steps that make the input (`plan.builder`). It is None if
     the family's steps cannot run so.
 
     `strided(lowered, k, order)` says whether the steps read input k, the transpose `order` of another value, where that

@@ -10,7 +10,7 @@ from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import Space, Walk, apart, broadcast_strides, dense, factor
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.step import Ref, Slot
+from graphq.plan.plan import Ref, Slot
 
 Strides: TypeAlias = tuple[int, ...]
 Operand: TypeAlias = tuple[Ref, Strides]

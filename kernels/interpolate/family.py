@@ -1,9 +1,127 @@
-"""The record of the family of interpolations, in all modes."""
+"""The family of interpolations, in all modes: the kernel of linear ones, plan steps, its record.
+
+    acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
+
+d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the f32 product of
+two numbers: one of a table [height, ko] and one of a table [width, ki], which follow each other in memory
+(`windows.WINDOWS`). A tap of weight 0 should point to the padding, which is zeros: 0 times an infinity would be NaN.
+"""
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
+from graphq.base.sizes import later
+from graphq.ir import Node
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.interpolate.lower import check_interpolate, lower_interpolate
-from graphq.kernels.interpolate.steps import interpolate_steps
+from graphq.kernels.family.slots import store_slots
+from graphq.kernels.interpolate.lower import Blend, check_interpolate, lower_interpolate
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.pixels.blocks import (
+    PixelKernel,
+    Pixels,
+    over_channels,
+    plan_pixels,
+    tap_locator,
+    tile_functions,
+    view_frame,
+    view_windows,
+)
+from graphq.kernels.pool import means
+from graphq.kernels.pool.family import pool_steps
+from graphq.kernels.pool.means import Scales, Taps, numbers_of
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref, Step, Target
+
+ADDRESSES = 8 * (16 + 1)
+"""Bytes for the addresses of a pixel's taps, of which interpolation along four spatial axes has 16."""
+
+
+def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
+    """Make the function that stores the means of one output pixel.
+
+    `outer` and `inner` are the addresses of the pixel's weights along both axes. `addresses` is the address of a list
+    of the addresses of its ko * ki taps. Of each tap the function reads `channels` elements from element `left` on, and
+    dequantizes them by the `means.tables` of these channels.
+    """
+    itemsize = STORAGE[dtype].itemsize
+
+    @emits
+    def blend(b: Builder, addresses: Value, outer: Value, inner: Value, left: Value, channels: Value, target: Value,
+              tables: Value) -> None:
+        down, across = ([(base + 8 * k).load(F64).to_float(F32) for k in range(n)]
+                        for base, n in ((outer, ko), (inner, ki)))
+        weights = [y * x for y in down for x in across]
+        lines = [(addresses + 8 * t).load(I64, 8) for t in range(ko * ki)]
+
+        def vectors(width: int, c: Value) -> None:
+            channel = left + c
+            total: Value | None = None
+            taps, skip = Taps(b, dtype, width, tables, channel), channel * itemsize
+            for address, weight in zip(lines, weights, strict=True):
+                product = taps.load(address + skip) * weight.splat(width)
+                total = product if total is None else total + product
+            assert total is not None
+            total.store(target + c * 4)
+
+        over_channels(b, channels, lanes, vectors)
+
+    return blend
+
+
+def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
+    """Make the module of tiles of one pixel of a ko x ki window."""
+    locate, blend = tap_locator(ko, ki), blending(dtype, lanes, ko, ki)
+
+    @njit
+    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
+             target: int) -> int:
+        f = view_frame(frame)
+        tables, first, channels = f.weights, f.first, f.channels
+        down = numbers_of(tables)
+        across = down + 8 * ko * view_windows(windows).height
+        locate(windows, image, outer, inner, 0, ko * ki, addresses)
+        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, first, channels, target, tables)
+        return 1
+
+    return tile_functions(ADDRESSES, fill)
+
+
+def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
+    """Plan weighted means of at most 16 taps each.
+
+    The caller fills in the words of `blocks.PIXELS`. The word `weights` is the address of the `means.tables`, followed
+    by the weights along both axes.
+    """
+    name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
+    tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
+                        level=target.level.base, cache=target.cache)
+    return plan_pixels(store, x, PixelKernel(name, tile, 20 + taps * (3 + x.channels / lanes)), target)
+
+
+def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Add the step; the tables of its windows and its weights are constants."""
+    p = lowered.anchor
+    if not isinstance(p, Blend):
+        return pool_steps(b, node, lowered)
+    space, slots = store_slots(b, node, lowered, keep=1)
+    pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
+    step = plan_blend(lowered.store, pixels, b.target)
+    words = {"images": Ref(b.of[node.operand(p.source)]), "windows": Ref(b.constant(p.windows.block(p.pad))),
+             "weights": Ref(b.constant(later(_weights, p.scales, p.outer, p.inner)))}
+    b.run(step, words, slots)
+
+
+def _weights(scales: Scales | None, outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    return means.tables(scales, np.concatenate([outer.ravel(), inner.ravel()]))
+
 
 INTERPOLATE = Family("interpolate", ("interpolate",), check_interpolate, lower_interpolate, interpolate_steps,
                      any_operands("interpolate"), channels_last=("interpolate",))

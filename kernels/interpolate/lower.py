@@ -15,9 +15,7 @@ import numpy as np
 
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node
-from graphq.kernels.family.checks import check_lanes
-from graphq.kernels.family.lower import Arrays, Lowered, result_dims
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Arrays, Lowered, Unsupported, check_lanes, result_dims
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.windows import INVALID, Windows, merged
 from graphq.kernels.pool.lower import Pool, dequantize_of, lower_pixels, scales_of, source_of

@@ -1,4 +1,4 @@
-"""From the factory of a kernel module to object code: Numba infers types and makes LLVM IR, LLVM does the rest.
+"""From the factory of a kernel module to object code, and from there into memory.
 
 Numba is used by its public interface: `numba.njit` without wrappers for Python gives the LLVM IR of a function with all
 its callees (`inspect_llvm`). The IR of a module's functions is linked into one LLVM module, in which only the names of
@@ -8,15 +8,54 @@ processes (`compiling`) run with NUMBA_OPT=0, since Numba's own optimisation wou
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import count
 from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from graphq.base.locks import Lock
+from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
 from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.values import I64, Builder, Value
+
+llvm_lock = Lock(fork_waits=True)
+"""Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
+_numbers = count()
+_loaded: list[object] = []
+"""Loaded code, which stays in memory until the process ends, since plans hold its addresses."""
+
+
+def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
+    """Load an object file; returns the addresses of the named functions. Raises KernelError if LLVM refuses it."""
+    with llvm_lock.hold:
+        try:
+            import llvmlite.binding as llvm
+        except OSError as error:  # the process may have too many open files
+            raise KernelError(f"LLVM cannot be loaded: {error}") from None
+
+        library = llvm.JITLibraryBuilder().add_object_img(bytes(code)).add_current_process()
+        for name in names:
+            library.export_symbol(name)
+        try:
+            tracker = library.link(_linker(), f"graphq{next(_numbers)}")
+        except RuntimeError as error:
+            raise KernelError(f"LLVM cannot load object code: {error}") from None
+        _loaded.append(tracker)
+        return {name: tracker[name] for name in names}
+
+
+@cache
+def _linker() -> Any:
+    """LLVM's JITLink, which puts an object into one piece of memory, so that constants are within 2 GB of the code."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True, reloc="pic", codemodel="small")
+    return llvm.create_lljit_compiler(machine, use_jit_link=True)
 
 
 class Functions:

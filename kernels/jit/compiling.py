@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
-from graphq.kernels.jit.objects import llvm_lock
+from graphq.kernels.jit.codegen import Source, llvm_lock
 
 if TYPE_CHECKING:  # imported only when something is compiled
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
-    from graphq.kernels.jit.codegen import Source
 
 log = logging.getLogger("graphq")
 

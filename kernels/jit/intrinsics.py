@@ -1,16 +1,24 @@
-"""Loops for functions that emit IR, and intrinsics for block functions: memory access, stack memory, function calls.
+"""What kernel code is written with: loops, shuffles, access to memory, calls; records, the layouts of argument blocks.
 
 Addresses are signed integers (`intp`), because in Numba uintp + intp is a float. Offsets and sizes are in bytes unless
 the text says otherwise.
+
+A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. Its code says `a = view(args)`,
+then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds should be read
+into variables before the loop, because LLVM would read a field again after each store that might have changed it.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
+import numpy as np
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.base.locks import lazy_property
+from graphq.errors import KernelError
+from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, numba_intrinsic, types
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
@@ -102,3 +110,104 @@ def _writer(kind: Type, text: str) -> Callable[[int, int], None]:
 load_u8, load_s8 = _reader(I8, False, "u8"), _reader(I8, True, "s8")
 load_s32, load_s64 = _reader(I32, True, "s32"), _reader(I64, True, "s64")
 store_u8, store_s32, store_s64 = _writer(I8, "u8"), _writer(I32, "s32"), _writer(I64, "s64")
+
+
+def transpose_tiles(rows: list[Value]) -> list[Value]:
+    """Emit the transposes of all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles."""
+    n, lanes = len(rows), rows[0].type.count
+    halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
+               for x in (i, i + lanes)] for start in (0, n // 2)]
+    for _ in range(n.bit_length() - 1):
+        rows = [rows[i].shuffle(rows[i + n // 2], half) for i in range(n // 2) for half in halves]
+    return rows
+
+
+def columns_of(rows: Sequence[Value]) -> list[Value]:
+    """Emit the four columns of a matrix of eight rows and four columns, given as eight rows."""
+    return transpose_tiles([rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
+
+
+def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
+    """Emit a vector of the lanes at `places` (vector, lane), by one shuffle for each vector after the first."""
+    n = vectors[0].type.count
+    out = vectors[0]
+    lanes = [lane if k == 0 else 0 for k, lane in places]
+    for v in range(1, len(vectors)):
+        # For v > 1 the lanes that come from earlier vectors are already in place.
+        lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
+        out = out.shuffle(vectors[v], lanes)
+    return out
+
+
+def repeated(x: Value, multiplier: int, lanes: int) -> Value:
+    """Emit a vector of `lanes` lanes in which each lane of `x` is repeated `multiplier` times."""
+    if lanes <= multiplier:
+        return x.splat(lanes)
+    return x if multiplier == 1 else x.shuffle(x, [k // multiplier for k in range(lanes)])
+
+
+T = TypeVar("T")
+
+
+class Record:
+    """The fields of an argument block, in their order."""
+
+    def __init__(self, *fields: str) -> None:
+        assert len(fields) <= HEADER_WORDS, "slots begin after so many words"
+        self.fields = fields
+        self.dtype = np.dtype([(name, np.int64) for name in fields], align=True)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the record in bytes."""
+        return self.dtype.itemsize
+
+    def number(self, name: str) -> int:
+        """The index of a field."""
+        return self.fields.index(name)
+
+    @lazy_property
+    def view(self) -> Intrinsic:
+        """A function for compiled code that gives the record at an address."""
+
+        def view(_typing: object, address: object) -> object:
+            from numba import from_dtype
+
+            def code(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+                return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+            return from_dtype(self.dtype)(types.intp), code
+
+        return cast(Intrinsic, Deferred(view, numba_intrinsic))
+
+    def load(self, address: Value, name: str) -> Value:
+        """Emit the load of a field of the record at an address, in a function that `emits` marks."""
+        return (address + 8 * self.number(name)).load(I64, 8)
+
+    def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
+        """The values of all fields by name, in the order of the fields; fields without a value are 0.
+
+        Raises KernelError for a name that is no field.
+        """
+        return filled(dict.fromkeys(self.fields, 0), values)
+
+    def words(self, values: Mapping[str, T]) -> list[T | int]:
+        """The values of all fields in order; fields without a value are 0. Raises KernelError for an unknown field."""
+        return [*self.named(values).values()]
+
+
+def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
+    """A copy of an argument block's words, by name, with these values set. Raises KernelError for an unknown name."""
+    if unknown := values.keys() - words.keys():
+        raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
+    return {**words, **values}
+
+
+SLOT = Record("address", "table", "stride")
+"""An operand or the output of a Store in an argument block: three words.
+
+`address` is its address, `table` the address of a table of byte offsets by batch index (or 0), and `stride` the bytes
+from one row to the next.
+"""
+SLOTS = 8 * HEADER_WORDS
+"""The bytes of an argument block that precede its slots."""

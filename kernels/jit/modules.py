@@ -14,10 +14,9 @@ import numpy as np
 from graphq.base.sizes import plain
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
-from graphq.kernels.jit.codegen import Functions, Source
+from graphq.kernels.jit.codegen import Functions, Source, link
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.isa import Level, withheld
-from graphq.kernels.jit.objects import link
 
 
 class Statistics(NamedTuple):

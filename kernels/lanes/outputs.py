@@ -1,22 +1,81 @@
-"""Functions of an epilogue (Store), called by address, so that block functions are not compiled anew for each Store.
+"""What block functions call by address: functions of a Store, and the second look at its outputs near a rounding tie.
+
+A Store has a test for such outputs; `outputs.write` leaves an entry for each group of outputs that contains one. A
+kernel hands the entries of a tile over by `look_again`. The function that recomputes the outputs is registered here, so
+that kernels and `ties` need not import each other.
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. If outputs near a rounding tie are computed again (`second_look`), `exact` and
+`store_code.epilogue` of the Store. If outputs near a rounding tie are computed again (`LOOK`), `exact` and
 `rewrite` are the other two forms of the epilogue, and the remaining functions give the numbers that the second sum
 needs for a column. A call takes 2 ns.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit
-from graphq.kernels.jit.intrinsics import outer
+from graphq.kernels.jit.intrinsics import Record, call_block, outer, stack
 from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.modules import FunctionTable
-from graphq.kernels.jit.records import Record
-from graphq.kernels.lanes.second_look import look_again
 from graphq.kernels.lanes.store_code import epilogue, factor
 from graphq.kernels.lanes.stores import Store
+
+HEAD = ("functions", "again", "terms", "layout")
+"""The first fields of the argument blocks of kernels with an epilogue.
+
+`functions` is the address of the epilogue's table of functions (`outputs`). If outputs near a rounding tie are computed
+again, `again` is the address of the function that does so, and `terms` that of the TERMS record of
+`operands.space`. `layout` is the number of the layout of activations in `operands.tile_frame.LAYOUTS`.
+"""
+LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
+"""A tile with outputs near a rounding tie: the argument of the function that computes them again.
+
+    args                   the argument block of the kernel
+    batch, row, column     the indices of the tile's first output
+    rows, columns          the size of the tile
+    sums, stride           its accumulators, and the bytes from one row of them to the next
+    entries                the groups of outputs near a tie, as the epilogue has listed them (`store_code.epilogue`)
+    frame                  the frame that the tile function was called with
+"""
+view_head, view_look = Record(*HEAD).view, LOOK.view
+LOOK_BYTES = LOOK.nbytes
+
+_FACTORIES: list[Callable[[], Functions]] = []
+
+
+def register_second_look(factory: Callable[[], Functions]) -> None:
+    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries."""
+    _FACTORIES[:] = [factory]
+
+
+def load_second_look(store: Store, level: Level, cache: bool) -> modules.Function | int:
+    """Load the block function that computes outputs of a Store near rounding ties again; 0 if the Store needs none."""
+    if store.second_look is None:
+        return 0
+    (factory,) = _FACTORIES
+    return modules.load("second_look", factory, level=level.base, cache=cache).look_again
+
+
+@njit
+def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
+               entries: int, count: int, frame: int) -> None:
+    """Recompute a tile's outputs near rounding ties, which `count` entries list; other arguments are fields of LOOK."""
+    look = stack(LOOK_BYTES)
+    x = view_look(look)
+    x.args = args
+    x.batch = batch
+    x.row = row
+    x.column = column
+    x.rows = rows
+    x.columns = columns
+    x.sums = sums
+    x.stride = stride
+    x.entries = entries
+    x.frame = frame
+    call_block(view_head(args).again, look, count)
+
 
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
@@ -31,7 +90,7 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
     """Write a tile's outputs; outputs near a rounding tie are handed over, to be computed again.
 
     If the tile function has written the outputs already, `count` is the number of entries (groups of outputs near a
-    tie) that it made, otherwise -1. The other arguments are fields of a `second_look.LOOK`.
+    tie) that it made, otherwise -1. The other arguments are fields of a `LOOK`.
     """
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)

@@ -1,7 +1,7 @@
 """LLVM code for Stores (epilogues): `epilogue` makes the loops over a block of outputs.
 
 The results are equal to those of `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS words
-that the kernel uses itself. Slots of three words (`records.SLOT`) follow, one for each operand of the Store and one for
+that the kernel uses itself. Slots of three words (`SLOT`) follow, one for each operand of the Store and one for
 its output.
 """
 from __future__ import annotations
@@ -19,20 +19,22 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.jit.x86 import tail_mask
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.lanes.lookup import LookupTable, look_up_line, permutes
 from graphq.kernels.lanes.stores import SecondLook, Store
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
     STORAGE_IR,
     Columns,
     Emitted,
+    LookupTable,
     emit,
     emit_beside,
     emit_nodes,
     high_bytes,
+    look_up_line,
     low_bytes,
     min_u16,
     narrow,
+    permutes,
     widen,
 )
 

@@ -1,12 +1,125 @@
-"""The record of the family of matmuls, of integers and of floats."""
+"""The family of matmuls, of integers and of floats: its plan steps, and its record."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
 from graphq.ir import Node
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.matmul.lower import MATMULS, check_matmul, follows, lower_matmul, strided
-from graphq.kernels.matmul.steps import matmul_steps
+from graphq.kernels.family.slots import Strides, in_room, store_slots
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul.lower import MATMULS, Matmul, check_matmul, follows, lower_matmul, strided
+from graphq.kernels.matmul.row_sums import plan_sums
+from graphq.kernels.matmul.tiles import ActivationLayout
+from graphq.kernels.moves.transpose import plan_transpose
+from graphq.kernels.operands.space import broadcast_strides, dense, table, terms
 from graphq.ops.quant import DEQUANTIZES
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+
+def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Add up to four steps: transpose an integer source, pack the weights, sum rows, and multiply."""
+    p = lowered.anchor
+    assert isinstance(p, Matmul)
+    item = STORAGE[p.a_dtype].itemsize
+    source, layout = _source(b, node, p)
+    sorts = node.operand(p.b).data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
+    packed, packed_bytes = _weights(b, node, p, sorts)
+    strides = b.strides.get(node.operand(p.a))
+    own = [0 if d == 1 else s for d, s in zip(p.rows, strides or dense((*p.rows, p.k), item), strict=False)]
+    a_strides: Strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
+    if layout == "columns":
+        a_strides = (*a_strides[:-1], item)
+    w_strides = _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes)
+    space, ((a, a_table, a_row), (w, w_table, _), *slots) = store_slots(
+        b, node, lowered,
+        {"column sums": lambda _: (Ref(packed), (*w_strides, 4)),
+         "row sums": lambda s: (Ref(_row_sums(b, source, p, layout, strides)),
+                                broadcast_strides(s.shape, lowered.out, 4))},
+        before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
+    product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
+                             w_dtype=matmul.SORTED if sorts else None)
+    step = matmul.plan_matmul(lowered.store, product, b.target, strip_rows=b.strip_rows)
+    if sorts:
+        data = b.buffers[packed].data
+        assert isinstance(data, np.ndarray)
+        step = step._replace(exact=pack.exact_share(data, p.k, p.n))
+    words = {"a": a, "a_table": a_table, "stride": p.rows[-1] * item if layout == "columns" else a_row,
+             "w": w, "w_table": w_table}
+    if lowered.store.second_look is not None:
+        assert lowered.products is not None
+        words["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
+    b.run(step, words, slots)
+
+
+def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
+    return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
+
+
+def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
+    """The buffer of the activations, and their layout.
+
+    A transposed source is read by columns, or first copied into rows if this is faster. A single row is its own
+    transpose.
+    """
+    value = node.operand(p.a)
+    if not p.transpose_a or p.rows[-1] == 1:
+        return b.of[value], "rows"
+    if matmul.takes_columns(matmul.Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
+        return b.of[value], "columns"
+    axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
+    out = b.temporary(prod(p.a_shape) * item)
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, b.target)
+    b.run(step, {"source": Ref(b.of[value]), "target": Ref(out)})
+    return out, "rows"
+
+
+def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
+    """The buffer of the packed weights, and the bytes of a batch element.
+
+    Constants are packed now, and sorted if `sorts` is true; a step packs other weights.
+    """
+    value = node.operand(p.b)
+    k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
+    size = pack.packed_bytes(k, n, item)
+    if value.data is not None:
+        data = value.data.swapaxes(-1, -2) if p.transpose_b else value.data
+        if sorts:
+            return b.constant(pack.pack_sorted(data[..., None, :, :], k)), size + pack.sort_bytes(k, n)
+        return b.constant(pack.pack(data)), size
+    out = b.temporary(size * batch)
+    step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
+    *outer, rows, columns = b.strides.get(value) or dense(p.b_shape, item)
+    along_n, along_k = (rows, columns) if p.transpose_b else (columns, rows)
+    b.run(step, {"source": Ref(b.of[value]), "along_k": along_k, "along_n": along_n, "packed": Ref(out),
+                 "table": b.table(table([*zip(p.b_shape[:-2], outer, strict=True)]))})
+    return out, size
+
+
+def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
+    """A buffer with the s32 sums over k of all rows of the activations, which have these strides if not dense."""
+    m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
+    out = b.temporary(4 * m * batch)
+    stride: dict[str, int] = {}
+    if b.strips is not None and (strip := in_room(b, source)) is not None:
+        step = plan_sums(p.a_dtype, b.strips.m, p.k, b.strips.batch, b.target, strip_rows=b.strips.each)
+        offsets, stride = None, {"stride": strip.row}
+    elif layout == "columns":
+        step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target, columns=True), table([(batch, m * p.k)])
+    elif strides is not None:
+        step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target), table([*zip(p.rows[:-1], strides, strict=False)])
+        stride = {"stride": strides[-2]}
+    else:
+        step, offsets = plan_sums(p.a_dtype, m * batch, p.k, 1, b.target), None
+    b.run(step, {"source": Ref(source), "table": b.table(offsets), "sums": Ref(out), **stride})
+    return out
 
 
 def dequantized_operands(g: PatternBuilder, *names: str) -> PatternLike:

@@ -21,12 +21,20 @@ import numpy as np
 
 from graphq.base.sizes import is_open, later
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.anchored import anchored, dequantized_products
-from graphq.kernels.family.checks import check_lanes
+from graphq.kernels.family.anchored import (
+    RANGES,
+    QuantParameter,
+    anchored,
+    dequantized_products,
+    given,
+    known,
+    reach,
+    scaled,
+    scales_of,
+    zero_points_of,
+)
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Lowered, Products, at_rows, result_dims
-from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
-from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.family.lower import Arrays, Axes, Lowered, Products, Unsupported, at_rows, check_lanes, result_dims
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order

@@ -15,9 +15,8 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import stack
+from graphq.kernels.jit.intrinsics import Record, stack
 from graphq.kernels.jit.isa import Level, is_emulated, lowest
-from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, Tiles, dot_bf16, instruction, madd8, madd16
 from graphq.kernels.matmul.amx import STATE, amx_setup

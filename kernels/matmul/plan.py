@@ -23,19 +23,16 @@ from graphq.base.sizes import assumed, is_open, largest, later, numbers, smalles
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
+from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, lowest
-from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import finish, load_outputs, packs
-from graphq.kernels.lanes.second_look import HEAD, load_second_look
+from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look, packs
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
-from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
-from graphq.kernels.matmul.tiles import FLOATS, SORTED, tile_count
+from graphq.kernels.matmul.tiles import FLOATS, KERNELS, SORTED, ActivationLayout, Kernel, select, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
-from graphq.plan.step import Step, Target, pieces, threads_for
+from graphq.plan.plan import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
 """The most vectors of a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""

@@ -1,10 +1,21 @@
-"""The kernels of matmuls: a function that builds their tiles for each ISA level, and their estimated costs."""
+"""The table of matmul kernels, the factories of their tiles at each ISA level, and their estimated costs.
+
+The name of a Kernel follows from its fields, and two kernels of one name are refused. Selection filters by dtypes,
+level and layout of activations, then takes the kernel with the least estimated cost.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from inspect import signature
+from typing import Literal, NamedTuple, TypeAlias
 
+from graphq.base.sizes import assumed
+from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
+from graphq.kernels.jit.isa import Level, level_named
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
@@ -12,9 +23,136 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
-from graphq.kernels.matmul.scalar import scalar_tile
-from graphq.kernels.matmul.table import ActivationLayout, Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
+from graphq.kernels.operands.tile_frame import ROWS_AT, view, view_windows
+
+ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
+Builder: TypeAlias = Callable[..., Functions]
+Dtypes: TypeAlias = tuple[str, ...]
+"""The dtypes of activations and packed weights."""
+ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
+
+
+class Kernel(NamedTuple):
+    """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
+
+    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
+    `build(dtypes, rows, columns, emulated, layout)` makes the module of its tiles, whose `columns` are a multiple of
+    16, or of 8 if the kernel `takes_halves`. The module has the block functions `tile` and, if the machine needs
+    preparation, `setup`. Kernels whose tiles write outputs take two more arguments: a Store, and whether its bytes are
+    `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
+    activations that it can read (see `tile_frame`).
+    """
+
+    dtypes: Dtypes
+    tile: tuple[int, int]
+    level: str
+    build: Builder
+    cost: Callable[[Kernel, int, int, int], float]
+    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS
+
+    @property
+    def name(self) -> str:
+        """The derived name, such as `matmul_u8s8_6x64_avx512_vnni`."""
+        return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
+
+    @property
+    def isa(self) -> Level:
+        """The ISA level that the kernel needs."""
+        return level_named(self.level)
+
+    @property
+    def in_tile_registers(self) -> bool:
+        """Whether its sums are in AMX's tile registers; it then needs a `setup`, and copies of some activations."""
+        return self.isa.has("amx-tile")
+
+    @property
+    def takes_halves(self) -> bool:
+        """Whether its tiles may leave out the second half of their last panel: it is a vector of its own."""
+        return self.takes_store and self.isa.lanes == 8
+
+    @property
+    def takes_store(self) -> bool:
+        """Whether its tiles can write the outputs of a Store."""
+        return _takes_store(self.build)
+
+
+@cache
+def _takes_store(build: Builder) -> bool:
+    return "store" in signature(build).parameters
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: str,
+                    cost: Callable[[Kernel, int, int, int], float],
+                    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
+    """Make a decorator that registers a builder as a kernel for each of `dtypes` and `tiles`.
+
+    Raises KernelError if a kernel of the same name exists.
+    """
+
+    def register(build: Builder) -> Builder:
+        for kernel in (Kernel(d, tile, level, build, cost, layouts) for d in dtypes for tile in tiles):
+            if kernel.name in KERNELS:
+                raise KernelError(f"a second kernel named {kernel.name}")
+            KERNELS[kernel.name] = kernel
+        _fitting.cache_clear()
+        return build
+
+    return register
+
+
+def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
+           layout: ActivationLayout = "rows") -> Kernel:
+    """Choose the cheapest kernel for m x n outputs over k. Raises KernelError if no kernel fits."""
+    sizes = assumed(m), assumed(n), assumed(k)
+    return min(_fitting(dtypes, level, layout), key=lambda kernel: kernel.cost(kernel, *sizes))
+
+
+@cache
+def _fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
+    fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
+    if not fitting:
+        raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
+    return fitting
+
+
+@njit
+def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
+    """Add the products of a row of `k` bytes, `along_k` bytes apart, to the 16 sums of that row."""
+    for j in range(k):
+        x = load_u8(a + j * along_k) ^ shift
+        line = w + j // 4 * 64 + j % 4
+        for c in range(16):
+            store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
+
+
+def scalar_tile(shift: int, layout: str) -> Callable[[int], None]:
+    """Make the tile function of one panel for activations in `layout`; `shift` (128 for s8) is xored to each byte."""
+    windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
+
+    @njit
+    def tile(frame: int) -> None:
+        f = view(frame)
+        a, stride, w, k, rows, acc = f.a, f.stride, f.w, f.k, f.rows, f.acc
+        for i in range(rows):
+            for c in range(16):
+                store_s32(acc + 64 * i + 4 * c, 0)
+            if windows:
+                tap, entries, x = 0, frame + ROWS_AT + 16 * i, view_windows(stride)
+                for outer in range(x.ko):
+                    for inner in range(x.ki):
+                        at = load_s64(load_s64(entries) + 8 * outer) + load_s64(load_s64(entries + 8) + 8 * inner)
+                        source = a + at if at >= 0 else stride + x.pad_row
+                        _accumulate(source, 1, k, shift, w + tap * ((k + 3) // 4 * 64), acc + 64 * i)
+                        tap += 1
+            else:
+                _accumulate(a + i * (stride if along_i else 1), stride if along_k else 1, k, shift, w, acc + 64 * i)
+
+    return tile
+
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
@@ -82,7 +220,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts,
-                     lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
+                             lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:

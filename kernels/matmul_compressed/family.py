@@ -1,10 +1,58 @@
-"""The record of the family of matmuls whose constant weights stay compressed, as integers of 4 or 8 bits."""
+"""The family of matmuls whose constant weights stay compressed: its plan step, and its record."""
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family
-from graphq.kernels.matmul_compressed.lower import check_matmul_compressed, lower_matmul_compressed
-from graphq.kernels.matmul_compressed.steps import matmul_compressed_steps
+from graphq.kernels.family.slots import store_slots
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul.row_sums import plan_sums
+from graphq.kernels.matmul_compressed.lower import CompressedMatmul, check_matmul_compressed, lower_matmul_compressed
+from graphq.kernels.matmul_compressed.pack import panel_bytes
+from graphq.kernels.matmul_compressed.tiles import W_DTYPES
+from graphq.kernels.operands.space import broadcast_strides
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+
+def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Add the step of the matmul, after one that sums groups of integer activations; weights are packed now."""
+    p = lowered.anchor
+    assert isinstance(p, CompressedMatmul)
+    item = STORAGE[p.a_dtype].itemsize
+    k = p.a_shape[-1]
+    rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], k * item)
+    before = [(Ref(b.of[node.operand(p.a)]), (*rows, 0))]
+    if p.row_scales is not None:
+        rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], 4 * p.row_groups)
+        before.append((Ref(b.of[node.operand(p.row_scales)]), (*rows, 0)))
+    if p.a_dtype != "f32":
+        groups = len(p.z)
+        count = prod(p.a_shape[:-1]) * groups
+        sums_of_groups = Ref(b.temporary(4 * count))
+        b.run(plan_sums(p.a_dtype, count, k // groups, 1, b.target), {"source": before[0][0], "sums": sums_of_groups})
+        before.append((sums_of_groups, (*broadcast_strides(p.a_shape[:-1], lowered.out[:-1], 4 * groups), 0)))
+    space, ((a, a_table, stride), *slots) = store_slots(b, node, lowered, before=before, keep=1)
+    words = {"a": a, "a_table": a_table, "stride": stride}
+    if p.row_scales is not None:
+        (scales, table, row), *slots = slots
+        words |= {"row_scales": scales, "row_scales_table": table, "row_scales_row": row,
+                  "row_scales_step": 4 if p.row_groups > 1 else 0}
+    elif p.a_dtype != "f32":
+        words |= {"row_scales": Ref(b.constant(np.ones(1, np.float32)))}
+    if p.a_dtype != "f32":
+        (sums, table, row), *slots = slots
+        words |= {"row_sums": sums, "row_sums_table": table, "row_sums_row": row}
+    product = matmul.Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=W_DTYPES[p.bits])
+    step = matmul.plan_matmul(lowered.store, product, b.target)
+    packed = p.packed()
+    b.run(step, {**words, "w": Ref(b.constant(packed)), "panel_bytes": panel_bytes(packed)}, slots)
 
 
 def quantized(g: PatternBuilder) -> PatternLike:

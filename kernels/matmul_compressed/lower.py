@@ -21,11 +21,9 @@ from typing import Any
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.checks import check_lanes
+from graphq.kernels.family.anchored import RANGES, wrapped
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
-from graphq.kernels.family.lower import Arrays, Lowered, result_dims
-from graphq.kernels.family.scales import RANGES, wrapped
-from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, result_dims
 from graphq.kernels.lanes.expression import Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers

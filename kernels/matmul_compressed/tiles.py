@@ -31,8 +31,7 @@ from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c
 from graphq.kernels.jit.x86 import Loop, flipped
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
-from graphq.kernels.matmul.table import Dtypes, Kernel, register_kernel
-from graphq.kernels.matmul.tiles import tile_functions
+from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel, tile_functions
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_saturating, by_words
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD

@@ -17,11 +17,11 @@ from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
-from graphq.plan.step import Step, Target, plan_rows
+from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 64
 """Elements of a turn of the loop: four vectors of 16, whose operations do not wait for each other."""

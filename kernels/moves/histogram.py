@@ -12,14 +12,13 @@ from graphq.ir import Node
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
-from graphq.kernels.jit.intrinsics import load_s32, store_s32
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
 from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
-from graphq.kernels.numbers.float_bins import BINS, SHIFT
+from graphq.kernels.numbers.observed import BINS, SHIFT
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.step import Ref, Step, Target, pieces, threads_for
+from graphq.plan.plan import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
 """How many tables a block counts into in turn, so that neighbouring elements of one bin do not wait for each other."""

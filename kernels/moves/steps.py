@@ -1,22 +1,67 @@
-"""The plan steps of transposes, slices, gathers, casts, integer operations, and the range of a tensor."""
+"""The plan steps of operations that move elements, of casts and integers, and of the range of a tensor.
+
+A gather may have several tables. Row r of the target comes from table r // count, at the index number r % count of the
+`count` indices; negative indices count from the table's end.
+"""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from math import prod
+from typing import NamedTuple
 
+import numpy as np
+
+from graphq.base.budget import reserve
 from graphq.base.sizes import assumed
 from graphq.dtypes import s32, s64
 from graphq.errors import InputError
 from graphq.ir import Node, TensorType
-from graphq.kernels.moves import cast, integers
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s64
+from graphq.kernels.moves import integers
 from graphq.kernels.moves.extremes import plan_range
-from graphq.kernels.moves.gather import plan_gather
-from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, run_bytes
-from graphq.ops.infer import normal_axis
+from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, row_copier, run_bytes
 from graphq.ops.move import bounds, index_error
-from graphq.plan.builder import PlanBuilder
-from graphq.plan.reference import reference_steps
-from graphq.plan.step import Ref
+from graphq.ops.rules import normal_axis
+from graphq.plan.builder import PlanBuilder, reference_steps
+from graphq.plan.plan import Ref, Step, Target, plan_rows
+
+GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
+"""The argument block: the target has `rows` rows, in blocks of `each`; each table gives `count` of them.
+
+A table has `size` rows of `nbytes` bytes. The caller fills in the addresses. An index outside of the table is stored as
+an s64 at the address `outside`.
+"""
+view = GATHER.view
+
+
+def gathering() -> Functions:
+    """Make the block function of gathers."""
+    copy = row_copier()
+
+    def block(args: int, index: int) -> None:
+        a = view(args)
+        table, indices, target, outside = a.table, a.indices, a.target, a.outside
+        n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
+        for row in range(index * a.each, min(index * a.each + a.each, a.rows)):
+            at = indices + row % n * index_bytes
+            signed = load_s64(at) if index_bytes == 8 else load_s32(at)
+            k = signed + size if signed < 0 else signed
+            if k < 0 or k >= size:
+                store_s64(outside, signed)
+                k = 0
+            copy(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
+
+    return Functions(block=block)
+
+
+def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
+    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` > 0 rows, by s32 or s64."""
+    rows = tables * count
+    words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
+    return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)
+
 
 SHORT, MANY = 16, 1000
 """If there are more than MANY rows of fewer than SHORT bytes, NumPy moves them instead of a kernel.
@@ -63,9 +108,9 @@ def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> In
 def cast_steps(b: PlanBuilder, node: Node) -> None:
     """Add one step for a cast from integers and booleans; casts from floats are left to the reference."""
     (source,) = node.operands
-    if not cast.fits(source.dtype, node.output.dtype):
+    if not integers.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
-    step = cast.plan_cast(source.dtype, node.output.dtype, source.type.size, b.target)
+    step = integers.plan_cast(source.dtype, node.output.dtype, source.type.size, b.target)
     b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
 
 
@@ -125,3 +170,75 @@ def sum_steps(b: PlanBuilder, node: Node) -> None:
         return reference_steps(b, node)
     step = integers.plan_sums(prod(dims[:first]), prod(dims[first:]), source.dtype, b.target)
     b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
+
+
+def expand_steps(b: PlanBuilder, node: Node) -> None:
+    """Add one strided copy, whose source stride is 0 along the axes that are repeated."""
+    (source,) = node.operands
+    out, itemsize = node.output.type.dims, source.dtype.itemsize
+    dims = (1,) * (len(out) - len(source.type.dims)) + source.type.dims
+    strides = [0 if d == 1 else s for d, s in zip(dims, dense(dims, itemsize), strict=True)]
+    if is_tiny(node.output.type.nbytes, run_bytes(out, strides, itemsize)):
+        return reference_steps(b, node)
+    step = plan_strided_copy(out, strides, itemsize, b.target)
+    b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
+
+
+class Side(NamedTuple):
+    """One side of a padded axis: `size` elements from `start` on, copied from `source` on in strides of `step`."""
+
+    start: int
+    size: int
+    source: int
+    step: int
+
+
+def pad_steps(b: PlanBuilder, node: Node) -> None:
+    """Add the steps of a pad: a copy of the source, then along each axis copies of the elements before and after it.
+
+    The later copies read the result itself, so the padding along one axis is padded along the next axes, too. Pads that
+    repeat more elements than the source has run by the reference.
+    """
+    (source,) = node.operands
+    dims, out, a = source.type.dims, node.output.type.dims, node.attrs
+    before, after = ([max(p, 0) for p in a[name]] for name in ("pads_begin", "pads_end"))
+    kept = [n + min(p, 0) + min(q, 0) for n, p, q in zip(dims, a["pads_begin"], a["pads_end"], strict=True)]
+    sides = [_sides(a["mode"], *of) for of in zip(kept, before, after, strict=True)]
+    if 0 in (*kept, *out) or any(s is None for s in sides):
+        return reference_steps(b, node)
+    itemsize, target = source.dtype.itemsize, b.result(node.output)
+    source_strides, strides = dense(dims, itemsize), dense(out, itemsize)
+    first = sum(max(-p, 0) * s for p, s in zip(a["pads_begin"], source_strides, strict=True))
+    inside = sum(p * s for p, s in zip(before, strides, strict=True))
+    _copy(b, kept, Ref(b.of[source], first), source_strides, Ref(target, inside), strides, itemsize)
+    for k in reversed(range(len(out))):
+        inside -= before[k] * strides[k]  # from here on, axes from k on include their padding
+        for side in sides[k] or ():
+            sizes = [*kept[:k], side.size, *out[k + 1:]]
+            place = Ref(target, inside + side.start * strides[k])
+            if a["mode"] == "constant":
+                reserve(prod(sizes[k:]) * itemsize, f"{b.graph.describe(node)}: its padding")
+                tail = np.full(sizes[k:], np.asarray(a["value"]).astype(source.dtype.numpy))
+                _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(tail.shape, itemsize), place, strides, itemsize)
+            else:
+                origin = Ref(target, inside + side.source * strides[k])
+                moved = [*strides[:k], side.step * strides[k], *strides[k + 1:]]
+                _copy(b, sizes, origin, moved, place, strides, itemsize)
+
+
+def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
+    """The two sides of an axis of n elements, padded by `before` and `after`; None if they repeat too many."""
+    end = before + n
+    if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
+        return None
+    source, step = {"reflect": ((2 * before, end - 2), -1), "wrap": ((n, before), 1),
+                    "edge": ((before, end - 1), 0)}.get(mode, ((0, 0), 0))
+    sides = Side(0, before, source[0], step), Side(end, after, source[1], step)
+    return [s for s in sides if s.size]
+
+
+def _copy(b: PlanBuilder, sizes: Sequence[int], source: Ref, strides: Sequence[int], target: Ref,
+          targets: Sequence[int], itemsize: int) -> None:
+    if prod(sizes):
+        step = plan_strided_copy(sizes, strides, itemsize, b.target, targets)
+        b.run(step, {"source": source, "target": target})

@@ -17,12 +17,11 @@ from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.shuffles import gathered, transpose_tiles
+from graphq.kernels.jit.intrinsics import Record, gathered, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.jit.x86 import load_first, store_first
 from graphq.kernels.operands.space import dense
-from graphq.plan.step import Step, Target, plan_rows
+from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """By the bytes of an element: how many elements a vector has, which is also how many rows and columns a tile has."""

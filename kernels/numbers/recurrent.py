@@ -17,8 +17,8 @@ import numpy as np
 from graphq.kernels.lanes.elementary import sigmoid, tanh
 from graphq.kernels.lanes.expression import Expr, load
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.numbers.dynamic_range import u8_range
 from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.numbers.observed import u8_range
 
 
 def _given(k: int) -> Expr:

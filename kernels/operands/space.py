@@ -1,4 +1,4 @@
-"""Iteration domains and access maps: any broadcast elementwise computation as (batch, m rows, n columns).
+"""Iteration domains and access maps: where the operands of an output, and the terms of its sum, lie.
 
 Neighbouring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
 rows. Dimensions that do not merge become batch elements, for which a table has the byte offsets of each operand.
@@ -13,6 +13,13 @@ import numpy as np
 
 from graphq.base.budget import reserve
 from graphq.base.sizes import later
+from graphq.kernels.jit.intrinsics import Record
+from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
+
+
+def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
+    """The table of byte offsets for dimensions that are given as (size, step in bytes); None if all offsets are 0."""
+    return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
 
 
 class Walk(NamedTuple):
@@ -86,11 +93,6 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
     return size, step
 
 
-def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The table of byte offsets for dimensions that are given as (size, step in bytes); None if all offsets are 0."""
-    return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
-
-
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
     """The byte offsets of all elements, in row-major order, for dimensions that are given as (size, step in bytes)."""
     reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")
@@ -98,3 +100,33 @@ def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
     for size, step in dims:
         out = (out[:, None] + np.arange(size, dtype=np.int64) * step).ravel()
     return out
+
+
+TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
+               "parts", "pixel", "chunk", "chunk_bytes", "item", "half")
+"""The order of a sum in the graph as written, and how the kernel has packed the weights.
+
+    order, block        the order's number in ORDERS, and the number of terms in a block
+    signed, zero_point, scale    of the activations: whether they are s8; the scale as the bits of an f32
+    channels            the number of channels that an output reads
+    per                 the output columns of a group, or 0 if one group has all columns
+    merged, tap_k       how many taps were packed as one, and the packed k of such a tap
+    parts               the number of packed weights whose sum is a weight
+    pixel               bytes of a pixel
+    chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
+                        lanes of a half if pairs of taps are in the order of vpunpcklbw, otherwise 0
+"""
+
+
+def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
+    """The TERMS of a layer as s64 words.
+
+    `layout` has the fields that describe the packed weights; fields that it lacks are 0.
+    """
+    return later(_s64, TERMS.words({
+        "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
+        "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels, **layout}))
+
+
+def _s64(words: Sequence[int]) -> np.ndarray:
+    return np.array(words, np.int64)

@@ -1,7 +1,7 @@
 """The frame that a tile function is called with, and how the function finds its activations.
 
 A tile function takes the address of a frame: a FRAME record and, for windows, two words for each row of the tile.
-Activations have one of three layouts (`matmul.table.ActivationLayout`):
+Activations have one of three layouts (`matmul.tiles.ActivationLayout`):
 
     rows      row i is at a + i * stride
     columns   the operand is transposed: element (i, k) is at a + k * stride + i * (its bytes)
@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s64, store_s64
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS

@@ -20,8 +20,7 @@ from graphq.base.budget import reserve
 from graphq.base.sizes import largest, later, number, smallest
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s64, store_s64
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")

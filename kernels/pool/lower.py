@@ -20,10 +20,8 @@ import numpy as np
 
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
-from graphq.kernels.family.lower import Arrays, Lowered, result_dims
-from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, result_dims
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, vector
 from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
 from graphq.kernels.lanes.stores import evaluate

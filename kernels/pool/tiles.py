@@ -28,16 +28,18 @@ from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, star
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pixels.blocks import (
     UNROLLED,
+    PixelKernel,
+    Pixels,
     over_channels,
+    plan_pixels,
     tap_locator,
     tile_functions,
     unrolled,
     view_frame,
     view_windows,
 )
-from graphq.kernels.pixels.plan import PixelKernel, Pixels, plan_pixels
 from graphq.kernels.pool.means import Taps, numbers_of
-from graphq.plan.step import Step, Target
+from graphq.plan.plan import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]

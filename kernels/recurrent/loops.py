@@ -15,8 +15,7 @@ import numpy as np
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, store_s32
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
@@ -25,7 +24,7 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE
 from graphq.kernels.rows.loops import computed
-from graphq.plan.step import Step, Target, plan_rows
+from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths")

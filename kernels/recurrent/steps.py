@@ -5,9 +5,8 @@ import numpy as np
 
 from graphq.ir import Node, Value
 from graphq.kernels.recurrent.loops import Layer, panels, plan_recurrence
-from graphq.plan.builder import PlanBuilder
-from graphq.plan.reference import reference_steps
-from graphq.plan.step import Ref, Word
+from graphq.plan.builder import PlanBuilder, reference_steps
+from graphq.plan.plan import Ref, Word
 
 
 def lstm_steps(b: PlanBuilder, node: Node) -> None:

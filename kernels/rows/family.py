@@ -1,11 +1,44 @@
-"""The record of the family of operations along rows: softmax, layer norm, reductions and the like."""
+"""The family of operations along rows (softmax, layer norm, reductions): its plan step, and its record."""
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
+from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import MAX_EPILOGUE, Family
-from graphq.kernels.rows.lower import ROWS, check_row, follows, lower_row
-from graphq.kernels.rows.steps import row_steps
+from graphq.kernels.family.slots import operand, slot, space_of
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.operands.space import broadcast_strides
+from graphq.kernels.rows import tiles as row
+from graphq.kernels.rows.lower import ROWS, RowLowering, check_row, follows, lower_row
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+
+def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Add the step; the numbers of the rows are in the plan's temporary memory."""
+    r = lowered.anchor
+    assert isinstance(r, RowLowering)
+    rows = r.dims[:-1]
+    count = prod(rows)
+    numbers = b.temporary(2 * 4 * count)
+    operands = [operand(b, node, s, r.dims) for s in r.sources]
+    for s in lowered.sources:
+        if s.origin == "row numbers":
+            operands.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
+        else:
+            operands.append(operand(b, node, s, lowered.out))
+    result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
+    operands.append((Ref(b.result(node.output)), result))
+    space = space_of(b, r.dims, operands, keep=1)
+    step = row.plan_row(r, lowered.store, space, b.target, b.strip_rows)
+    epsilon = b.constant(np.array([r.epsilon], np.float32))
+    slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    b.run(step, {"numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots)
 
 
 def floats(g: PatternBuilder) -> PatternLike:

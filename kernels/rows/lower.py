@@ -15,10 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.checks import check_lanes, check_loads
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, above, translate
-from graphq.kernels.family.lower import Arrays, Lowered, at_rows, operand, result_dims
-from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.family.lower import (
+    Arrays,
+    Axes,
+    Lowered,
+    Unsupported,
+    at_rows,
+    check_lanes,
+    check_loads,
+    operand,
+    result_dims,
+)
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers import rows as row_numbers

@@ -10,15 +10,14 @@ from __future__ import annotations
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import load_s64
-from graphq.kernels.jit.records import SLOT, SLOTS, Record
+from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, load_s64
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows.loops import numbers_of
 from graphq.kernels.rows.lower import RowLowering
-from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
+from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 ROWS = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "numbers", "step", "epsilon", "columns")
 """The head of the argument block: `batch` elements of m rows of n elements, `each` rows a block.

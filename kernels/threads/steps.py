@@ -28,8 +28,7 @@ from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import call_block, load_s64, store_s64
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, store_s64
 from graphq.kernels.threads.atomics import (
     acquired,
     added,

@@ -11,8 +11,7 @@ argument block. In the copy, addresses of data in rooms are adjusted so that row
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import call_block, load_s64, store_s64
-from graphq.kernels.jit.records import SLOTS, Record
+from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, store_s64
 
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
 """The argument block: `steps` steps on strips of `each` of the m rows of each batch element.

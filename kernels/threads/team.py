@@ -1,7 +1,7 @@
 """The team: a plan's native steps run in a single call, without Python or the GIL, on the threads of Numba's prange.
 
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
-are cut into pieces of neighbouring blocks, as many as the step says (`plan.step.pieces`). Any free thread takes the
+are cut into pieces of neighbouring blocks, as many as the step says (`plan.plan.pieces`). Any free thread takes the
 next piece, the caller and helpers alike. So no piece waits for a thread that is asleep or whose core another process
 has. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next parallel
 step.

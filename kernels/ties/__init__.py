@@ -31,6 +31,6 @@ exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expre
     sum_errors             bounds the difference of the sum itself
     fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows what is near
     exhaustive_requantize  constants of the fast form for a sum of two bytes, found by trying all cases
-    tie_kernels            the recomputation, which kernels call without importing it (`lanes.second_look`)
-    factors, ordered_sums  its parts: the f32 factors of a sum, and their sum in the order as written
+    tie_kernels            the recomputation, which kernels call without importing it (`lanes.outputs`)
+    ordered_sums           its parts: the f32 factors of a sum, and their sum in the order as written
 """

@@ -11,7 +11,7 @@ from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
 from graphq.kernels.family.lower import Arrays, Lowered
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
-from graphq.kernels.lanes.second_look import register_second_look
+from graphq.kernels.lanes.outputs import register_second_look
 from graphq.kernels.lanes.stores import SecondLook
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.error_bounds import Band, BodyBounds

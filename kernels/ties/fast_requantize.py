@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.kernels.family.tables import byte_type, decided_by_one_byte
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, const, maximum, op, walk
-from graphq.kernels.lanes.origins import byte_type, decided_by_one_byte
 from graphq.kernels.lanes.stores import Pairs
 from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 

@@ -2,28 +2,39 @@
 
 Such an output is found, summed in the order of the graph as written, and stored again.
 
-A block function takes the entries of a tile (`lanes.second_look`). For each entry it computes the outputs in their
+A block function takes the entries of a tile (`lanes.outputs`). For each entry it computes the outputs in their
 exact form, which shows which of them are near a tie. For these it computes the sum as written, and evaluates the form
 of the epilogue for such a sum. The LAYOUTS in which kernels read activations differ in the addresses of an output's
 taps. Weights are read as they are packed, in lines of 64 bytes. First the f32 factors of some channels and taps are
-stored in the order of the sum (`factors`), then `ordered_sums` adds their products; so each order needs only one loop.
+stored in the order of the sum, then `ordered_sums` adds their products; so each order needs only one loop.
 """
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
-from graphq.kernels.jit.intrinsics import load_s8, load_s64, load_u8, stack, store_s32, store_s64
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
-from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
-from graphq.kernels.lanes.second_look import HEAD, LOOK
+from graphq.kernels.lanes.outputs import HEAD, LOOK, STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
 from graphq.kernels.lanes.store_code import GROUP
-from graphq.kernels.operands.sum_terms import TERMS
+from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, OF_PIXELS, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
 from graphq.kernels.pixels.blocks import ADDRESSES, PIXELS
-from graphq.kernels.ties.factors import FACTORS_BYTES, PIECE, PIECE_BYTES, TAPS_BYTES, factors_of, packed_factors
-from graphq.kernels.ties.ordered_sums import TAPS, begin, bits_of, clear, end, f32_of, take
+from graphq.kernels.ties.ordered_sums import (
+    FACTORS_BYTES,
+    PIECE,
+    PIECE_BYTES,
+    TAPS,
+    TAPS_BYTES,
+    begin,
+    bits_of,
+    clear,
+    end,
+    f32_of,
+    factors_of,
+    packed_factors,
+    take,
+)
 
 view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
 view_look, view_terms, view_pixels = LOOK.view, TERMS.view, PIXELS.view

@@ -8,7 +8,7 @@ import graphq as gq
 from graphq.base import budget
 from graphq.errors import CompileError
 from graphq.ir.op import lookup
-from graphq.ops.conv_transpose import conv_transpose
+from graphq.ops.conv import conv_transpose
 from graphq.ops.window import padded as padded_source
 from graphq.ops.window import window_counts
 

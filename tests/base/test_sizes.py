@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from graphq.base.guards import text_of
-from graphq.base.programs import Program, record, restored
+from graphq.base.programs import Program, record, restored, text_of
 from graphq.base.sizes import (
     Later,
     Size,

@@ -7,8 +7,8 @@ import pytest
 import graphq as gq
 from graphq.cli import main
 from graphq.commands import bench, peers
+from graphq.commands.peers import alternate, cosine, difference
 from graphq.commands.shared import comma_separated
-from graphq.commands.turns import alternate, cosine, difference
 from graphq.errors import how_to_install
 
 TEXT = """graph dense(x: u8[?,8]) {
@@ -21,7 +21,7 @@ TEXT = """graph dense(x: u8[?,8]) {
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("graphq.commands.turns.PAUSE", 0)
+    monkeypatch.setattr("graphq.commands.peers.PAUSE", 0)
 
 
 @pytest.fixture

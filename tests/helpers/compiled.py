@@ -1,7 +1,7 @@
 """Compiled graphs beside their formula and their reference."""
 import graphq as gq
+from graphq.passes.float_products import WidenProducts
 from graphq.passes.pipeline import PIPELINE
-from graphq.passes.widen_floats import WidenProducts
 
 AS_WRITTEN = tuple(p for p in PIPELINE if not isinstance(p, WidenProducts))
 """The passes with which products of f16 stay such, and run in their own kernels."""

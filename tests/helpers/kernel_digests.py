@@ -25,8 +25,8 @@ import graphq as gq
 from graphq.kernels import levels
 from graphq.kernels.jit import codegen, isa, modules
 from graphq.kernels.matmul import peaks
-from graphq.kernels.matmul.table import KERNELS
-from graphq.kernels.moves.cast import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
+from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.moves.integers import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
 from graphq.kernels.threads import team
 
 ENVIRONMENT = {
@@ -129,7 +129,7 @@ def sources(seeds):
         for layout in kernel.layouts:
             for emulated in (False, True):
                 modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.dtypes, kernel.tile[0],
-                             kernel.tile[1] // 16, emulated, layout, cache=False)
+                             kernel.tile[1], emulated, layout, cache=False)
     for name, of in itertools.product(peaks.PRODUCTS, peaks.LANES):
         modules.load("peak", peaks.peak_module, f"{name} {of}", cache=False)
     for of in CASTS:

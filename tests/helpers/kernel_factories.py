@@ -3,9 +3,17 @@ from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
-from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64
-from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.shuffles import columns_of, gathered, repeated, transpose_tiles
+from graphq.kernels.jit.intrinsics import (
+    Record,
+    columns_of,
+    gathered,
+    load_s64,
+    outer,
+    repeated,
+    stack,
+    store_s64,
+    transpose_tiles,
+)
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
 from graphq.kernels.jit.x86 import (
     Tiles,

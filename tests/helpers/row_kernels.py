@@ -1,7 +1,6 @@
 """A kernel of rows, for tests of steps that run strip by strip; a process that compiles imports this file."""
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import load_s64, store_s64
-from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
 
 ROWS = Record("source", "source_bytes", "source_stride", "target", "target_bytes", "target_stride", "batch", "m",
               "each", "by", "rooms", "room_count", "room_bytes")

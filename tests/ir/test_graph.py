@@ -11,8 +11,8 @@ import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Use
+from graphq.ir.names import OTHER_NAMES
 from graphq.ir.op import OPS
-from graphq.ir.other_names import OTHER_NAMES
 from graphq.ir.verify import verify
 
 # -- building -------------------------------------------------------------------------------------------------

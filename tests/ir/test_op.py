@@ -9,8 +9,7 @@ from graphq.ir.op import OPS, Curve, register_op
 from graphq.kernels.lanes.expression import op
 from graphq.model import row_wise
 from graphq.model.row_wise import why_rows_mix
-from graphq.ops.compute import in_f32
-from graphq.ops.infer import infer_unary
+from graphq.ops.rules import in_f32, infer_unary
 from graphq.passes import layouts
 from graphq.passes.fuse import Fuse
 from graphq.passes.layouts import channels_last_form
@@ -38,7 +37,7 @@ def test_own_ops(registry):
 
 
 def test_registering_a_name_twice(registry):
-    with pytest.raises(GraphError, match="op 'relu' is registered already, by graphq.ops.threshold"):
+    with pytest.raises(GraphError, match="op 'relu' is registered already, by graphq.ops.eltwise"):
         @register_op(infer=None)
         def relu(src):
             """Again."""

@@ -10,7 +10,7 @@ from graphq.base.sizes import Trace, later
 from graphq.dtypes import DTYPES, DType
 from graphq.errors import ParseError
 from graphq.ir import Graph, TensorType
-from graphq.ir.constants import add_known
+from graphq.ir.interpret import add_known
 from graphq.ir.op import OPS
 from graphq.ir.text import parse, to_text
 from graphq.ir.verify import verify

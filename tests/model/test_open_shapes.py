@@ -9,11 +9,11 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.model import strips
+from graphq.model import planning
 from graphq.model.open_shapes import Shared, examples, open_dimensions, range_of, size_class
 from graphq.model.plans import MAX_SHAPES
+from graphq.plan.plan import Ref, Step
 from graphq.plan.runtime import OpenPlan
-from graphq.plan.step import Ref, Step
 
 
 def arrays(graph, rng, *shapes):
@@ -345,7 +345,7 @@ def test_bands_around_ties_are_those_of_the_size(length, monkeypatch):
 
     But which steps run strip by strip depends on the sizes that a plan assumes: here none do.
     """
-    monkeypatch.setattr(strips, "LEAST_BYTES", 1 << 60)
+    monkeypatch.setattr(planning, "LEAST_BYTES", 1 << 60)
     graph = static_attention()
     plans = at_sizes(graph, arrays(graph, np.random.default_rng(0), (2, length, 32)), threads=1)
     of_open, of_fixed = map(tables, plans)

@@ -18,7 +18,7 @@ from graphq.base.budget import budget
 from graphq.kernels.jit import cache, isa
 from graphq.model import saved_file as format
 from graphq.model.saved_values import Reader
-from graphq.plan.step import Step
+from graphq.plan.plan import Step
 
 
 def feeds_of(graph, seed=0, sizes=()):

@@ -12,16 +12,15 @@ from graphq.base.sizes import Later, Size, Trace, later, parts
 from graphq.dtypes import DTYPES, f32, s4, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType
-from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.op import lookup
 from graphq.kernels.family.record import Family
 from graphq.kernels.jit.modules import Function
-from graphq.kernels.numbers.float_bins import histogram
+from graphq.kernels.numbers.observed import histogram
 from graphq.model import saved_plans as plans
 from graphq.model.saved_plans import compact, on_threads
 from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer
-from graphq.plan.plan import Buffer, Plan, PythonStep
-from graphq.plan.step import Part, Ref, Step
+from graphq.plan.plan import Buffer, Part, Plan, PythonStep, Ref, Step
 
 
 def there_and_back(x, trace=None, kind=PlanReader):

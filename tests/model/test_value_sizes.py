@@ -5,8 +5,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import GraphError
-from graphq.ir.interpret import named_outputs
-from graphq.ir.signature import Signature
+from graphq.ir.interpret import Signature, named_outputs
 from graphq.model.open_shapes import SIZE, Places, signature_of
 
 rng = np.random.default_rng(3)

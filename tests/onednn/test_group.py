@@ -7,8 +7,8 @@ from families import FAMILIES, member
 from networks import NETWORKS, random_graph
 
 import graphq as gq
-from graphq.commands.deviation import compare
-from graphq.commands.random_inputs import accepted_inputs
+from graphq.commands.arrays import accepted_inputs
+from graphq.commands.run import compare
 from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.text import parse
 from graphq.ir.verify import verify

@@ -7,7 +7,7 @@ from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
 
 import graphq as gq
 from graphq.errors import GraphError
-from graphq.onnx.reading import read_model
+from graphq.onnx.loading import read_model
 
 rng = np.random.default_rng(4)
 

@@ -6,7 +6,7 @@ from onnx import TensorProto, TypeProto, helper
 from graphq.dtypes import DTYPES, f32, s64, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.onnx.protos.types import ELEMENTS, agree, as_array, dtype_of, element_of, tensor_type, value_info
+from graphq.onnx.protos.tensors import ELEMENTS, agree, as_array, dtype_of, element_of, tensor_type, value_info
 
 
 def test_every_element_has_a_dtype():

@@ -4,7 +4,7 @@ import pytest
 
 from graphq.errors import GraphError
 from graphq.ir.op import lookup
-from graphq.kernels.numbers.float_bins import BINS, SHIFT
+from graphq.kernels.numbers.observed import BINS, SHIFT
 from graphq.ops import trees as module
 
 # Two trees: node 0 asks for feature 1 and goes to the leaf 1 or to node 2, which asks for feature 0 and goes to the

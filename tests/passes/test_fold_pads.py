@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes.fold_pads import FoldPadIntoConvolution
+from graphq.passes.simplify_moves import FoldPadIntoConvolution
 from graphq.testing import check_pass
 
 CONV = "convolution({}, w{}, strides=[1,2], {}, dilations=[1,1]{})"

@@ -11,9 +11,8 @@ from graphq.ir import TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.plan.arena import Arenas
-from graphq.plan.plan import Buffer, Plan, PythonStep
+from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, Step
 from graphq.plan.runtime import OpenPlan
-from graphq.plan.step import Ref, Step
 
 adding = modules.load("adding", adding_module).block
 

@@ -15,8 +15,8 @@ from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.products import prepared, products
+from graphq.quantization.scheme import Candidate, with_scheme
 from graphq.quantization.search import Search, folds
-from graphq.quantization.setting import Candidate, with_scheme
 
 
 def loss(quantized, graph, batches):

@@ -5,10 +5,9 @@ from float_networks import convolutional, perceptron
 
 import graphq as gq
 from graphq.quantization import automatic
-from graphq.quantization.changed import Extended, changed, halves
-from graphq.quantization.estimate import Estimate
+from graphq.quantization.estimate import Estimate, Extended, changed, halves
+from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
-from graphq.quantization.setting import Candidate
 
 
 @pytest.mark.parametrize("losses, changed, batches, exceeded, enough, words", [

@@ -6,10 +6,10 @@ from float_networks import POINT, SAME, attention, convolutional, perceptron
 import graphq as gq
 from graphq.ir.verify import verify
 from graphq.quantization import Scheme, calibrate, quantize
-from graphq.quantization.biases import correct_biases, differences
 from graphq.quantization.blocks import block_scales, gptq
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import insert_static
+from graphq.quantization.known import correct_biases, differences
 from graphq.quantization.products import prepared, products
 from graphq.quantization.smooth import equalise, smooth
 from graphq.testing import check_same_numbers

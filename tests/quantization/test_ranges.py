@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.dtypes import s8, s16, u8, u16
-from graphq.kernels.numbers.float_bins import histogram
+from graphq.kernels.numbers.observed import histogram
 from graphq.ops.quant import dequantize, quantize
 from graphq.quantization import Scheme, TensorStatistics
 from graphq.quantization.parametrised import limits

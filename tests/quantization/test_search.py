@@ -4,9 +4,9 @@ import pytest
 from float_networks import perceptron
 
 from graphq.quantization import search
-from graphq.quantization.automatic import chosen_setting
+from graphq.quantization.quantize import chosen_setting
+from graphq.quantization.scheme import Candidate, Setting, with_scheme
 from graphq.quantization.search import Search, _few, folds, wider
-from graphq.quantization.setting import Candidate, Setting, with_scheme
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
-from graphq.kernels.numbers.float_bins import histogram
+from graphq.kernels.numbers.observed import histogram
 from graphq.quantization import Scheme, Statistics, TensorStatistics, calibrate, quantize
 from graphq.quantization.products import prepared
 from graphq.quantization.statistics import Channels

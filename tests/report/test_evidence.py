@@ -9,10 +9,10 @@ import pytest
 
 import graphq as gq
 from graphq.errors import KernelError
-from graphq.kernels.jit import assembly, isa
+from graphq.kernels.jit import isa
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.plan import arena
-from graphq.plan.step import Step
+from graphq.plan.plan import Step
 from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_code_that_cannot_be_read_is_said_so(monkeypatch):
     def refuse(module):
         raise KernelError("a kernel cannot be compiled: MemoryError")
 
-    monkeypatch.setattr(assembly, "instructions", refuse)
+    monkeypatch.setattr(evidence, "instructions", refuse)
     text = gq.compile(network(), threads=1).explain(kernels=True)
     assert "instructions not counted: a kernel cannot be compiled: MemoryError" in text
     assert re.search(r"GOPS$", text, re.M)  # no peak then

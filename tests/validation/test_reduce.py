@@ -4,8 +4,7 @@ from wrong_passes import residual_network
 
 import graphq as gq
 from graphq.ir.verify import verify
-from graphq.validation.ddmin import ddmin
-from graphq.validation.reduce import reduce_graph, subgraph
+from graphq.validation.reduce import ddmin, reduce_graph, subgraph
 
 CHAIN = """graph(x: f32[4,16], w: f32[16,8]) {
   %a = relu(x)

@@ -1,15 +1,17 @@
-"""Exporters of operations that compute: arithmetic, products, convolutions, pools, normalisations, reductions."""
+"""Exporters of operations that compute: arithmetic, products, convolutions, pools, norms, reductions, layers."""
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.op import OPS
-from graphq.onnx.exporters.writer import Writer, exports, rank
+from graphq.onnx.exporters.writer import MICROSOFT, Writer, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
-from graphq.onnx.importers.reduce import REDUCTIONS
-from graphq.onnx.protos.types import element_of
+from graphq.onnx.importers.norm import REDUCTIONS
+from graphq.onnx.protos.tensors import element_of
 
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
@@ -224,3 +226,46 @@ def interpolate(w: Writer, node: Node) -> None:
 def dynamic_range(w: Writer, node: Node) -> None:
     """Write DynamicQuantizeLinear; only its second and third result, scale and zero point, are used."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
+
+
+@exports("lstm", "gru", "rnn")
+def recurrent(w: Writer, node: Node) -> None:
+    """Write an LSTM, GRU or RNN of one direction; products with the identity are exact."""
+    op, gates, weights = node.op.name, node.operand(0), node.operand(1)
+    optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
+    if optional.get("scales") is not None:
+        raise GraphError("ONNX has no layer that quantizes the state")
+    rows, size = weights.type.dims
+
+    def wide(name: str) -> str:
+        return w.add("Unsqueeze", [name, w.integers(0)]) if name else ""
+
+    states = [wide(w.name(optional.get(name))) for name in (("h", "c", "peepholes") if op == "lstm" else ("h",))]
+    bias = optional.get("bias")
+    biases = "" if bias is None else \
+        wide(w.add("Concat", [w.constant(np.zeros(5 * size, np.float32)), w.name(bias)], axis=0))
+    names = [w.claim("states"), w.claim("last"), w.claim("cells")][:len(node.outputs)]
+    attrs: dict[str, Any] = {"linear_before_reset": int(node.attrs["linear_before_reset"])} if op == "gru" else {}
+    own = w.constant(np.eye(rows, dtype=np.float32)[None])
+    inputs = [w.name(gates), own, wide(w.name(weights)), biases, w.name(optional.get("lengths")), *states]
+    w.add(op.upper(), inputs, names, hidden_size=size, direction="reverse" if node.attrs["reverse"] else "forward",
+          **attrs)
+    for name, value, axis in zip(names, node.outputs, (1, 0, 0), strict=False):
+        w.add("Squeeze", [name, w.integers(axis)], [w.name(value)])
+
+
+@exports("cached_attention")
+def cached_attention(w: Writer, node: Node) -> None:
+    """Write com.microsoft's GroupQueryAttention."""
+    names = [w.name(v) for v in node.inputs] + [""] * (14 - len(node.inputs))
+    query, lengths, total, key, value, past_key, past_value, *others, key_scale, value_scale = names
+    a, scales = node.attrs, []
+    more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
+    if key_scale:
+        scales = [w.add("Unsqueeze", [x, w.integers(0, 2)]) for x in (key_scale, value_scale)]
+        more |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": a["bits"]}
+    w.add("GroupQueryAttention", [query, key, value, past_key, past_value, lengths, total, *others, *scales],
+          [w.name(v) for v in node.outputs], domain=MICROSOFT, num_heads=a["heads"], kv_num_heads=a["groups"],
+          scale=a["scale"], softcap=a["softcap"], local_window_size=a["window"] if a["window"] > 0 else -1,
+          do_rotary=int(bool(others[0])), rotary_interleaved=int(a["interleaved"]),
+          **more)

@@ -8,7 +8,7 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node
 from graphq.onnx.exporters.writer import Writer, exports
-from graphq.onnx.protos.types import element_of
+from graphq.onnx.protos.tensors import element_of
 
 
 @exports("quantize", "dequantize")

@@ -12,7 +12,7 @@ from graphq.base.sizes import assumed
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
-from graphq.ir.constants import SIZED_CONSTANT, known
+from graphq.ir.interpret import SIZED_CONSTANT, known
 from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version
 

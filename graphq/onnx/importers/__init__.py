@@ -1,8 +1,7 @@
 """Importers turn ONNX operators into operations: one file for each family; importer.py has their table."""
 from importlib import import_module
 
-for _family in ("by_reference", "com_microsoft.attention", "com_microsoft.fused", "com_microsoft.group_query",
-                "com_microsoft.quantized", "com_microsoft.small", "com_microsoft.transformer", "control", "conv",
-                "eltwise", "matmul", "move", "norm", "pool", "quant", "recurrent", "reduce",
-                "shape", "trees"):
+for _family in ("by_reference", "com_microsoft.attention", "com_microsoft.quantized", "com_microsoft.small",
+                "com_microsoft.transformer", "control", "conv", "eltwise", "matmul", "move", "norm", "pool", "quant",
+                "recurrent", "shape", "trees"):
     import_module(f"graphq.onnx.importers.{_family}")  # the import enters the family's importers in IMPORTERS

@@ -11,7 +11,7 @@ from onnx import FunctionProto, helper
 
 from graphq.ir import Value
 from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
-from graphq.onnx.protos.bodies import name_within
+from graphq.onnx.protos.fallback import name_within
 
 OPSET = 21
 """The version of ONNX's operator set that `standard` uses unless told otherwise; `save_onnx` writes the same one."""

@@ -12,10 +12,9 @@ from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.importer import Call, Outputs, aligned, imports, operation_of
 from graphq.onnx.importers.shape import dims_of
-from graphq.onnx.protos.types import dtype_of
-from graphq.ops.arithmetic import NUMBERS
-from graphq.ops.cast import CASTABLE
-from graphq.ops.infer import FLOATS
+from graphq.onnx.protos.tensors import dtype_of
+from graphq.ops.arithmetic import CASTABLE, NUMBERS
+from graphq.ops.rules import FLOATS
 
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 

@@ -19,15 +19,13 @@ from graphq.base.locks import lazy_property
 from graphq.base.sizes import number
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
-from graphq.ir.constants import add_known, computed, known
-from graphq.ir.interpret import evaluate
+from graphq.ir.interpret import add_known, computed, evaluate, known
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import Op, lookup, walk_ops
-from graphq.onnx.protos.bodies import body_of, leave_out
-from graphq.onnx.protos.fallback import bodies, parsed, since_version, single, used_names
+from graphq.onnx.protos.fallback import bodies, body_of, leave_out, parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
-from graphq.ops.infer import FLOATS
 from graphq.ops.open_arrays import element
+from graphq.ops.rules import FLOATS
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
 Importer: TypeAlias = "Callable[[Call], Outputs]"

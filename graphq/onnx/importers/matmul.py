@@ -12,7 +12,7 @@ from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of
-from graphq.ops.infer import FLOATS
+from graphq.ops.rules import FLOATS
 
 
 @imports("Gemm")

@@ -7,7 +7,7 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
-from graphq.ops.infer import broadcast, normal_axis
+from graphq.ops.rules import broadcast, normal_axis
 
 
 @imports("Transpose")

@@ -11,15 +11,15 @@ from graphq.base.sizes import later, number
 from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.ir.constants import add_known
+from graphq.ir.interpret import add_known
 from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
-from graphq.ops.infer import FLOATS
 from graphq.ops.open_arrays import scaled
+from graphq.ops.rules import FLOATS
 from graphq.ops.window import padding
 
 BYTES = (s8, u8)

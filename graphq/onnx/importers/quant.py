@@ -16,11 +16,10 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.conv import spatial, windows
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
-from graphq.onnx.protos.types import dtype_of
+from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.dynamic_quant import ZERO_POINTS
-from graphq.ops.infer import FLOATS, normal_axis
-from graphq.ops.linear_quant import check_granularity
-from graphq.ops.quant import QUANTIZED
+from graphq.ops.quant import QUANTIZED, check_granularity
+from graphq.ops.rules import FLOATS, normal_axis
 
 
 class Parameters(NamedTuple):

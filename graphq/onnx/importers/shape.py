@@ -9,12 +9,12 @@ import numpy as np
 from graphq.base.budget import reserve
 from graphq.base.sizes import Later, assumed, later
 from graphq.errors import GraphError
-from graphq.ir import Value, constants
-from graphq.ir.constants import add_known
+from graphq.ir import Value, interpret
+from graphq.ir.interpret import add_known
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
 from graphq.onnx.protos.tensors import dense
-from graphq.ops.infer import normal_axis
 from graphq.ops.open_arrays import filled, numbers_between
+from graphq.ops.rules import normal_axis
 
 
 def dims_of(value: Value) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ def constant_of_shape(c: Call) -> Outputs:
 @imports("Range")
 def range_(c: Call) -> Outputs:
     """Import Range: `start + k * delta`, for max(ceil((limit - start) / delta), 0) elements."""
-    numbers = [constants.known(c.input(k)) for k in range(3)]
+    numbers = [interpret.known(c.input(k)) for k in range(3)]
     if any(x is None for x in numbers):
         raise GraphError("start, limit and delta are not known before it runs")
     start, _, delta = map(assumed, numbers)

@@ -5,7 +5,7 @@ from compiled import compiled_beside_reference as check
 
 import graphq as gq
 from graphq.kernels.concat.lower import check_concat, lower_concat
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Unsupported
 
 SHAPES = [  # axis, shapes
     (-1, [(2, 3, 4, 5), (2, 3, 4, 70), (2, 3, 4, 1)]), (0, [(2, 5), (1, 5), (3, 5)]), (1, [(2, 3, 4), (2, 1, 4)]),

@@ -4,8 +4,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from graphq.kernels.conv.filter import Filter
-from graphq.kernels.conv.phases import count_phases, transposed_phases, whole
+from graphq.kernels.conv.filter import Filter, count_phases, transposed_phases, whole
 from graphq.kernels.operands.windows import windows
 
 ORDERS = {"OIX": (0, 1, 2, 3), "XIO": (3, 2, 0, 1), "IOX": (1, 0, 2, 3), "XOI": (2, 3, 0, 1)}

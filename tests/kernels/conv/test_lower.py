@@ -6,7 +6,7 @@ from epilogues import check_epilogue
 import graphq as gq
 from graphq.kernels.conv.family import macs, transposed_macs
 from graphq.kernels.conv.lower import check_convolution, lower_convolution
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Unsupported
 
 
 def body(op="convolution", dims=(2, 5, 6, 4), w_dims=(6, 4, 3, 2), x="u8", w="s8", left=None, right=None,

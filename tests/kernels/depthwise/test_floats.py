@@ -10,8 +10,8 @@ from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.operands.windows import windows
-from graphq.kernels.pixels.plan import Pixels
-from graphq.plan.step import Target
+from graphq.kernels.pixels.blocks import Pixels
+from graphq.plan.plan import Target
 
 MORE = {**GEOMETRIES, "5x5/3": ((12, 17), (5, 5), (3, 3), (1, 1), ((2, 2), (2, 2)), (4, 6)),
         "runs of taps": ((7, 20), (3, 10), (1, 1), (1, 1), ((1, 1), (0, 0)), (7, 11)),

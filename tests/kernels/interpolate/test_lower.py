@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.interpolate.lower import check_interpolate, lower_interpolate
 
 SCALE = {"scales": [0.5], "zps": [7]}

@@ -8,17 +8,17 @@ import pytest
 from kernel_factories import divided_by_zero, empty, multiples
 
 from graphq.errors import KernelError
-from graphq.kernels.eltwise import tiles as eltwise
-from graphq.kernels.jit import assembly, isa, modules
+from graphq.kernels.eltwise import family as eltwise
+from graphq.kernels.jit import isa, modules
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.table import KERNELS
-from graphq.kernels.matmul.tiles import SORTED
+from graphq.kernels.matmul.tiles import KERNELS, SORTED
 from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
 from graphq.kernels.operands.space import Space
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
+from graphq.report import evidence
 from graphq.report.evidence import modules as modules_of
 
 # Lines as LLVM 22 prints them, each with the register class that names its instruction.
@@ -113,21 +113,21 @@ def mnemonic(text):
 
 @pytest.mark.parametrize(("register", "text"), LINES)
 def test_a_line_has_the_name_of_its_widest_register(register, text):
-    assert assembly.count(f"\t{text}\n") == {f"{mnemonic(text)} {register}": 1}
+    assert evidence.count(f"\t{text}\n") == {f"{mnemonic(text)} {register}": 1}
 
 
 def test_every_mnemonic_is_in_a_line():
-    assert {mnemonic(text) for _, text in LINES} == assembly.DECISIVE
+    assert {mnemonic(text) for _, text in LINES} == evidence.DECISIVE
 
 
 @pytest.mark.parametrize("text", ["", OTHERS, OF_ANOTHER_MACHINE])
 def test_what_else_is_in_a_text_is_not_counted(text):
-    assert assembly.count(text) == {}
+    assert evidence.count(text) == {}
 
 
 def test_instructions_add_up_in_the_order_of_their_names():
     body = "\tvmulps\t%ymm1, %ymm2, %ymm3\n\tvaddps\t%xmm1, %xmm2, %xmm3\n\tvmulps\t(%rax), %ymm2, %ymm3\n"
-    found = assembly.count(f"{OTHERS}f:\n{body}g:\n{body}")
+    found = evidence.count(f"{OTHERS}f:\n{body}g:\n{body}")
     assert list(found.items()) == [("vaddps xmm", 2), ("vmulps ymm", 4)]
 
 
@@ -155,7 +155,7 @@ def test_native_kernels_have_the_instruction_of_their_level(name):
     if isa.is_emulated(name):
         pytest.skip(f"no {name} here")
     tiles = {kernel: tile_modules(kernel, isa.level_named(name)) for kernel in kernels_of(name)[::3]}
-    assembly.prepare(x for made in tiles.values() for x in made)
+    evidence.prepare_counts(x for made in tiles.values() for x in made)
     register = "ymm" if isa.level_named(name).lanes == 8 else "zmm"
     for kernel, made in tiles.items():
         integers = kernel.dtypes[0] in ("u8", "s8")
@@ -163,7 +163,7 @@ def test_native_kernels_have_the_instruction_of_their_level(name):
         wanted = INSTRUCTION[name] if integers or name == "avx512_bf16" else {f"{x} {register}" for x in FMA}
         assert made
         for module in made:
-            counts = assembly.instructions(module)
+            counts = evidence.instructions(module)
             assert sum(counts.get(x, 0) for x in wanted) >= 2, (kernel.name, counts)
             assert (f"vpmaddubsw {register}" in counts) == exact == ("vpmaddubsw" in " ".join(counts))
 
@@ -192,14 +192,14 @@ def test_a_process_at_avx2_has_no_code_of_higher_levels():
 def test_emulated_kernels_have_none(level):
     with isa.emulate(level) as emulated:
         module = tile_modules(kernels_of(level)[0], emulated)[0]
-    assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in assembly.instructions(module))
+    assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in evidence.instructions(module))
 
 
 @pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
 def test_an_elementwise_kernel_multiplies_vectors():
     product = load(0, "f32", "vector") * load(1, "f32", "vector")
     step = eltwise.plan_eltwise(Store(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))
-    counts = [assembly.instructions(x) for x in modules_of(step)]
+    counts = [evidence.instructions(x) for x in modules_of(step)]
     assert any("vmulps ymm" in x for x in counts), counts
 
 
@@ -217,21 +217,21 @@ def test_modules_are_compiled_side_by_side_and_once(monkeypatch):
                 raise KernelError("no")
             return "\tvmulps\t%ymm1, %ymm2, %ymm3\n"
 
-    monkeypatch.setattr(assembly, "Job", Job)
-    monkeypatch.setattr(assembly, "_counts", {})
+    monkeypatch.setattr(evidence, "Job", Job)
+    monkeypatch.setattr(evidence, "_counts", {})
     first, bad, last = (modules.Module("test", Source(multiples, (name,)), False) for name in ("first", "bad", "last"))
-    assembly.prepare([first, bad, first, last])
+    evidence.prepare_counts([first, bad, first, last])
     assert events == [(what, name) for what in ("assembly", "result") for name in ("first", "bad", "last")]
-    assert assembly.instructions(first) == assembly.instructions(last) == {"vmulps ymm": 1}
-    assembly.prepare([first, last])
+    assert evidence.instructions(first) == evidence.instructions(last) == {"vmulps ymm": 1}
+    evidence.prepare_counts([first, last])
     assert len(events) == 6
     with pytest.raises(KernelError, match="no"):
-        assembly.instructions(bad)
+        evidence.instructions(bad)
 
 
 def test_a_module_that_cannot_be_compiled_is_refused():
     bad = modules.Module("test", Source(divided_by_zero, ()), False)
-    assembly.prepare([bad])
+    evidence.prepare_counts([bad])
     with pytest.raises(KernelError, match="cannot be compiled: ZeroDivisionError: division by zero"):
-        assembly.instructions(bad)
-    assert assembly.instructions(modules.Module("test", Source(empty, ()), False)) == {}
+        evidence.instructions(bad)
+    assert evidence.instructions(modules.Module("test", Source(empty, ()), False)) == {}

@@ -18,7 +18,7 @@ import pytest
 from kernel_factories import divided_by_zero, multiples, of_a_missing_package, of_an_unknown_name
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import cache, isa, modules, objects
+from graphq.kernels.jit import cache, codegen, isa, modules
 from graphq.kernels.jit.cache import Code, Entry
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.modules import FunctionTable, Statistics, load
@@ -282,9 +282,9 @@ def test_a_defect_in_a_module_is_an_error_each_time(folder, fresh, monkeypatch):
 def test_llvm_links_what_codegen_made_as_often_as_asked(folder, fresh):
     index(load("test", multiples, 15).times)
     code = Entry("test", Source(multiples, (15,)).text).read()
-    assert objects.link(*code)["times"] != objects.link(*code)["times"]
+    assert codegen.link(*code)["times"] != codegen.link(*code)["times"]
     with pytest.raises(KernelError, match="nothing_like_it"):
-        objects.link(code.object, ("times", "nothing_like_it"))
+        codegen.link(code.object, ("times", "nothing_like_it"))
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 from epilogues import check_epilogue
 
 import graphq as gq
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul.family import macs

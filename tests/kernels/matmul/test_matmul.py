@@ -7,7 +7,7 @@ from bound import BOUND
 from guarded_memory import guarded
 
 from graphq.kernels import levels
-from graphq.kernels.jit import assembly, isa
+from graphq.kernels.jit import isa
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes import elementary as gm
 from graphq.kernels.lanes.expression import acc, load, maximum, op
@@ -16,10 +16,11 @@ from graphq.kernels.matmul import amx as matmul_amx
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
-from graphq.kernels.matmul.table import KERNELS
+from graphq.kernels.matmul.tiles import KERNELS
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import windows
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
+from graphq.report import evidence
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
@@ -264,7 +265,7 @@ def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instructio
     from graphq.kernels.matmul.amx import amx_setup, amx_tile
 
     text = compiled(amx_tile(row_tiles, panels, a_dtype, False), "sapphirerapids")
-    found = assembly.count(text)
+    found = evidence.count(text)
     for name in ("tdpbusd", "tdpbssd", "tileloadd", "tilestored"):
         assert found.get(f"{name} tmm", 0) == text.count(f"\t{name}\t"), name
     text += compiled(amx_setup(row_tiles, False), "sapphirerapids", words=2)

@@ -14,10 +14,10 @@ from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
-from graphq.kernels.matmul.table import KERNELS, select
+from graphq.kernels.matmul.tiles import KERNELS, select
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, float_sums, tile_sums
 from graphq.kernels.operands.windows import windows
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import assembly, isa, modules
+from graphq.kernels.jit import isa, modules
 from graphq.kernels.matmul import peaks
+from graphq.report import evidence
 
 
 def needs(name):
@@ -31,7 +32,7 @@ def test_loops_contain_their_instruction(name):
         pytest.skip(f"no {needs(name)} here")
     level = isa.level_named(needs(name))
     assert peaks.peak(name, level) > 0
-    counts = assembly.instructions(modules.load("peak", peaks.peak_module, name, level=level))
+    counts = evidence.instructions(modules.load("peak", peaks.peak_module, name, level=level))
     assert max(peaks.products(x) for x in counts) == peaks.products(name)
     least = peaks.TILE_CHAINS if "tmm" in name else peaks.CHAINS
     assert counts[name] >= least, counts  # beside others: a sum may start with one, and vpmaddubsw needs vpmaddwd

@@ -10,11 +10,11 @@ from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.table import KERNELS, select
+from graphq.kernels.matmul.tiles import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.numbers.float_sums import float_sums
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
 
 NATIVE = [level.name for level in isa.available()]
 ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + tiles.FLOATS]

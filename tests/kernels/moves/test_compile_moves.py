@@ -8,7 +8,7 @@ import graphq as gq
 from graphq.errors import GraphError, InputError
 from graphq.kernels.jit.isa import LEVELS
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
 
 SLICES = [  # shape, axes, starts, ends, steps
     ((1, 40, 3, 8, 15), [2], [1], [2], [1]),

@@ -6,7 +6,7 @@ from guarded_memory import guarded
 from graphq.kernels.jit.isa import LEVELS
 from graphq.kernels.moves.extremes import plan_range
 from graphq.ops.integer import dynamic_range
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
 
 RNG = np.random.default_rng(7)
 VALUES = {

@@ -6,9 +6,9 @@ from guarded_memory import guarded
 import graphq as gq
 from graphq.kernels.jit.isa import level_named
 from graphq.kernels.moves.histogram import PART, plan_histogram
-from graphq.kernels.numbers.float_bins import BINS
+from graphq.kernels.numbers.observed import BINS
 from graphq.ops.reduce import histogram
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
 
 RNG = np.random.default_rng(3)
 

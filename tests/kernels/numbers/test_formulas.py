@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from graphq.kernels.numbers import float_sums, mean_sums, recurrent, rows
-from graphq.kernels.numbers.dynamic_range import u8_range
-from graphq.kernels.numbers.float_bins import BINS, SHIFT, histogram, ordered
+from graphq.kernels.numbers.observed import BINS, SHIFT, histogram, ordered, u8_range
 
 T, B, H = 5, 3, 4
 LENGTHS = np.array([5, 2, 0])

@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 from graphq.kernels.pixels import blocks as pixels
-from graphq.kernels.pixels.plan import split
+from graphq.kernels.pixels.blocks import split
 
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 100, 511, 512, 513, 1000, 2047, 4095, 4096]
 

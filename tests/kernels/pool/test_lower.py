@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.pool.lower import check_pool, lower_pool
 
 

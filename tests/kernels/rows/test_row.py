@@ -15,7 +15,7 @@ from graphq.kernels.numbers.rows import squares
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows import tiles as row
 from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS, RowLowering
-from graphq.plan.step import Target
+from graphq.plan.plan import Target
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)
 TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}

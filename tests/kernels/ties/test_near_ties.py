@@ -11,7 +11,7 @@ import ties
 import graphq as gq
 from graphq.model.planning import evaluate_formulas
 from graphq.passes.pipeline import run_passes
-from graphq.report import ties as report
+from graphq.report import survey as report
 
 RNG = np.random.default_rng(5)
 

@@ -1,11 +1,18 @@
-"""Importers of com.microsoft's operators that are ONNX's Attention or RotaryEmbedding with another operand order."""
+"""Importers of com.microsoft's attentions and of its RotaryEmbedding."""
 from __future__ import annotations
 
+import math
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.com_microsoft.transformer import masked
 from graphq.onnx.importers.composed import NEWER, standard
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.ops.attention import capacity_of
 
 
 @imports("MultiHeadAttention", domain=MICROSOFT)
@@ -52,3 +59,117 @@ def rotary_embedding(c: Call) -> Outputs:
         raise GraphError(f"positions must be [batch, length], without packing and scale, got {positions.type}")
     attrs = {name: c.attr(name) for name in ("interleaved", "num_heads", "rotary_embedding_dim") if c.attr(name)}
     return standard(c, "RotaryEmbedding", [c.input(0), c.input(2), c.input(3), positions], opset=NEWER, **attrs)
+
+
+@imports("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(c: Call) -> Outputs:
+    """Import GroupQueryAttention, as cached_attention. Floats of 16 bits are computed in f32 and rounded once.
+
+    Its operands are query, key and value (or one tensor of all three), the past caches, the numbers of valid tokens
+    less 1, the greatest number of valid tokens, cosines, sines and positions. Further operands are a bias, sinks, the
+    scales of caches of 8 or 4 bits, and the weights by which query and key are normalised.
+    """
+    _check(c)
+    g, heads, groups, dtype = c.graph, c.attr("num_heads"), c.attr("kv_num_heads"), c.input(0).dtype
+    size = _size(c, heads, groups)
+    q, (k, v) = _in_f32(c, c.input(0)), (None if x is None else _in_f32(c, x) for x in (c.optional(1), c.optional(2)))
+    if c.has(14):
+        q, k, v = _parts(c, q, k, v, [heads * size, (heads + groups) * size, (heads + 2 * groups) * size])
+        q, k = (_normalised(c, x, i, n, size) for x, i, n in ((q, 14, heads), (k, 15, groups)))
+    past_k, past_v, cos, sin, positions, bias, sinks = (c.optional(i) for i in (3, 4, 7, 8, 9, 10, 11))
+    if not c.attr("do_rotary", 0):
+        cos = sin = positions = None
+    elif (t := c.input(7).type).shape is None or len(t.shape) != 2 or t.shape[1] is None:
+        c.refuse(f"input 7 must be [length, half of a head's width], got {t}")
+    if sinks is None and c.attr("smooth_softmax", -1) == 1:
+        sinks = g.constant(np.zeros(heads, np.float32))
+    bits: Literal[32, 8, 4] = 32 if not c.has(12) else 8 if c.attr("kv_cache_bit_width") == 8 else 4
+    scales = [_scales(c, k, groups, size) for k in (12, 13)] if c.has(12) else []
+    if bits == 32:
+        past_k, past_v = (None if x is None else _in_f32(c, x) for x in (past_k, past_v))
+    cos, sin, bias, sinks = (None if x is None else _in_f32(c, x) for x in (cos, sin, bias, sinks))
+    outs = g.cached_attention(
+        q, c.input(5), c.input(6), k, v, past_k, past_v, cos, sin, positions, bias, sinks, *scales,
+        heads=heads, groups=groups, scale=c.attr("scale", 0.0) or 1 / math.sqrt(size), softcap=c.attr("softcap", 0.0),
+        window=max(c.attr("local_window_size", -1), 0), causal=bool(c.attr("causal", 1)),
+        interleaved=bool(c.attr("rotary_interleaved", 0)), bits=bits, capacity=capacity_of(past_k, c.input(6)))
+    return [g.type_cast(x, dtype=dtype) if x.dtype == f32 != dtype else x for x in outs[:max(1, c.outputs)]]
+
+
+def _scales(c: Call, k: int, groups: int, size: int) -> Value:
+    """The scales in input `k` as [groups, size]; the input has one scale or groups * size scales."""
+    x = _in_f32(c, c.input(k))
+    if not x.type.known or x.type.size not in (1, groups * size):
+        c.refuse(f"input {k} must be one scale, or {groups} times {size}, got {x.type}")
+    if x.type.size > 1:
+        return c.graph.static_reshape(x, shape=[groups, size])
+    return c.graph.expand(c.graph.static_reshape(x, shape=[1, 1]), shape=[groups, size])
+
+
+def _in_f32(c: Call, x: Value) -> Value:
+    return x if x.dtype == f32 else c.graph.type_cast(x, dtype=f32)
+
+
+def _check(c: Call) -> None:
+    kinds = {c.attr("k_quant_type", "NONE"), c.attr("v_quant_type", "NONE")}
+    if not kinds <= {"NONE", "PER_TENSOR", "PER_CHANNEL"}:
+        raise GraphError(f"attributes 'k_quant_type' and 'v_quant_type' {sorted(kinds)} are not supported")
+    bits, scales = c.attr("kv_cache_bit_width", 0), [c.has(12), c.has(13)]
+    if ("NONE" in kinds) != (bits in (0, 16, 32)) or len(kinds) > 1 and "NONE" in kinds or \
+            scales != [kinds != {"NONE"}] * 2 or bits not in (0, 4, 8, 16, 32):
+        c.refuse(f"attribute 'kv_cache_bit_width' {bits}, kinds {sorted(kinds)} of scales and inputs 12 and 13 do not "
+                 "fit together")
+    if c.attr("sliding_window_cache", 0):
+        raise GraphError("attribute 'sliding_window_cache': caches of one window are not supported")
+    if c.attr("qk_output", 0) or c.outputs > 3:
+        raise GraphError("attribute 'qk_output': the products are not given")
+    heads, groups = (_positive(c, name) for name in ("num_heads", "kv_num_heads"))
+    if heads % groups:
+        c.refuse(f"attribute 'num_heads' must be a multiple of 'kv_num_heads', got {heads} and {groups}")
+    window, causal = c.attr("local_window_size", -1), c.attr("causal", 1)
+    if causal not in (0, 1) or window != -1 and (window < 1 or not causal):
+        c.refuse(f"attribute 'causal' must be 0 or 1 and 'local_window_size' positive with causal 1, or -1, "
+                 f"got {causal} and {window}")
+    for first, second in ((1, 2), (3, 4), (7, 8), (14, 15)):
+        if c.has(first) != c.has(second):
+            c.refuse(f"inputs {first} and {second} must be given together")
+    batch, lengths = c.input(0).shape, c.input(5).type
+    for k in (5, 6):
+        if c.input(k).dtype != s32:
+            c.refuse(f"input {k} must be s32, got {c.input(k).type}")
+    if batch and batch[0] is not None and lengths.known and lengths.size != batch[0]:
+        c.refuse(f"input 5 must have a length for each of {batch[0]} batches, got {lengths}")
+
+
+def _positive(c: Call, name: str) -> int:
+    value = c.attr(name, 0)
+    if value < 1:
+        c.refuse(f"attribute '{name}' must be positive, got {value}")
+    return int(value)
+
+
+def _size(c: Call, heads: int, groups: int) -> int:
+    q, parts = c.input(0), heads if c.has(1) else heads + 2 * groups
+    width = q.shape[-1] if q.shape is not None and len(q.shape) == 3 else None
+    if not width or width % parts:
+        c.refuse(f"input 0 must be [batch, length, width] of a known width for {parts} heads, got {q.type}")
+    for k in (1, 2) if c.has(1) else ():
+        t = c.input(k).type
+        if t.shape is None or len(t.shape) != 3 or t.shape[2] != width // parts * groups:
+            c.refuse(f"input {k} must be [batch, length, {width // parts * groups}], got {t}")
+    return width // parts
+
+
+def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int]) -> list[Value]:
+    """Query, key and value; if there is no key, they are slices of `q`, and `ends` says where each slice ends."""
+    if k is not None and v is not None:
+        return [q, k, v]
+    return [c.graph.slice(q, axes=[2], starts=[start], ends=[end], steps=[1])
+            for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
+    """`x` with each head normalised by its root mean square, with the weights of input `k`."""
+    apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
+    y = c.graph.rms_norm(apart, _in_f32(c, c.input(k)), epsilon=c.attr("qk_norm_epsilon", 1e-6))
+    return c.graph.static_reshape(y, shape=[0, 0, heads * size], special_zero=True)

@@ -1,0 +1,223 @@
+"""Depthwise convolutions of u8 and s8, by vpmaddwd (two taps a lane) or vpdpbusd (four taps a lane).
+
+The bytes of two taps are interleaved and widened to 16 bits, so u8 and s8 activations are both taken as they are.
+
+The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel. Neighbouring output
+pixels of a line share columns, and the bytes of a column are interleaved once. With 3 x 3 taps, four pixels take 8
+operations for a vector of outputs; by pairs of taps they take 20. s8 activations are read as x + 128, and
+their sums start from -128 * (sum of w).
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphq.kernels.depthwise.packing import QUAD, Layout
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.intrinsics import repeated
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, dot_u8s8, load_bytes, madd16
+from graphq.kernels.matmul.vector import FLIP
+from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
+from graphq.kernels.pixels.blocks import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
+
+
+def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:
+    """Make the function that stores the s32 sums of one output pixel, one channel after another.
+
+    `taps` is the number of taps, or 0 for a function that takes any number. If there are fewer channels than a chunk
+    has, `few` is their number, otherwise 0. The function may write up to a chunk beyond the last channel.
+    """
+    layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
+    size, order = layout.size, layout.order
+    halves = len(order)
+
+    @emits
+    def multiply(b: Builder, addresses: Value, count: Value, weights: Value, channels: Value, target: Value) -> None:
+        half_bytes = 4 * lanes
+        chunk_bytes = (b.value(I64, pairs) if pairs else count) * (halves * half_bytes)
+
+        def activations(tap: Value, c: Value) -> Value:
+            address = (addresses + tap * 8).load(I64, 8) + c.udiv(multiplier)
+            n = max(1, size // multiplier)
+            x = load_bytes(address, b.value(I64, few // multiplier), n) if few else address.load(vector(I8, n))
+            return repeated(x, multiplier, size)
+
+        def widened(x: Value, kind: Type) -> Value:
+            return x.zext(kind) if dtype == "u8" else x.sext(kind)
+
+        def pair(k: Value, c: Value, w: Value, sums: list[Value], single: bool = False) -> list[Value]:
+            x = activations(k * 2, c)
+            y = b.value(vector(I8, size), 0) if single else activations(k * 2 + 1, c)
+            address = w + k * (halves * half_bytes)
+            if lanes == 1:
+                products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
+                            for tap, v in enumerate((x, y))]
+                return [sums[0] + b.add(*products)]
+            out = []
+            for half in range(2):
+                both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
+                part = (address + half * half_bytes).load(vector(I16, size))
+                out.append(sums[half] + madd16(b, widened(both, vector(I16, size)), part, emulated))
+            return out
+
+        chunks = c64(1) if few else (channels + (size - 1)) // size
+        with Loop(b, chunks) as chunk:
+            c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
+            w = weights + chunk.k * chunk_bytes
+            sums = [constant(vector(I32, lanes), 0)] * min(lanes, 2)
+            for k in range(pairs):
+                sums = pair(b.value(I64, k), c, w, sums, single=2 * k + 1 == taps)
+            if not pairs:
+                with Loop(b, count, sums) as loop:
+                    loop.update(pair(loop.k, c, w, loop.values))
+                sums = loop.values
+            into = target + c * 4
+            if lanes == 1:
+                sums[0].store(into)
+            else:  # the interleaved halves are put back into the order of the channels
+                lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
+                for half in range(2):
+                    sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
+
+    return multiply
+
+
+def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Functions:
+    """Make the module of tiles of one pixel with a window of ko x ki taps, packed in pairs (see `pixels.unrolled`)."""
+    locate, multiply = tap_locator(ko, ki), pair_sums(dtype, lanes, ko * ki, few, emulated, multiplier)
+
+    @njit
+    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
+             target: int) -> int:
+        f, x = view_frame(frame), view_windows(windows)
+        taps, channels, weights = x.ko * x.ki, f.channels, f.weights
+        locate(windows, image, outer, inner, 0, taps, addresses)
+        multiply(addresses, (taps + 1) // 2, weights + (channels + 15) // 16 * 64, channels, target)
+        return 1
+
+    return tile_functions(ADDRESSES, fill)
+
+
+def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
+    """Make the function that stores the addresses of the image columns which neighbouring output pixels read.
+
+    The first pixel is at (outer, inner), the others follow it on its line. The addresses are stored line by line of the
+    window.
+    """
+
+    @emits
+    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
+
+        def table(name: str, entry: Value) -> Value:
+            return windows + WINDOWS.load(windows, name) + entry * 8
+
+        pad = windows + WINDOWS.load(windows, "pad_row")
+        down, across = table("outer_table", outer * ko), table("inner_table", inner * ki)
+        inners = [(across + 8 * (p * ki + k)).load(I64, 8) for _, ((p, k), *_) in columns]
+        for a in range(ko):
+            line = (down + 8 * a).load(I64, 8)
+            for n, column in enumerate(inners):
+                offset = line + column
+                address = (offset >= 0).select(image + offset, pad)
+                address.store(addresses + 8 * (a * len(columns) + n), 8)
+
+    return locate
+
+
+def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
+    """Interleave the bytes of four taps, given as vectors of bytes.
+
+    The result is four vectors of `lanes` channels; each lane has the bytes of the four taps of its channel.
+    """
+    def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
+        """Interleave the elements of `x` and `y` within each 128 bits; returns the low halves and the high halves."""
+        each = 128 // bits
+        count = lanes * 32 // bits
+        x, y = (v.as_type(vector(I8 if bits == 8 else I16, count)) for v in (x, y))
+        lower, upper = ([n + of * count for part in range(0, count, each)
+                         for n in range(part + half, part + half + each // 2) for of in (0, 1)]
+                        for half in (0, each // 2))
+        return [x.shuffle(y, lower), x.shuffle(y, upper)]
+
+    pairs = [unpacked(x, y, 8) for x, y in (taps[:2], taps[2:])]
+    halves = [unpacked(x, y, 16) for x, y in zip(*pairs, strict=True)]
+    return [x.as_type(vector(I32, lanes)) for half in halves for x in half]
+
+
+def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
+          emulated: bool) -> Intrinsic:
+    """Make the function that stores the s32 sums of neighbouring output pixels, one channel after another.
+
+    It reads the addresses that `column_locator` has stored. `weights` and `sums` are in the order of `packing.pack`.
+    The sums of a pixel begin `step` bytes after the sums of the pixel before it.
+    """
+    size, blocks = QUAD * lanes, -(-ko // QUAD)
+    kind, line = vector(I32, lanes), 4 * lanes
+    # Unpacking puts 32-bit element 4 * part + q of each 128-bit part into vector q. This order of the weights and sums
+    # makes each vector a run of channels.
+    order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
+    last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
+
+    @emits
+    def multiply(b: Builder, addresses: Value, weights: Value, sums: Value, channels: Value, target: Value,
+                 step: Value) -> None:
+
+        def loaded(a: int, n: int, c: Value) -> Value:
+            if a >= ko:
+                return b.value(kind, 0)
+            column = (addresses + 8 * (a * len(columns) + n)).load(I64, 8)
+            x = (column + c.udiv(multiplier)).load(vector(I8, size // multiplier))
+            x = repeated(x, multiplier, size).as_type(kind)
+            x = x.shuffle(x, order)
+            return x ^ FLIP if dtype == "s8" else x
+
+        def begin(c: Value) -> list[Value]:
+            if dtype == "u8":
+                return [constant(kind, 0)] * QUAD
+            have = [(sums + c * 4 + q * line).load(kind) for q in range(QUAD)]
+            return [0 - (x << 7) for x in have]
+
+        with Loop(b, (channels + (size - 1)) // size) as chunk:
+            c = smaller(chunk.k * size, channels - size)
+            w = weights + chunk.k * (ki * blocks * QUAD * line)
+            into, first = target + c * 4, begin(c)
+            acc = {p: first for p in last}
+            for n, (_, uses) in enumerate(columns):
+                for block in range(blocks):
+                    x = _interleaved([loaded(QUAD * block + a, n, c) for a in range(QUAD)], lanes)
+                    for p, k in uses:
+                        factors = [(w + ((k * blocks + block) * QUAD + q) * line).load(kind)
+                                   for q in range(QUAD)]
+                        acc[p] = [dot_u8s8(b, *each, emulated) for each in zip(acc[p], x, factors, strict=True)]
+                for p in (p for p, _ in uses if last[p] == n):
+                    for q in range(QUAD):
+                        acc[p][q].store(into + step * p + q * line)
+
+    return multiply
+
+
+def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
+    """Make the module of tiles of `layout.pixels` pixels of a line, and of single pixels for the end of a line."""
+    pixels = layout.pixels
+    shared, own = (shared_columns(n, layout.ki, layout.stride, layout.dilation) for n in (pixels, 1))
+    locate_many, locate_one = (column_locator(layout.ko, layout.ki, x) for x in (shared, own))
+    many, one = (quads(dtype, layout.lanes, layout.ko, layout.ki, x, multiplier, emulated) for x in (shared, own))
+
+    @njit
+    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
+             target: int) -> int:
+        f = view_frame(frame)
+        channels, sums, step = f.channels, f.weights, f.stride
+        weights = sums + (channels + 15) // 16 * 64
+        if left >= pixels and inner + pixels <= view_windows(windows).width:
+            locate_many(windows, image, outer, inner, addresses)
+            many(addresses, weights, sums, channels, target, step)
+            return pixels
+        locate_one(windows, image, outer, inner, addresses)
+        one(addresses, weights, sums, channels, target, step)
+        return 1
+
+    return tile_functions(ADDRESSES, fill)

@@ -1,0 +1,47 @@
+"""What quantization observes of a tensor: its range for u8, and its histogram.
+
+Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
+in each power of two. Every number of a bin is within 1/32 of the bin's edge, whatever the scale of the data. The
+histogram is like that of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
+relative-error guarantees"), whose bins however have equal width in the logarithm.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+
+def u8_range(x: np.ndarray) -> tuple[np.float32, np.uint8]:
+    """The scale (f32) and zero point (u8) of f32 `x`, as the operation dynamic_range defines them."""
+    zero = np.float32(0)
+    with np.errstate(all="ignore"):
+        top, low = np.maximum(zero, x.max(initial=0)), np.minimum(zero, x.min(initial=0))
+        scale = np.float32(1 if top == low else top - low) / np.float32(255)
+        zp = np.rint(np.clip(zero - low / scale, 0, 255))
+        return np.float32(scale), np.uint8(np.nan_to_num(zp))
+
+
+SHIFT = 18
+"""The number of low bits of an f32 that do not matter for its bin."""
+BINS = 1 << (32 - SHIFT)
+"""The number of bins, including bins for NaN and for infinities."""
+
+
+def ordered(x: np.ndarray) -> np.ndarray:
+    """The bits of f32 `x` as s32 whose order is -NaN < -inf < -0 < 0 < inf < NaN (totalOrder of IEEE 754).
+
+    The function takes and returns s32, and is its own inverse.
+    """
+    return x ^ ((x >> 31) & 0x7FFFFFFF)
+
+
+def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The counts (s32 [BINS]) and the extremes (f32 [2], in the order of `ordered`) of `x`.
+
+    [inf, -inf] if `x` is empty.
+    """
+    bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
+    counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
+    none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))
+    keys = ordered(bits)
+    extremes = np.array([keys.min(initial=none[0]), keys.max(initial=none[1])], np.int32)
+    return counts, ordered(extremes).view(np.float32)

@@ -1,0 +1,58 @@
+"""Kernel records and their selection."""
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels.jit import isa
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul import tiles as matmul_tiles
+from graphq.kernels.matmul.tiles import KERNELS, register_kernel, select
+
+U8 = ("u8", "s8")
+
+
+def test_names_are_derived():
+    assert matmul.plan_matmul and "matmul_u8s8_6x64_avx512_vnni" in KERNELS
+    for name, kernel in KERNELS.items():
+        assert name == kernel.name
+        assert kernel.level in {level.name for level in isa.LEVELS}
+
+
+def test_second_registration_is_refused(monkeypatch):
+    monkeypatch.setattr(matmul_tiles, "KERNELS", dict(KERNELS))
+    with pytest.raises(KernelError, match="a second kernel named matmul_u8s8_6x64_avx512_vnni"):
+        register_kernel((U8,), ((6, 64),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+    register_kernel((U8,), ((7, 64),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+    assert "matmul_u8s8_7x64_avx512_vnni" in matmul_tiles.KERNELS
+
+
+@pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
+@pytest.mark.parametrize("dtypes", (*matmul_tiles.DTYPES, *matmul_tiles.FLOATS))
+def test_every_level_has_a_kernel_for_every_size(level, dtypes):
+    for m, n, k in ((1, 1, 1), (1, 1024, 1024), (2, 64, 64), (1024, 1024, 1024), (0, 0, 0), (10**6, 3, 27)):
+        kernel = select(dtypes, m, n, k, level)
+        assert kernel.dtypes == dtypes and level.includes(kernel.level)
+
+
+def test_small_m_takes_small_tiles():
+    vnni = isa.level_named("avx512_vnni")
+    tiles = [select(U8, m, 1024, 1024, vnni).tile[0] for m in (1, 2, 4, 6, 8, 32, 384)]
+    assert tiles == [1, 2, 4, 6, 4, 4, 6]
+
+
+def test_few_columns_take_tall_tiles():
+    vnni = isa.level_named("avx512_vnni")
+    tiles = [select(U8, 10_000, n, 36, vnni).tile for n in (1, 16, 24, 32, 48, 64, 96)]
+    assert tiles == [(24, 16)] * 2 + [(12, 32)] * 2 + [(7, 48), (6, 64), (7, 48)]
+
+
+def test_amx_takes_large_work_and_leaves_single_rows():
+    amx = isa.level_named("amx")
+    assert select(U8, 1024, 1024, 1024, amx).level == "amx"
+    assert select(U8, 32, 768, 768, amx).tile == (32, 64)
+    assert select(U8, 16, 768, 768, amx).tile == (16, 64)
+    assert select(U8, 1, 1024, 1024, amx).level == "avx512_vnni"
+
+
+def test_no_kernel_is_an_error():
+    with pytest.raises(KernelError, match="no kernel for matmul on f32 u8 at ISA level scalar"):
+        select(("f32", "u8"), 1, 1, 1, isa.level_named("scalar"))

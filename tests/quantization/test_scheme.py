@@ -1,0 +1,53 @@
+"""Schemes and settings: what is refused, and what settings are called."""
+import pytest
+
+from graphq.dtypes import u8, u16
+from graphq.errors import GraphError
+from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"mode": "other"}, "mode must be one of static, dynamic, weight_only, got 'other'"),
+    ({"method": "max"}, "method must be one of min_max, moving_average, percentile, entropy, mse"),
+    ({"weight_bits": 5}, "weight_bits must be one of 4, 7, 8, got 5"),
+    ({"bias": "s16"}, "bias must be one of s32, f32"), ({"rounding": "up"}, "rounding must be one of nearest, gptq"),
+    ({"activations": "f32"}, "must be one of u8, s8, u16"),
+    ({"percentile": 50}, r"percentile must be in \(50, 100\], got 50"), ({"percentile": 100.5}, "got 100.5"),
+    ({"headroom": 0.05}, r"headroom must be in \[0.1, 10\], got 0.05"), ({"headroom": 11}, "got 11"),
+    ({"block": 0}, "block must be positive, got 0"),
+    ({"exclude": "y"}, "exclude must be a collection of names, got 'y'"),
+    ({"exclude": [""]}, "exclude must be names that are not empty"), ({"wide": [3]}, "wide must be names that"),
+    ({"wide": "y"}, "wide must be a collection"), ({"wide_weights": "y"}, "wide_weights must be a collection"),
+    ({"wide": ["y"], "mode": "dynamic"}, "wide products need mode 'static' and activations of 8 bits"),
+    ({"wide_weights": ["y"], "activations": "s16"}, "wide products need"),
+    ({"weight_bits": 7, "mode": "weight_only"}, "weights of 7 bits are for integer products"),
+    ({"weight_bits": 4}, "weights of 4 bits need mode 'weight_only', got 'static'"),
+    ({"rounding": "gptq", "mode": "dynamic"}, "gptq need mode 'weight_only', got 'dynamic'")])
+def test_refused_schemes(options, message):
+    with pytest.raises(GraphError, match=f"scheme: .*{message}"):
+        Scheme(**options)
+
+
+def test_schemes_at_their_limits():
+    assert Scheme(percentile=100, headroom=10, block=1).block == 1 and Scheme(headroom=0.1).headroom == 0.1
+    assert Scheme().activations is u8 and Scheme(activations="u16").activations is u16
+    assert Scheme(mode="weight_only", weight_bits=4, rounding="gptq").rounding == "gptq"
+    assert Scheme(wide=["y"], wide_weights=["z"], activations="s8").wide == ("y",)
+    assert [Scheme(weight_bits=7, mode=m).weight_bits for m in ("static", "dynamic")] == [7, 7]
+
+
+def test_candidates():
+    assert str(Candidate("min_max")) == "min-max" and str(Candidate("mse", True)) == "mse smoothed"
+    assert str(Candidate("moving_average", True, 0.5)) == "moving-average margin 0.5 smoothed"
+
+
+def test_settings():
+    mse, least = Candidate("mse"), Candidate("min_max", margin=1.0)
+    assert str(Setting((("a", mse), ("b", mse)))) == "mse"
+    mixed = Setting((("a", mse), ("b", least), ("c", least)), correct=True)
+    assert str(mixed) == "2 x min-max margin 1, 1 x mse, biases corrected"
+    more = with_scheme(mixed, weight_bits=7, wide=("p", "q", "r"), wide_weights=("a", "b", "c", "d"), exclude=("x",))
+    assert str(more) == ("2 x min-max margin 1, 1 x mse, biases corrected, weights of 7 bits, p, q, r in 16 bits, "
+                         "4 products in weights of 16 bits, x in f32")
+    assert more.choices == mixed.choices and mixed.scheme == Scheme()
+    assert str(Setting((("a", mse),), scheme=Scheme("dynamic", rows=True))) == "dynamic by rows"
