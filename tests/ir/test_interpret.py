@@ -95,7 +95,7 @@ def test_arrays_that_follow_from_open_sizes(g):
 
 
 @pytest.fixture
-def g():
+def net():
     g = Graph("net")
     x = g.input("x", dtype="f32", shape=(2, 3))
     w = g.input("w", dtype="u8", shape=(3,))
@@ -106,35 +106,35 @@ def g():
 X, W = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([2, 4, 6], np.uint8)
 
 
-def test_arrays_by_keyword_or_mapping(g):
+def test_arrays_by_keyword_or_mapping(net):
     want = X * np.array([1, 2, 3], np.float32)
-    for got in (gq.reference(g, x=X, w=W), gq.reference(g, {"x": X, "w": W}), gq.reference(g, {"x": X}, w=W)):
+    for got in (gq.reference(net, x=X, w=W), gq.reference(net, {"x": X, "w": W}), gq.reference(net, {"x": X}, w=W)):
         assert got.dtype == np.float32 and np.array_equal(got, want)
 
 
-def test_several_outputs_are_a_dict(g):
-    g.output(g.inputs[0])
-    out = gq.reference(g, x=X, w=W)
+def test_several_outputs_are_a_dict(net):
+    net.output(net.inputs[0])
+    out = gq.reference(net, x=X, w=W)
     assert list(out) == ["y", "x"] and np.array_equal(out["x"], X)
 
 
-def test_any_memory_layout_is_accepted(g):
-    want = gq.reference(g, x=X, w=W)
+def test_any_memory_layout_is_accepted(net):
+    want = gq.reference(net, x=X, w=W)
     x = np.asfortranarray(X)
     x.flags.writeable = False
     wide = np.zeros(6, np.uint8)
     wide[::2] = W
-    assert np.array_equal(gq.reference(g, x=x, w=wide[::2]), want)
+    assert np.array_equal(gq.reference(net, x=x, w=wide[::2]), want)
     unaligned = np.frombuffer(b"\0" + X.tobytes(), np.uint8)[1:].view(np.float32).reshape(2, 3)
-    assert np.array_equal(gq.reference(g, x=unaligned, w=W), want)
+    assert np.array_equal(gq.reference(net, x=unaligned, w=W), want)
 
 
-def test_results_are_new_arrays(g):
-    x = g.inputs[0]
-    c = g.constant(np.ones(2, np.float32))
-    g.set_outputs([x, x, c, g.static_transpose(x, order=[1, 0])], ["a", "b", "c", "t"])
+def test_results_are_new_arrays(net):
+    x = net.inputs[0]
+    c = net.constant(np.ones(2, np.float32))
+    net.set_outputs([x, x, c, net.static_transpose(x, order=[1, 0])], ["a", "b", "c", "t"])
     given = X.copy()
-    out = gq.reference(g, x=given, w=W)
+    out = gq.reference(net, x=given, w=W)
     for y in out.values():
         assert y.flags.writeable and y.flags.c_contiguous
         y[:] = -1
@@ -155,14 +155,14 @@ def test_results_are_new_arrays(g):
     ({"x": [[1.0], [1.0, 2.0]], "w": W}, r"input 'x' must be f32\[2,3\]: ValueError: setting an array"),
     ({"x": None, "w": W}, "got dtype object"),
 ])
-def test_bad_arrays(g, given, message):
+def test_bad_arrays(net, given, message):
     with pytest.raises(InputError, match=message):
-        gq.reference(g, given)
+        gq.reference(net, given)
 
 
-def test_bad_calls(g):
+def test_bad_calls(net):
     with pytest.raises(InputError, match="input 'x' is given twice"):
-        gq.reference(g, {"x": X, "w": W}, x=X)
+        gq.reference(net, {"x": X, "w": W}, x=X)
     with pytest.raises(GraphError, match="graph 'empty' has no outputs; call g.output"):
         gq.reference(Graph("empty"))
 
@@ -245,9 +245,9 @@ class Hostile:
         raise RuntimeError("the file is gone")
 
 
-def test_an_array_that_cannot_be_read_is_an_input_error(g):
+def test_an_array_that_cannot_be_read_is_an_input_error(net):
     with pytest.raises(InputError, match=r"input 'x' must be f32\[2,3\]: RuntimeError: the file is gone"):
-        gq.reference(g, x=Hostile(), w=W)
+        gq.reference(net, x=Hostile(), w=W)
 
 
 def test_the_word_for_an_array_is_the_callers():
@@ -255,8 +255,8 @@ def test_the_word_for_an_array_is_the_callers():
         check_array("y", TensorType(f32, (2,)), np.zeros(2), word="out")
 
 
-def test_a_cycle_is_refused_before_anything_runs(g):
-    product = g.nodes[-1]
-    g.nodes[0].inputs = (product.output,)
+def test_a_cycle_is_refused_before_anything_runs(net):
+    product = net.nodes[-1]
+    net.nodes[0].inputs = (product.output,)
     with pytest.raises(VerifyError, match=r"= dequantize\(.*: operand 0 is used before its definition.*: a cycle"):
-        gq.reference(g, x=X, w=W)
+        gq.reference(net, x=X, w=W)
