@@ -21,9 +21,9 @@ def collector_paused() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    _paused = True
-    gc.disable()
     try:
+        _paused = True
+        gc.disable()
         yield
     finally:
         _on_again()

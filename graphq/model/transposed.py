@@ -27,7 +27,7 @@ def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
     """The transposes that alone read the result of a partition which can write it in their order, by that result."""
     found = {}
     for node in graph.nodes:
-        if _moves(node) and node not in found:
+        if _moves(node):
             (source,) = node.operands
             order = _order(node)
             if order[-1] == len(order) - 1 and not source.is_output and len(source.users) == 1 \

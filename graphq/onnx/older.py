@@ -95,13 +95,9 @@ def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: M
 
 
 def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
-    """Whether an attribute does not matter for the constant that is operand 1: a shape, or axes."""
+    """Whether an attribute does not matter for the constant shape that is operand 1."""
     numbers = constants.get(node.input[1]) if len(node.input) > 1 else None
-    if numbers is None:
-        return False
-    array = numpy_helper.to_array(numbers)
-    return attribute == "allowzero" and bool((array != 0).all()) or \
-        attribute == "noop_with_empty_axes" and array.size > 0
+    return attribute == "allowzero" and numbers is not None and bool((numpy_helper.to_array(numbers) != 0).all())
 
 
 def _default(schema: onnx.defs.OpSchema, name: str) -> onnx.AttributeProto:

@@ -13,17 +13,15 @@ from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, Product, prepared, products, right_after, values_by_name
 
-DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 SWITCH = "in_f32/"
 """The prefix of the names of boolean inputs; such an input is true to compute the product named after it in f32."""
 RANKED = 2
 """The number of batches, those with the largest losses, on which the cost of each product is measured."""
-OUTPUT = "output/"
-"""The prefix of the names of a model's outputs that are outputs of the graph, beside the tensors compared."""
 CHUNK = 1 << 15
 """The number of elements that sums are made of at a time, in f64: so many stay in the cache."""
 
@@ -63,7 +61,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
                 raise GraphError("tensor '{}' is f32[{}] in the quantized graph, f32[{}] in the other".format(
                     name, *shapes))
             sums[name].add(got[name], exact[name])
-        outs, exact_outs = (floats({n: x for n, x in found.items() if n.startswith(OUTPUT)}) for found in (got, exact))
+        outs, exact_outs = (floats(dict([*found.items()][len(names):])) for found in (got, exact))
         wanted.append(exact_outs)
         losses.append(max(map(distance, outs, exact_outs), default=0.0))
     del have, want  # one model at a time
@@ -213,11 +211,13 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
 
 
 def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
-    """The model that returns the named tensors and then, by names with the prefix OUTPUT, the graph's outputs."""
-    g = graph.copy()
+    """The model that returns the named tensors, and then the graph's outputs by names that no tensor has."""
+    g, prefix = graph.copy(), "output"
     values = values_by_name(g)
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
     g.set_outputs([*(values[name] for name in names), *g.outputs],
-                  [*names, *(f"{OUTPUT}{k}" for k in range(len(g.outputs)))])
+                  [*names, *(f"{prefix}{k}" for k in range(len(g.outputs)))])
     return compile(g, cache="kernels")
 
 

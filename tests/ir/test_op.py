@@ -36,6 +36,22 @@ def test_own_ops(registry):
     assert scaled.kind == "Scaled" and gq.reference(g, x=np.ones((2, 3), np.float32)).tolist() == [[3.0] * 3] * 2
 
 
+@pytest.mark.parametrize("annotation", [int, "int", "'int'"])
+def test_annotations_may_be_strings(registry, annotation):
+    """As with `from __future__ import annotations`, also where the code has quotes."""
+    def added(src, *, n):
+        """Add."""
+        return src + np.float32(n)
+
+    added.__annotations__["n"] = annotation
+    register_op(infer=lambda src, *, n: src)(added)
+    g = Graph("test")
+    g.output(g.added(g.input("x", dtype="f32", shape=(1,)), n=2), name="y")
+    assert gq.reference(g, x=np.zeros(1, np.float32)).tolist() == [2]
+    with pytest.raises(GraphError, match="attribute 'n' must be of type int, got 'a'"):
+        g.added(g.inputs[0], n="a")
+
+
 def test_registering_a_name_twice(registry):
     with pytest.raises(GraphError, match="op 'relu' is registered already, by graphq.ops.eltwise"):
         @register_op(infer=None)

@@ -88,6 +88,7 @@ STATEMENTS += [
     "layer_norm(x, y3, y3, keep_stats=false, begin_norm_axis=1, epsilon=0.2)",
     "softmax(x)", "log_softmax(x, axis=1)", "gelu(x)", "elu(x, alpha=2)",
     *(f"reduce_{op}(x, axes=[-1,1])" for op in ("l1", "l2", "max", "mean", "min", "prod", "sum")),
+    *(f"reduce_{op}(x, axes=[])" for op in ("l1", "l2", "max", "mean", "min", "prod", "sum")),
     *(f"reduce_{op}(x, axes=[0,2], keep_dims=true)" for op in ("l1", "l2", "max", "mean", "min", "prod", "sum")),
     'interpolate(x, mode="linear", sizes=[7,9], coordinate_transformation_mode="align_corners", data_format="NCX")',
     'interpolate(x, mode="nearest", sizes=[5,7])', 'interpolate(x, mode="bilinear", scales=[2,3])',

@@ -30,6 +30,19 @@ def test_saturation_shows_a_range_that_is_too_small():
     assert narrow["relu"].saturation > 0.02
 
 
+@pytest.mark.parametrize("name", ["output/Relu", "output0", "output_0"])
+def test_tensors_may_have_any_names(name):
+    """Also names such as the outputs have in the model that returns all tensors."""
+    def found(name):
+        graph, batches = perceptron()
+        graph.rename(next(n.output for n in graph.nodes if n.output.name == "hidden"), name)
+        return compare(quantize(graph, batches, Scheme(method="min_max")), graph, batches)
+
+    plain, other = found("hidden"), found(name)
+    assert other.loss == plain.loss
+    assert {t.name.replace(name, "hidden"): t.cost for t in other.tensors} == {t.name: t.cost for t in plain.tensors}
+
+
 def test_a_product_with_wrong_weights_costs_most():
     graph, batches = convolutional()
     made = quantize(graph, batches, Scheme(method="min_max", exclude=["depthwise"]))

@@ -197,11 +197,13 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 @exports(*REDUCTIONS.values(), "integer_sum")
 def reduction(w: Writer, node: Node) -> None:
-    """Write the reduction, with its axes as an initializer."""
+    """Write the reduction, with its axes as an initializer; without axes it is Identity, where ReduceL1 has |x|."""
     if len(node.inputs) > 1:
         raise GraphError("axes that are a tensor are s32 here and s64 in ONNX")
+    if not node.attrs["axes"]:
+        return w.node(node, "Identity")
     name = next((theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name), "ReduceSum")
-    w.node(node, name, w.integers(*node.attrs["axes"]), keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1)
+    w.node(node, name, w.integers(*node.attrs["axes"]), keepdims=int(node.attrs["keep_dims"]))
 
 
 @exports("conv_integer")
