@@ -15,7 +15,7 @@ def collector_paused() -> Iterator[None]:
 
     Compiling makes hundreds of thousands of objects that live on. The collector would look through them a hundred times
     and free next to nothing, for a tenth of the time. It stays as it is where it is off already. If threads do this at
-    once, it is on again when the first of them ends.
+    once, it is on again when the first of them ends, even if another thread has switched it off meanwhile.
     """
     global _paused
     if not gc.isenabled():

@@ -33,8 +33,6 @@ class Call(NamedTuple):
 
 PLAIN = frozenset({int, float, str, bool, type(None)})
 """Types of values that contain no Size, that can be compared by their contents, and that a file can keep."""
-_any_open = False
-"""Whether this process has made a Size or a Later: until then nothing is searched for them."""
 
 
 class Trace:
@@ -185,9 +183,7 @@ class Size:
     __slots__ = ("name", "slot", "trace")
 
     def __init__(self, trace: Trace, slot: int, name: str = "") -> None:
-        global _any_open
         self.trace, self.slot, self.name = trace, slot, name
-        _any_open = True
 
     @property
     def assumed(self) -> Any:
@@ -243,9 +239,7 @@ class Later:
     __slots__ = ("slot", "trace")
 
     def __init__(self, trace: Trace, slot: int) -> None:
-        global _any_open
         self.trace, self.slot = trace, slot
-        _any_open = True
 
     @property
     def assumed(self) -> Any:
@@ -311,7 +305,7 @@ def parts(x: Any) -> Iterator[Size | Later]:
 
 def trace_of(x: Any) -> Trace | None:
     """The trace of the first Size or Later in `x`; None if there is none."""
-    if not _any_open or (kind := type(x)) in PLAIN or kind is np.ndarray:
+    if (kind := type(x)) in PLAIN or kind is np.ndarray:
         return None
     if kind is not tuple:
         return next((y.trace for y in parts(x)), None)

@@ -107,14 +107,15 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     numbers = {node: k for k, node in enumerate(graph.nodes)}
     lower = cache_of(partial(lower_partition, level=level))
     strips, written = find_strips(graph, lower), find_written(graph, lower)
-    read = find_read(graph, lower).difference(written.values())
+    writes = set(written.values())
+    read = find_read(graph, lower) - writes
 
     def add(node: Node) -> None:
         try:
             if node in read:
                 (source,) = node.operands
                 b.of[node.output], b.strides[node.output] = b.of[source], read_strides(node)
-            elif node not in written.values():
+            elif node not in writes:
                 if (move := written.get(node.outputs[0])) is not None:
                     b.of[node.output], b.strides[node.output] = b.result(move.output), written_strides(move)
                 _node(b, node, lower)

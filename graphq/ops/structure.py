@@ -155,7 +155,7 @@ def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) 
     One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
     dimension at that position.
     """
-    return np.reshape(src, reshaped(src.shape, tuple(shape), special_zero))  # type: ignore[arg-type]
+    return np.reshape(src, [d for d in reshaped(src.shape, tuple(shape), special_zero) if d is not None])
 
 
 def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> TensorType:

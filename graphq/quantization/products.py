@@ -5,6 +5,7 @@ a model computes and which statistics describe, or a constant: the weights.
 """
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -133,9 +134,8 @@ def prepared(graph: Graph) -> Graph:
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
     """Within the block, nodes are added right after the node that computes x; x then need not be kept any longer."""
-    position = -1.0 if x.node is None else x.node.position
-    after = min((n for n in graph.nodes if n.position > position), key=GRAPH_ORDER, default=None)
-    return nullcontext() if after is None else graph.before(after)
+    at = 0 if x.node is None else bisect_right(graph.nodes, x.node.position, key=GRAPH_ORDER)
+    return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
 
 
 def name_values(graph: Graph) -> None:

@@ -5,13 +5,14 @@ The best setting is then made with the statistics of all batches. One model, com
 (`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
 setting is the largest 1 - cosine of its outputs with f32. The steps:
 
-    1. find for each tensor the candidate that changes the products that read the tensor least, all else exact
+    1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32
     2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
        with 16 bits (as two of 8) for products that are little work; then try to correct biases
     3. if the loss is still above TARGET, give 16 bits to the products that lose most
     4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
-    5. if much is still lost, networks are near to chaotic, and comparisons on few batches say little: make the MADE
-       best settings, and compare them once more; if products got 16 bits, try those that are little work again
+    5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
+       chaotic: quantize the graph by each of the MADE best settings, and compare these graphs; if products got 16 bits,
+       try 16 bits again for those that are little work
     6. quantize values between products, too, which saves time: as many as do not raise the loss
     7. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
        within TARGET

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from itertools import accumulate
 from typing import Any
 from unicodedata import east_asian_width
@@ -52,7 +53,7 @@ class Layout:
 def available() -> bool:
     """Whether graphs can be laid out, that is, whether pygraphviz is installed."""
     try:
-        import pygraphviz  # noqa: F401
+        import_module("pygraphviz")
     except ImportError:
         return False
     return True

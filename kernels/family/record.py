@@ -29,26 +29,27 @@ class Family:
     """A kernel family: it computes partitions of one operation, the anchor, and the lane-wise operations around it.
 
     `name` is the anchor of its partitions as reports show it. `operations` are the possible anchors: each partition has
-    one of them. Only the family of lane-wise operations has none.
+    exactly one of them. Only the family of lane-wise operations has no anchors.
 
     A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
     built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
     them.
 
     Patterns say which operands the anchor has in a fusion; the fusion pass adds the epilogue (`passes/fuse.py`).
-    `quantized` is matched first, while constants are still quantized and each is followed by a dequantize: such a
-    dequantize joins the partition. `floats` is matched after constants have been dequantized. Patterns are functions at
-    the top of modules, since passes are pickled.
+    `quantized` is matched first, while each quantized constant is still followed by a dequantize, which joins the
+    partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top level of
+    modules, since passes are pickled.
 
     `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
-    compute. The steps can then run strip by strip after the steps that make the input (`plan.builder`). It is None if
-    the family's steps cannot run so.
+    compute. Then the steps can run strip by strip (some rows at a time) after the steps that make the input
+    (`plan.builder`). `follows` is None if the family's steps cannot run so.
 
-    `strided(lowered, k, order)` says whether the steps read input k, the transpose `order` of another value, where that
-    value lies (`PlanBuilder.strides`). Steps of a family that has it write their result in another order of rows, too.
+    `strided(lowered, k, order)` says whether input k, if it is the transpose `order` of another value, can be read from
+    the memory of that value (`PlanBuilder.strides`), so that the transpose needs no step. The steps of a family that
+    has `strided` can also write the rows of their result in another order.
 
-    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` gives for
-    the name of an operation a function that counts the multiply-accumulates of a node.
+    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` maps the
+    name of an operation to a function that counts the multiply-accumulates of a node.
     """
 
     name: str

@@ -19,11 +19,12 @@ Operand: TypeAlias = tuple[Ref, Strides]
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The iteration domain of a partition, and the slots of its Store: its operands, then the output, of dense rows.
+    """The iteration domain of a partition, and the slots of its Store: its operands, then the output.
 
-    `own` has for origins of sources that the family computes itself, such as column sums, a function that gives the
-    operand of such a source. `before` are operands whose slots come before the Store's, such as the operands of the
-    product whose sums the Store takes. The last `keep` dimensions are not merged (`factor`).
+    The output is dense, or its rows are (`PlanBuilder.strides`). `own` is for sources that the family computes itself,
+    such as column sums: it maps their origin to a function that gives the operand of such a source. `before` are
+    operands whose slots come before those of the Store, such as the operands of a product whose sums the Store takes.
+    The last `keep` dimensions are not merged (see `factor`).
     """
     operands = list(before)
     for s in lowered.sources:

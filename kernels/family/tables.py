@@ -1,7 +1,4 @@
-"""Tables in place of runs of operations on one byte: a look-up gives the same numbers in less time.
-
-A function of a single byte can be a table of 256 entries: `family.tables` makes such tables. `ties`, which looks for
-quantizes near rounding ties, skips quantizes inside such a function.
+"""Look-ups in tables that replace chains of operations on one byte: they give the same numbers in less time.
 
 In a chain quantize -> dequantize -> f -> quantize, the result of the second quantize is a function of the 256 possible
 results of the first, if the other operands of f are known when the plan is made. Activation functions of quantized

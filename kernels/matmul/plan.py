@@ -44,7 +44,7 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "pa
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
     panel_bytes              bytes of a panel of w
-    order, order_bytes       of sorted weights: the offset from w of the first panel's order, and the bytes of a panel's
+    order, order_bytes       of sorted weights: bytes from w to the order of the first panel, and from panel to panel
     each_rows, each_panels   the size of a block
     rows, panels             the size of a tile
     tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns

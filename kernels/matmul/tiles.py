@@ -24,7 +24,7 @@ from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
-from graphq.kernels.operands.tile_frame import ROWS_AT, view, view_windows
+from graphq.kernels.operands.tile_frame import MOST_ROWS, ROWS_AT, view, view_windows
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Builder: TypeAlias = Callable[..., Functions]
@@ -36,12 +36,12 @@ ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows"
 class Kernel(NamedTuple):
     """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
-    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16; neither is checked.
+    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16.
     `build(dtypes, rows, columns, emulated, layout)` makes the module of its tiles, whose `columns` are a multiple of
     16, or of 8 if the kernel `takes_halves`. The module has the block functions `tile` and, if the machine needs
-    preparation, `setup`. Kernels whose tiles write outputs take two more arguments: a Store, and whether its bytes are
-    `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
-    activations that it can read (see `tile_frame`).
+    preparation, `setup`. The `build` of a kernel whose tiles write outputs takes two more arguments: a Store, and
+    whether its bytes are `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core.
+    `layouts` are the layouts of activations that the kernel can read (see `tile_frame`).
     """
 
     dtypes: Dtypes
@@ -90,13 +90,16 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Make a decorator that registers a builder as a kernel for each of `dtypes` and `tiles`.
 
-    Raises KernelError if a kernel of the same name exists.
+    Raises KernelError if a kernel of the same name exists, and for a tile of too many rows or of no whole panels.
     """
 
     def register(build: Builder) -> Builder:
         for kernel in (Kernel(d, tile, level, build, cost, layouts) for d in dtypes for tile in tiles):
             if kernel.name in KERNELS:
                 raise KernelError(f"a second kernel named {kernel.name}")
+            rows, columns = kernel.tile
+            if not 0 < rows <= MOST_ROWS or columns < 1 or columns % PANEL:
+                raise KernelError(f"{kernel.name}: a tile has 1 to {MOST_ROWS} rows, and columns in panels of {PANEL}")
             KERNELS[kernel.name] = kernel
         _fitting.cache_clear()
         return build

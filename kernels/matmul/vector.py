@@ -1,8 +1,8 @@
 """Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd and vpmaddubsw.
 
-A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
-keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products. It
-reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
+A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. On VNNI the tile of
+6 rows x 64 columns keeps its accumulators in 24 of the 32 registers; 4 loads of weights and 6 broadcasts of activations
+feed 24 products. It reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
 
 Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
 weights (`pack.sort`) that cannot make it saturate; vpmaddwd multiplies the others, widened to 16 bits in registers.
@@ -141,10 +141,11 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
                 packs: bool = False) -> Intrinsic:
     """Make the tile function of `rows` x `columns` outputs; `layout` says how it finds activations (Frame).
 
-    Columns are whole vectors of the products; the rows of sums in memory have room for whole panels of 16.
-    With `result` the tile function writes the outputs, from registers if the whole tile is valid. In a partial tile,
-    floats are written from sums in memory, and outputs that may need a second look are left to the caller. `packs` is
-    as in `store_code.epilogue`.
+    `columns` is a multiple of the lanes of `products`. In memory each row of sums has room for whole panels of 16.
+
+    With `result`, an epilogue, the tile function writes the outputs itself, from registers if the whole tile is valid.
+    In a partial tile, floats are written from sums in memory, and outputs that may be near rounding ties are left to
+    the caller. `packs` is the parameter of `store_code.epilogue`.
     """
 
     @emits

@@ -1,7 +1,7 @@
-"""Packed weights of 4 or 8 bits: integers as they stay in memory, with the scales of their groups.
+"""Packed weights of 4 or 8 bits: integers that stay packed in memory, with the scales of their groups.
 
 Weights w (k, n) in groups of `group` rows, each with a scale and a zero point per column, are taken as integers u of
-`bits` from 0 on, and so are zero points z. They are packed as
+`bits` bits from 0 on, and so are zero points z. They are packed as
 
     descriptors   s64 [panels][8]    DESCRIPTOR
     panels, each  a head: [16] terms of 4 bytes, s32[16] zero points, which hold for all groups or are 0
@@ -9,7 +9,7 @@ Weights w (k, n) in groups of `group` rows, each with a scale and a zero point p
                                  [lines] of 64 bytes
 
 with panels = ceil(n / 16). A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns,
-the high ones rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four
+the high nibbles rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four
 rows in that order. Numbers past the group or n are 0. What a kernel reads of a panel, it reads in order.
 
 For activations of 8 bits terms are s32 corrections. For f32 activations they are f32, 2**23 + z, from which kernels
@@ -34,7 +34,7 @@ FLOAT_BASE = np.float32(1 << 23)
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
     """Pack u (k, n) for activations of 8 bits; s32 z, f32 `scales` and s32 `corrections` are (groups, n). Returns u8.
 
-    Raises KernelError if numbers are out of range or k is no multiple of the groups.
+    Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
     """
     _check(u, z, scales, corrections, bits)
     return _pack(u, z, scales, corrections.astype(np.int32), bits)

@@ -48,12 +48,8 @@ def dense(shape: Sequence[int], itemsize: int) -> list[int]:
 
 def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Byte strides of a dense array of `shape` along the dimensions of `out`, 0 where it is broadcast."""
-    dense, step = [], itemsize
-    for d in reversed(shape):
-        dense.append(0 if d == 1 else step)
-        step *= d
-    dense += [0] * (len(out) - len(shape))
-    return tuple(reversed(dense))
+    own = [0 if d == 1 else stride for d, stride in zip(shape, dense(shape, itemsize), strict=True)]
+    return (*[0] * (len(out) - len(shape)), *own)
 
 
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:

@@ -27,7 +27,7 @@ from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
 """The largest half-width of the band around ties, in quantization steps; a 32nd of all outputs is then in the band."""
-CHEAP = 3 * 2.0**-14
+CHEAP = 2.0**-12
 """A proved bound of at most this many steps is used instead of the narrower estimate: few outputs are so near a tie."""
 SECOND_ORDER = 2.0**-8
 """Bands are wider by this share of their width, for the products of two differences, which all rules neglect."""

@@ -245,11 +245,11 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """The largest difference, in steps, between two ways to compute u: by the operations of y, and by multiply-adds.
+    """The largest difference, in steps of the quantize, between u computed by the operations of y and by multiply-adds.
 
-    It holds where u lies between lo and lo + 255.25: only there do ties matter. A stored value is also rounded to an
-    integer, after ONE * u was rounded to f32: that is half a unit, and below 2**23, where f32 is no integer yet, up to
-    a quarter more.
+    It holds if u (see the module) is from lo to lo + 255.25: only there do ties matter. A stored value is ONE * u,
+    rounded to f32 and then to an integer. The second rounding is by at most half; the first one, where ONE * u is below
+    2**23 so that f32 has fractions, by at most a quarter.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps)

@@ -25,6 +25,14 @@ def test_second_registration_is_refused(monkeypatch):
     assert "matmul_u8s8_7x64_avx512_vnni" in matmul_tiles.KERNELS
 
 
+@pytest.mark.parametrize("tile", [(33, 16), (0, 16), (4, 0), (4, 24)])
+def test_tiles_of_too_many_rows_or_parts_of_panels_are_refused(tile, monkeypatch):
+    monkeypatch.setattr(matmul_tiles, "KERNELS", {})
+    with pytest.raises(KernelError, match="a tile has 1 to 32 rows, and columns in panels of 16"):
+        register_kernel((U8,), (tile,), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+    register_kernel((U8,), ((32, 16),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+
+
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
 @pytest.mark.parametrize("dtypes", (*matmul_tiles.DTYPES, *matmul_tiles.FLOATS))
 def test_every_level_has_a_kernel_for_every_size(level, dtypes):
