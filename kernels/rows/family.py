@@ -23,10 +23,10 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step; the numbers of the rows are in the plan's temporary memory."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
-    rows = r.dims[:-1]
-    count = prod(rows)
+    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)  # an epilogue's operands may have more dimensions, of 1
+    count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)
-    operands = [operand(b, node, s, r.dims) for s in r.sources]
+    operands = [operand(b, node, s, dims) for s in r.sources]
     for s in lowered.sources:
         if s.origin == "row numbers":
             operands.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
@@ -34,7 +34,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             operands.append(operand(b, node, s, lowered.out))
     result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     operands.append((Ref(b.result(node.output)), result))
-    space = space_of(b, r.dims, operands, keep=1)
+    space = space_of(b, dims, operands, keep=1)
     step = row.plan_row(r, lowered.store, space, b.target, b.strip_rows)
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
