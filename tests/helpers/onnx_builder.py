@@ -52,6 +52,15 @@ class Builder:
             raise Skip
         return names[min(len(names) - 1, int(len(names) * self.rng.random() ** 0.5))]
 
+    def far(self, name, *distances):
+        """Raise Skip if rounding errors of a value may decide on which side of a step its numbers lie.
+
+        `distances` are those of its numbers from the steps of the operation that reads it.
+        """
+        least = 1e-4 * np.abs(self.arrays[name]).max(initial=0)
+        if any(d.size and np.abs(d).min() < least for d in distances):
+            raise Skip
+
     def node(self, op, inputs, outputs=1, wanted=None, **attrs):
         """Add a node and run it; raises Skip where ONNX's reference refuses."""
         names = [self.name(f"y{k}_") for k in range(outputs)]

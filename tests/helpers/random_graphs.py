@@ -82,7 +82,7 @@ class Source:
         kind = self.choice("relu", "leaky_relu", "clamp", "add", "multiply", "subtract", "sigmoid", "hard_swish", "elu",
                            "residual", "tanh", "abs", "maximum", "gelu", "hard_sigmoid", "quantize")
         row = [d if self.chance(0.8) and k == len(shape) - 1 else 1 for k, d in enumerate(shape)]
-        row = row[self.int(0, max(len(row) - 1, 0)):]
+        row = row[self.int(0, max(len(row) - 1, 0)):] if self.chance(0.9) else [1, *row]
         if kind in ("relu", "sigmoid", "hard_swish", "tanh", "abs", "gelu"):
             return getattr(g, kind)(y)
         if kind in ("leaky_relu", "elu"):
