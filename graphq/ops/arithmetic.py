@@ -38,7 +38,8 @@ def cast(src: Array, *, dtype: DType) -> Array:
         x = np.trunc(src.astype(np.float64))
         inside = (x >= dtype.min) & (x < -np.float64(dtype.min) if dtype.min else x < 2.0**dtype.bits)
         limits = np.iinfo(dtype.numpy)
-        ends = np.where(x > 0, limits.max, np.where(x < 0, limits.min, 0)).astype(dtype.numpy)
+        low, zero, high = np.array([limits.min, 0, limits.max], dtype.numpy)
+        ends = np.where(x > 0, high, np.where(x < 0, low, zero))
         return np.where(inside, np.where(inside, x, 0).astype(dtype.numpy), ends)
     return src.astype(dtype.numpy)
 

@@ -78,7 +78,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """The refusal of an epilogue that broadcasts the anchor's product to a result of another size; None if there is none."""
+        """The refusal of an epilogue that broadcasts the anchor's product to another size; None if there is none."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size != product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",

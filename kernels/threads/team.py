@@ -175,7 +175,8 @@ class Team:
             self.code = modules.load("team", team_module, cache=self._cache)
             self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
         except Exception as error:  # whatever keeps Numba from running
-            log.warning("plans run on one thread, as Numba starts no threads: %s: %s", type(error).__name__, error)
+            if threading.main_thread().is_alive():  # else Python is ending, and lets nothing start
+                log.warning("plans run on one thread, as Numba starts no threads: %s: %s", type(error).__name__, error)
             return
         self.region = region
         if self.layers.get() == "omp":

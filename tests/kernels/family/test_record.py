@@ -32,7 +32,8 @@ def product(g: gq.Graph, kind: str) -> gq.Value:
     return g.concat(x, x, axis=0)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "reduction", "floats", "integers", "pool", "conv", "interpolate", "concat"])
+@pytest.mark.parametrize("kind", [
+    "softmax", "reduction", "floats", "integers", "pool", "conv", "interpolate", "concat"])
 @pytest.mark.parametrize("more", [(1,), (1, 1), (2,), (0,), (0, 1)])
 def test_an_operand_of_an_epilogue_has_more_dimensions(kind, more):
     g = gq.Graph()

@@ -69,7 +69,7 @@ def test_a_chunk_lives_as_long_as_its_arrays(monkeypatch: pytest.MonkeyPatch) ->
     assert lasting_empty(10).ctypes.data % LINE == 0
 
 
-@pytest.mark.parametrize("nbytes", [1 << 46, 1 << 62, (1 << 63) - 1, 1 << 80])
+@pytest.mark.parametrize("nbytes", [1 << 47, 1 << 62, (1 << 63) - 1, 1 << 80])
 @pytest.mark.parametrize("empty", [aligned_empty, lasting_empty])
 def test_too_much(nbytes: int, empty: Callable[[int], np.ndarray]) -> None:
     with pytest.raises(MemoryError):
