@@ -71,7 +71,8 @@ class Curve(NamedTuple):
     largest: Callable[[float], float] | None = None
 
 
-Bound: TypeAlias = "Curve | Callable[..., Curve | None] | Literal['sum', 'product', 'quotient', 'extreme']"
+PairRule: TypeAlias = Literal["sum", "product", "quotient", "extreme"]
+Bound: TypeAlias = Curve | Callable[..., Curve | None] | PairRule
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ class Op:
     same (broadcast) place, `commutative` that the first two operands may change places. Kernels, passes and reports use
     the other fields:
 
-        lanes   the lane rule, for kernels and formulas: a function from the operands' expressions to the result's
-                (`kernels.lanes.expression`). Its keyword-only parameters are attributes; numbers arrive as expressions
+        lanes   the lane rule of an elementwise operation, for kernels and formulas: a function from the operands'
+                expressions to the result's (`kernels.lanes.expression`). Its keyword-only parameters are attributes, of
+                which floats arrive as expressions
         bound   how an error of the operands changes the result (`kernels.ties.error_bounds`): a Curve for one operand,
                 or the name of a rule for two operands, or a function that returns a Curve or None. The function gets
                 the magnitudes of the operands after the first, and attributes by keyword
@@ -96,7 +98,8 @@ class Op:
         rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
         onnx    the ONNX operator that has the same operands and the same names of attributes. An attribute that an
                 ONNX file leaves out has ONNX's default. In a file it may be a constant input; `keep_dims` is `keepdims`
-        exact   whether a kernel's results are those of the reference to the last bit, given the same operands
+        exact   whether a kernel's results are those of the reference to the last bit, given the same operands; a lane
+                rule with a function of `kernels.lanes.elementary` that only comes near its reference is not exact
     """
 
     name: str
@@ -269,10 +272,13 @@ def register_op(
                 attributes[p.name] = Attribute(p.name, hints[p.name], default)
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
-        OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
-                       resolve, lanes, bound, exact, layout, rows, onnx)
-        add_builder(OPS[name])
-        return OPS[name]
+        op = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise, resolve,
+                lanes, bound, exact, layout, rows, onnx)
+        _check_lanes(op)
+        _check_bound(op)
+        OPS[name] = op
+        add_builder(op)
+        return op
 
     return declare
 
@@ -308,6 +314,35 @@ def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
         if p.kind is not p.KEYWORD_ONLY and p.default not in (None, REQUIRED):
             raise GraphError(f"op '{op}': '{p.name}' is a tensor, whose default can only be None; "
                              "attributes are keyword-only")
+
+
+def _check_lanes(op: Op) -> None:
+    if op.lanes is None:
+        return
+    if not op.elementwise:
+        raise GraphError(f"op '{op.name}': an operation with lanes is elementwise: declare it with elementwise=True")
+    P = inspect.Parameter
+    parameters = inspect.signature(op.lanes).parameters.values()
+    taken = [p for p in parameters if p.kind in (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD) and p.default is P.empty]
+    if len(taken) != len(op.operands) and all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+        raise GraphError(f"op '{op.name}': its lane rule takes ({', '.join(p.name for p in taken)}), but its operands "
+                         f"are ({', '.join(p.name for p in op.operands)})")
+    _check_keywords(op, "lane rule", op.lanes)
+
+
+def _check_bound(op: Op) -> None:
+    if isinstance(op.bound, str) and op.bound not in typing.get_args(PairRule):
+        raise GraphError(f"op '{op.name}': a bound that is a name is one of {', '.join(typing.get_args(PairRule))}, "
+                         f"got {op.bound!r}")
+    if callable(op.bound):
+        _check_keywords(op, "bound", op.bound)
+
+
+def _check_keywords(op: Op, what: str, rule: Callable[..., Any]) -> None:
+    for name in keywords(rule):
+        if name not in op.attributes:
+            raise GraphError(f"op '{op.name}': its {what} takes {name!r}, which is no attribute of the operation; "
+                             f"it has {', '.join(op.attributes) or 'no attributes'}")
 
 
 def lookup(name: str) -> Op:

@@ -75,6 +75,25 @@ def test_bad_signatures(registry):
         assert f.__name__ not in OPS
 
 
+def halved(src, *, alpha: float = 0.5):
+    """An operation of one operand."""
+    return src * np.float32(alpha)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (dict(elementwise=False), "an operation with lanes is elementwise: declare it with elementwise=True"),
+    (dict(lanes=lambda x, y: x * y), r"its lane rule takes \(x, y\), but its operands are \(src\)"),
+    (dict(lanes=lambda x, *, alpah: x * alpah), "its lane rule takes 'alpah', which is no attribute.* it has alpha"),
+    (dict(bound=lambda *, alpah: Curve(1)), "its bound takes 'alpah', which is no attribute.* it has alpha"),
+    (dict(bound="sums"), "a bound that is a name is one of sum, product, quotient, extreme, got 'sums'"),
+])
+def test_rules_that_do_not_fit_the_signature(registry, wrong, message):
+    right = dict(infer=infer_unary, elementwise=True, lanes=lambda x, *, alpha: x * alpha, bound=Curve(1))
+    with pytest.raises(GraphError, match=f"op 'halved': {message}"):
+        register_op(**{**right, **wrong})(halved)
+    assert "halved" not in OPS and register_op(**right)(halved).lanes is right["lanes"]
+
+
 @pytest.fixture
 def softsign(registry):
     @register_op(infer=infer_unary, elementwise=True, lanes=lambda x: x / (1.0 + op("abs", x)), onnx="Softsign",
