@@ -54,6 +54,10 @@ class Expr:
     def __repr__(self) -> str:
         return f"<{self.op}: {self.dtype}>"
 
+    def __bool__(self) -> bool:
+        raise KernelError(f"{self!r} has no truth value, as each lane has its own: take select for `if`, "
+                          "op('and', a, b) for `and`, maximum and minimum for max and min")
+
     def __add__(self, other: ExprLike) -> Expr:
         return op("add", self, other)
 
@@ -314,7 +318,10 @@ def minimum(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """The expression `condition ? a : b`."""
+    """The expression `condition ? a : b`; raises KernelError for a condition that Python has computed."""
+    if not isinstance(condition, Expr):
+        raise KernelError(f"select({condition!r}, ...): the condition must be an expression; op('eq', a, b) compares "
+                          "in each lane, `==` says whether two expressions are one")
     return op("select", condition, a, b)
 
 

@@ -45,6 +45,9 @@ def test_equal_expressions_are_one_object():
     (lambda: Store(X + load(0, "f32", "row"), "f32"), "a slot is loaded in two ways"),
     (lambda: evaluate(X, None, [np.zeros(3)]), "operand 0 is float64, the expression loads f32"),
     (lambda: ex.define("f32 -> f32")(elementary.exp), "a second operation named 'exp'"),
+    (lambda: X if X > 0 else -X, "<gt: bool> has no truth value, .* take select for `if`"),
+    (lambda: max(X, 0), "has no truth value, .* maximum and minimum for max and min"),
+    (lambda: ex.select(X == 0, X, X), r"select\(False, .* op\('eq', a, b\) compares in each lane"),
 ])
 def test_bad_expressions_are_refused(build, message):
     with pytest.raises(KernelError, match=message):
