@@ -4,7 +4,7 @@ import pytest
 from scipy import special
 
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import load
+from graphq.kernels.lanes.expression import DEFINITIONS, load
 from graphq.kernels.lanes.stores import Store, evaluate
 
 X = load(0, "f32", "vector")
@@ -49,6 +49,13 @@ def ulps(got, exact):
     """Distance from the exact value in units of the last place of f32 there."""
     exponent = np.frexp(exact)[1]
     return np.abs(got.astype(np.float64) - exact) / np.ldexp(1.0, np.maximum(exponent - 24, -149))
+
+
+def test_every_function_is_tried():
+    functions = {name for name in vars(elementary) if name in DEFINITIONS}
+    others = {"hard_sigmoid", "hard_swish", "quantize_to", "quantize_quotient_to", "tie", "saturate", "round_bf16",
+              "f16_value", "f16_bits"}
+    assert functions - others == EXACT.keys() | {name for name, *_ in COMPOSITE}, "a function has a line in a list"
 
 
 @pytest.mark.parametrize("name", EXACT)
