@@ -38,6 +38,13 @@ def test_loops_contain_their_instruction(name):
     assert counts[name] >= least, counts  # beside others: a sum may start with one, and vpmaddubsw needs vpmaddwd
 
 
+def test_an_instruction_without_a_loop_is_an_error(monkeypatch):
+    """It would be measured as another one, which a machine without it does not show."""
+    monkeypatch.setitem(peaks.PRODUCTS, "vpdpbssd", 4)
+    with pytest.raises(KernelError, match="no loop measures vpdpbssd"):
+        peaks.peak("vpdpbssd ymm", isa.LEVELS[0], cache=False)
+
+
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
     run = ("from graphq.kernels.jit.isa import LEVELS; from graphq.kernels.matmul import peaks; "
            "assert peaks.peak('tdpbusd tmm', LEVELS[-1]) > 0")
