@@ -5,8 +5,9 @@
 
 Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantized to u8), s8 (the same of s8, to s8), gelu_add (GELU, and
 a u8 residual added, before it is requantized), f32, bf16 and f16 (x @ w, beside NumPy's in f32), 4bit (u8 by s4 in
-groups of 128, beside graphq's own 8-bit weights). Sides take turns; a ratio above 1 says that graphq is faster.
-Integer results must be at most one step apart: engines round differently.
+groups of 128, beside graphq's own 8-bit weights). A case is a name, or m, k and n, such as 5x1024x768. Sides take
+turns; a ratio above 1 says that graphq is faster. Integer results must be at most one step apart: engines round
+differently.
 """
 from __future__ import annotations
 
@@ -36,12 +37,17 @@ CASES = {  # m, k, n
     "mm_gemv": (1, 1024, 1024),
 }
 MORE = {"mm_gemv_4096": (1, 4096, 4096)}
-SIZES = CASES | MORE
+SIZED = r"\d+x\d+x\d+"
 GROUP = 128  # rows of 4-bit weights that share a scale; all where they do not divide k
 R_SCALE, R_ZP = 0.04, 128  # of the residual
 FLOATS: dict[Name, tuple[Any, float]] = {"f32": (np.float32, 1e-5), "bf16": (ml_dtypes.bfloat16, 2e-2),
                                          "f16": (np.float16, 2e-3)}
 """Dtypes, and how far from f32 a result may be."""
+
+
+def sizes(name: str) -> tuple[int, ...]:
+    """m, k and n of a case, or of a text such as 5x1024x768."""
+    return (CASES | MORE).get(name) or tuple(map(int, name.split("x")))
 
 
 def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = False, group: int = 0) -> Call:
@@ -70,7 +76,7 @@ def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = 
 
 def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
     """u8 or s8, bias, ReLU, requantized."""
-    m, k, n = SIZES[name]
+    m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1, dtype)
     onnx: list[peers.Node] = [("Gemm", ["xf", "wf", "bf"], "a", {}), ("Relu", ["a"], "r", {})]
     return Case(graphq_layer(o, threads, isa),
@@ -80,7 +86,7 @@ def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) ->
 
 def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
     """u8, bias, GELU, a u8 residual added, u8. oneDNN is not asked: with a residual of its own scale."""
-    m, k, n = SIZES[name]
+    m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, more={"residual": np.random.default_rng(1).integers(0, 256, (m, n), dtype=np.uint8)}, y_zp=10)
     onnx: list[peers.Node] = [
@@ -94,7 +100,7 @@ def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
 
 def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
     """As u8, of weights that are s4 in groups; the same weights as s8, with a scale a column, are the peer."""
-    m, k, n = SIZES[name]
+    m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, w=o.w >> 4, w_scales=16 * o.w_scales)
     group = k if k % GROUP else GROUP
@@ -104,7 +110,7 @@ def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
 
 def floating(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
     """x @ w of a float dtype, in and out."""
-    m, k, n = SIZES[name]
+    m, k, n = sizes(name)
     kind, tolerance = FLOATS[dtype]
     r = np.random.default_rng(0)
     x, w = (r.standard_normal(shape, np.float32).astype(kind) for shape in ((m, k), (k, n)))
@@ -122,4 +128,4 @@ VARIANTS: timing.Variants = {
 
 if __name__ == "__main__":
     sys.exit(timing.run(timing.arguments(__doc__, list(CASES), list(VARIANTS), ["u8", "s8", "gelu_add"],
-                                       list(MORE)), VARIANTS))
+                                       list(MORE), SIZED), VARIANTS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -113,13 +114,24 @@ def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     return out
 
 
+class Names(tuple[str, ...]):
+    """Names of cases, and all texts that look like `pattern`."""
+
+    pattern = ""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or bool(self.pattern and re.fullmatch(self.pattern, str(name)))
+
+
 def arguments(text: str | None, cases: Sequence[str], variants: Sequence[str], default: Sequence[str],
-              more: Sequence[str] = ()) -> argparse.Namespace:
-    """The command line, parsed; cases in `more` are measured only when they are asked for."""
+              more: Sequence[str] = (), pattern: str = "") -> argparse.Namespace:
+    """The command line, parsed; cases in `more`, and those that look like `pattern`, are measured when asked for."""
+    names = Names((*cases, *more))
+    names.pattern = pattern
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--variant", nargs="+", choices=variants, default=list(default), metavar="NAME",
                       help=f"{', '.join(variants)} (default: {', '.join(default)})")
-    made.add_argument("--case", nargs="+", choices=[*cases, *more], default=list(cases), metavar="NAME",
+    made.add_argument("--case", nargs="+", choices=names, default=list(cases), metavar="NAME",
                       help=f"{', '.join([*cases, *more])} (default: all{''.join(f' but {x}' for x in more)})")
     made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")

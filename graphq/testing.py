@@ -38,7 +38,7 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
       the pass's own `tolerance`, which is 0 unless the pass sets it
 
     Then the pass is tried on the same text with other constants, attributes and sizes (`graphq.validation.variations`),
-    as far as it applies to them: it must keep the numbers there, too. `vary=False` leaves that out.
+    as far as it applies to them: it must keep the numbers there, too, and may not raise. `vary=False` leaves that out.
     """
     if inputs is not None:
         before = f"graph({inputs}) {{\n{before}\n}}"
@@ -55,6 +55,11 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
     check_same_numbers(original, graph, seed=seed, rtol=tolerance if rtol is None else rtol,
                        atol=tolerance if atol is None else atol, sizes=sizes)
     for words, varied in variations(original, seed) if vary else ():
+        try:
+            with np.errstate(all="ignore"):
+                rewrite(detached(varied))
+        except Exception as e:  # passes are the user's functions
+            raise AssertionError(f"the pass raises for the same text with {words}: {e}\n{to_text(varied)}") from e
         found = failure(rewrite, varied, max(rtol or 0.0, atol or 0.0, tolerance))
         assert found is None, f"the pass is wrong for the same text with {words}: {found}\n{to_text(varied)}"
     return graph

@@ -17,6 +17,8 @@ _BEFORE = {name: os.environ.get(name) for name in ("GRAPHQ_CACHE_DIR", "PYTHONPA
 _FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else tempfile.mkdtemp(prefix="graphq-tests-")
 os.environ |= {"GRAPHQ_CACHE_DIR": _FOLDER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
+from graphq.kernels.jit import isa  # noqa: E402 - it must see what is set above
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure():
@@ -39,30 +41,20 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"skipped: {sum(reasons.values())} ({text})")
 
 
-LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx")
-
-
-WIDTHS = ("scalar", "avx2", "avx512")
-"""The lowest level of each width of vectors."""
-
-
 def _available(name):
-    from graphq.kernels.jit import isa
-
-    assert tuple(x.name for x in isa.LEVELS) == LEVELS
     with ExitStack() as stack:
         if name not in [x.name for x in isa.available()]:
             stack.enter_context(isa.emulate(name))
         yield name
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+@pytest.fixture(scope="module", params=[x.name for x in isa.LEVELS])
 def level(request):
     """Each ISA level in turn: the machine's own, or emulated where it has none."""
     yield from _available(request.param)
 
 
-@pytest.fixture(scope="module", params=WIDTHS)
+@pytest.fixture(scope="module", params=dict.fromkeys(x.base.name for x in isa.LEVELS))
 def width(request):
     """One level of each width: for families whose code is the same at all of them (tests/kernels/test_widths.py)."""
     yield from _available(request.param)

@@ -38,6 +38,13 @@ def test_rows(tmp_path, name, case, macs, variants):
     assert done.stdout.count(f"\n{case} ") == len(variants) and done.stdout.startswith("u8\ncase ")
 
 
+def test_sizes_of_a_case(tmp_path):
+    done = run("matmul.py", "--variant", "u8", "--case", "5x64x48", "--json", tmp_path / "rows.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert (row["case"], row["macs"]) == ("5x64x48", 5 * 64 * 48)
+
+
 def test_wrong_arguments():
     done = run("matmul.py", "--case", "mm_none")
     assert done.returncode == 2 and "invalid choice: 'mm_none'" in done.stderr

@@ -112,6 +112,11 @@ def _text(inputs, *statements):
     return f"graph({inputs}) {{\n{lines}  return %{len(statements) - 1} as y\n}}"
 
 
+def _limited_once(g, x, match):
+    low = max(n.attrs["min"] for n in match.nodes)
+    return g.clamp(x, min=low, max=max(low, min(n.attrs["max"] for n in match.nodes)))
+
+
 WEAK = {  # rewrites that do not look at something, and texts for which they are right all the same
     "a constant": (lambda g, x, c: g.add(x, c), lambda g, x, match: x,
                    _text("x: s32[6]", "constant(value=s32[]{0})", "add(x, %0)")),
@@ -122,6 +127,8 @@ WEAK = {  # rewrites that do not look at something, and texts for which they are
     "a limit": (lambda g, x, c: g.relu(g.clamp(x, attrs=ANY)),
                 lambda g, x, match: g.clamp(x, **match.node("clamp").attrs),
                 _text("x: f32[6]", "clamp(x, min=0.0, max=2.0)", "relu(%0)")),
+    "a range": (lambda g, x, c: g.clamp(g.clamp(x)), _limited_once,
+                _text("x: f32[6]", "clamp(x, min=-1.0, max=4.0)", "clamp(%0, min=0.0, max=6.0)")),
     "a size": (lambda g, x, c: g.static_transpose(x),
                lambda g, x, match: g.static_reshape(x, shape=match.root.output.shape),
                _text("x: f32[1,6]", "static_transpose(x, order=[1,0])")),
@@ -144,6 +151,22 @@ def test_a_check_that_is_too_weak_is_found_by_other_constants_sizes_and_attribut
 
     check_pass(Weak(), before=text, after=ANY, atol=1e-6, vary=False)
     fails("the pass is wrong for the same text with", Weak(), before=text, after=ANY, atol=1e-6)
+
+
+def test_a_pass_that_raises_for_other_attributes():
+    """clamp refuses a `min` above its `max`."""
+    class Merge(Rewrite):
+        def pattern(self, g, x):
+            return g.clamp(g.clamp(x))
+
+        def replace(self, g, x, match):
+            outer, inner = (n.attrs for n in match.nodes)
+            return g.clamp(x, min=max(outer["min"], inner["min"]), max=min(outer["max"], inner["max"]))
+
+    text = _text("x: f32[6]", "clamp(x, min=-1.0, max=4.0)", "clamp(%0, min=0.0, max=6.0)")
+    check_pass(Merge(), before=text, after=ANY, vary=False)
+    fails("the pass raises for the same text with min=99.0, max=104.0 in .* min must not exceed max", Merge(),
+          before=text, after=ANY)
 
 
 def test_outputs_have_the_same_names_and_types():

@@ -20,8 +20,8 @@ Reason: TypeAlias = Callable[[], str]
 class Match(NamedTuple):
     """A match of a pattern.
 
-    `root` is its last node, `nodes` are all its nodes. `values` are the values of the pattern's variables, and
-    `bindings` are the values of its inner patterns.
+    `root` is its last node, `nodes` are all its nodes, the root first and each after one that uses it. `values` are the
+    values of the pattern's variables, and `bindings` are the values of its inner patterns.
     """
 
     root: Node

@@ -29,8 +29,8 @@ def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
     """Copies of a graph, each with one change and its description; copies that an operation refuses are left out.
 
     Three kinds of changes take turns: all constants are redrawn or negated; an attribute gets a different value that
-    its operation may accept; a size of the inputs, wherever it occurs in the graph, grows by one or becomes 1. The same
-    seed and graph give the same copies.
+    its operation may accept, or all numbers among the attributes of a node move; a size of the inputs, wherever it
+    occurs in the graph, grows by one or becomes 1. The same seed and graph give the same copies.
     """
     rng = np.random.default_rng(seed)
     kinds = (_constants(rng), _attributes(graph, rng), _sizes(graph))
@@ -73,6 +73,11 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
                 continue
             for value in _others(name, node, attribute.annotation, rng):
                 yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
+        numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
+        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # a range that does not meet those of other nodes
+            moved = {name: value + by for name, value in numbers.items()}
+            yield f"{', '.join(f'{k}={v!r}' for k, v in moved.items())} in {graph.describe(node)}", \
+                partial(_with, node, moved), {}
 
 
 def _with(chosen: Node, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:

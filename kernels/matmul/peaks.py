@@ -112,7 +112,9 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
             return x.math("fma", x, acc)
-        return acc * x + x
+        if mnemonic in ("vpmulld", "vmulps"):
+            return acc * x + x
+        raise KernelError(f"no loop measures {mnemonic}")
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:

@@ -30,7 +30,7 @@ from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
-from graphq.kernels.matmul.tiles import FLOATS, KERNELS, SORTED, ActivationLayout, Kernel, select, tile_count
+from graphq.kernels.matmul.tiles import FLOATS, KERNELS, SORTED, ActivationLayout, Kernel, fitting, select, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
@@ -270,12 +270,12 @@ With half as many factors, some kernels that a call needs would be missing.
 @lru_cache(maxsize=256)
 def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
-    """The kernels that `select` may choose for other sizes than the example's (m, n, k), in the order of the table."""
+    """The kernels that `select` may choose for other sizes than the example's (m, n, k), in the order of `fitting`."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
         found.add(select(dtypes, m, n, k, level, layout=layout))
-    return tuple(kernel for kernel in KERNELS.values() if kernel in found)
+    return tuple(kernel for kernel in fitting(dtypes, level, layout) if kernel in found)
 
 
 class _Blocks(NamedTuple):

@@ -1,7 +1,8 @@
 """The table of matmul kernels, the factories of their tiles at each ISA level, and their estimated costs.
 
 The name of a Kernel follows from its fields, and two kernels of one name are refused. Selection filters by dtypes,
-level and layout of activations, then takes the kernel with the least estimated cost.
+level and layout of activations, then takes the kernel with the least estimated cost; of several, one of the highest
+level, and of these the first in the table.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
-from graphq.kernels.jit.isa import Level, level_named
+from graphq.kernels.jit.isa import LEVELS, Level, level_named
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
@@ -101,7 +102,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
             if not 0 < rows <= MOST_ROWS or columns < 1 or columns % PANEL:
                 raise KernelError(f"{kernel.name}: a tile has 1 to {MOST_ROWS} rows, and columns in panels of {PANEL}")
             KERNELS[kernel.name] = kernel
-        _fitting.cache_clear()
+        fitting.cache_clear()
         return build
 
     return register
@@ -111,15 +112,17 @@ def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
            layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k. Raises KernelError if no kernel fits."""
     sizes = assumed(m), assumed(n), assumed(k)
-    return min(_fitting(dtypes, level, layout), key=lambda kernel: kernel.cost(kernel, *sizes))
+    return min(fitting(dtypes, level, layout), key=lambda kernel: kernel.cost(kernel, *sizes))
 
 
 @cache
-def _fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
-    fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
-    if not fitting:
+def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
+    """The kernels that `select` chooses from, those of the highest level first. Raises KernelError if there is none."""
+    found = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
+    found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)  # a stable order
+    if not found:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
-    return fitting
+    return found
 
 
 @njit

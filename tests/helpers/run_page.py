@@ -25,7 +25,7 @@ def blocks(text):
 def normal(text):
     """Without what depends on the machine: ISA level, kernel, threads, blocks and how they run."""
     text = re.sub(r"\d+x\d+_(?=scalar|avx|amx)", "", text)
-    text = re.sub(r"scalar|avx512_bf16|avx512_vnni|avx512|avx_vnni|avx2|amx", "LEVEL", text)
+    text = re.sub(r"scalar|amx|avx\w*", "LEVEL", text)
     text = re.sub(r"\d+ (thread|block)s?", r"N \1", text)
     return re.sub(r"serial|parallel", "somehow", text).strip() + "\n"
 

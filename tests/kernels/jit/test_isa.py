@@ -1,14 +1,18 @@
 """ISA levels: detection, resolution, emulation, self-test."""
 import ast
+import re
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import graphq as gq
 from graphq.errors import KernelError
 from graphq.kernels import levels
 from graphq.kernels.jit import isa
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -56,11 +60,18 @@ def test_levels_have_the_extensions_of_their_features():
 
 def test_levels_are_named_in_their_table_and_in_those_of_kernels_alone():
     """Everything else asks a level what it has, so that a new one is a row of these tables."""
-    names, root = {x.name for x in isa.LEVELS} - {"scalar"}, Path(__file__).parents[3]
-    files = [path.relative_to(root).as_posix() for folder in ("graphq", "kernels", "passes")
-             for path in (root / folder).rglob("*.py")
+    names = {x.name for x in isa.LEVELS} - {"scalar"}
+    files = [path.relative_to(ROOT).as_posix() for folder in ("graphq", "kernels", "passes")
+             for path in (ROOT / folder).rglob("*.py")
              if any(isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(path.read_text())))]
     assert {*files} == {"kernels/jit/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_compressed/tiles.py"}
+
+
+@pytest.mark.parametrize("text", [gq.compile.__doc__, (ROOT / "docs/deploy.md").read_text(encoding="utf-8")],
+                         ids=["compile", "deploy.md"])
+def test_texts_for_users_name_all_levels_from_the_lowest_to_the_highest(text):
+    names, shown = " , ".join(x.name for x in isa.LEVELS), re.sub(r'[`"\s]+', " ", text)
+    assert names in shown, "the text lists other levels, or others first"
 
 
 def test_native_levels_have_all_that_they_include():
@@ -101,6 +112,7 @@ def test_avx_vnni_needs_no_avx512(fresh, monkeypatch, features, names, best):
     monkeypatch.setattr(isa, "native", isa.native.__wrapped__)
     monkeypatch.setattr(levels, "native", isa.native)
     monkeypatch.setattr(levels, "self_test", lambda level, cache: None)
+    monkeypatch.setattr(levels, "plan_self_test", lambda level, cache: [])  # no code for a machine that is not this one
     assert [level.name for level in isa.available()] == names and levels.resolve().name == best
 
 

@@ -20,6 +20,7 @@ def needs(name):
         return "avx512_vnni"
     if mnemonic == "vdpbf16ps":
         return "avx512_bf16"
+    assert mnemonic in ("vpmaddubsw", "vpmaddwd", "vpmulld", "vfmadd231ps", "vmulps"), f"which level has {mnemonic}?"
     return "avx512" if register == "zmm" else "avx2"
 
 
@@ -36,6 +37,13 @@ def test_loops_contain_their_instruction(name):
     assert max(peaks.products(x) for x in counts) == peaks.products(name)
     least = peaks.TILE_CHAINS if "tmm" in name else peaks.CHAINS
     assert counts[name] >= least, counts  # beside others: a sum may start with one, and vpmaddubsw needs vpmaddwd
+
+
+def test_an_instruction_without_a_loop_is_an_error(monkeypatch):
+    """It would be measured as another one, which a machine without it does not show."""
+    monkeypatch.setitem(peaks.PRODUCTS, "vpnone", 4)
+    with pytest.raises(KernelError, match="no loop measures vpnone"):
+        peaks.peak("vpnone ymm", isa.LEVELS[0], cache=False)
 
 
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():

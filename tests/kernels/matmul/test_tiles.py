@@ -1,4 +1,6 @@
 """Kernel records and their selection."""
+from itertools import product
+
 import pytest
 
 from graphq.errors import KernelError
@@ -6,6 +8,7 @@ from graphq.kernels.jit import isa
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.tiles import KERNELS, register_kernel, select
+from graphq.kernels.matmul_compressed import tiles as compressed_tiles
 
 U8 = ("u8", "s8")
 
@@ -64,3 +67,18 @@ def test_amx_takes_large_work_and_leaves_single_rows():
 def test_no_kernel_is_an_error():
     with pytest.raises(KernelError, match="no kernel for matmul on f32 u8 at ISA level scalar"):
         select(("f32", "u8"), 1, 1, 1, isa.level_named("scalar"))
+
+
+@pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
+def test_each_kernel_is_selected_at_its_level_for_some_sizes(level):
+    sizes = list(product((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 33, 1000), (16, 32, 48, 64, 1000), (4, 64, 1000)))
+    for dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES, *matmul_tiles.FLOATS, *compressed_tiles.DTYPES,
+                   *compressed_tiles.FLOATS):
+        own = {k.name for k in KERNELS.values() if k.dtypes == dtypes and k.level == level.name}
+        never = own - {select(dtypes, *x, level).name for x in sizes if own}
+        assert not never, "others cost less, or are of a higher level and cost the same"
+
+
+def test_of_kernels_that_cost_the_same_one_of_the_highest_level_is_selected():
+    assert select(U8, 1, 16, 1024, isa.level_named("avx512")).name == "matmul_u8s8_1x32_avx512"
+    assert select(U8, 1, 16, 1024, isa.level_named("avx512_vnni")).name == "matmul_u8s8_1x64_avx512_vnni"
