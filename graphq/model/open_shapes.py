@@ -209,7 +209,10 @@ def _deciding(graph: Graph) -> set[str]:
 
 
 class Shared:
-    """Lets plans share equal arrays. The arrays of the first plan are compared only when a second plan comes."""
+    """Lets plans share equal arrays. The arrays of the first plan are compared only when a second plan comes.
+
+    Threads may make plans at the same time; then an array may stay beside an equal one.
+    """
 
     def __init__(self) -> None:
         self._first: list[np.ndarray] | None = None
@@ -222,12 +225,14 @@ class Shared:
 
     def of(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """The arrays of a plan, replaced by equal ones of earlier plans, so that the plan can free its own."""
-        if self._first is None:
+        first = self._first
+        if first is None:
             self._first = arrays
             return arrays
-        made = [self._one_for(x) for x in (*self._first, *arrays)][len(self._first):]
+        for x in first:
+            self._one_for(x)
         self._first = []
-        return made
+        return [self._one_for(x) for x in arrays]
 
     def _one_for(self, array: np.ndarray) -> np.ndarray:
         """The first array with this dtype, this shape and these bits: an earlier one or, if there is none, `array`."""
