@@ -129,7 +129,7 @@ class Op:
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
-        """The name in reports. An operation that stands for operators of another library also says for which one."""
+        """The name in reports. An operation that stands for an ONNX operator (`onnx_node`) adds the operator's name."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
     @property

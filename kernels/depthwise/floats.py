@@ -78,7 +78,7 @@ class Tile(NamedTuple):
 
     @property
     def columns(self) -> SharedColumns:
-        """The columns of the image that a tile's pixels read in a run; a column in several windows is listed once."""
+        """The image columns that a tile's pixels read for the taps of one run; a shared column is listed once."""
         return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property

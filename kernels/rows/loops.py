@@ -237,7 +237,7 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 
 
 def numbers_of(how: str) -> Intrinsic:
-    """Make the function (see the module's text) that computes the numbers of a row, for a key of LOOPS."""
+    """Make the compiled function (row, n, room, stats, step, epsilon) of the operation `how`, a key of LOOPS."""
 
     @emits
     def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:

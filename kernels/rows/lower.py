@@ -4,8 +4,8 @@
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-A kernel leaves x (softmax leaves its powers) and one or two numbers of each row, such as a mean; the epilogue's
-expression begins by applying these numbers.
+The epilogue's expression starts from x (for softmax, from exp(x - max(x)), which the kernel stores). It first applies
+the one or two numbers that the kernel computed for the row, such as a mean. Reductions start from their result.
 """
 from __future__ import annotations
 
