@@ -292,7 +292,7 @@ def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
     """The types that annotate these parameters of `f`; annotations that are strings are evaluated.
 
-    `typing.get_type_hints` does the same and takes four times as long, so it evaluates strings in strings alone.
+    `typing.get_type_hints` does the same but takes four times as long, so it is called only for strings in annotations.
     """
     names = inspect.unwrap(f).__globals__
     hints = {p.name: eval(p.annotation, names) if isinstance(p.annotation, str) else p.annotation for p in parameters}

@@ -97,7 +97,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_row` accepts; raises Unsupported.
 
-    If a kernel leaves its source or softmax's powers, the epilogue's expression first applies the numbers of the row.
+    Unless the operation is a reduction, the epilogue's expression first applies the numbers of the row.
     """
     node, before = check_row(body)
     source = next(node.operands)
