@@ -60,7 +60,7 @@ def _types(model: ModelProto) -> dict[str, str]:
 
 
 def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
-    """Turn a node into one of an older operator set; returns what that set lacks, and then leaves the node as it is."""
+    """Turn a node into one of an older operator set and return None, or leave it and return what that set lacks."""
     new = onnx.defs.get_schema(node.op_type, OPSET)
     try:
         old = onnx.defs.get_schema(node.op_type, opset)

@@ -127,7 +127,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The expression of the operation's result, from what kernels leave and the numbers of the row."""
+    """The expression of the operation's result, from what the kernel stores for an element and the row's numbers."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:
