@@ -84,10 +84,7 @@ def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
 
 
 def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantizes: bool) -> str | None:
-    """The first elements that differ by more than the tolerances, as text; None if the results count as equal.
-
-    If the graph `quantizes` and there are tolerances, the share FEW of the elements, and one more, may differ.
-    """
+    """The first elements beyond the tolerances, as text; None if there are no more of them than FEW allows."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
     if x.tobytes() == y.tobytes():

@@ -232,11 +232,7 @@ def dynamic_range(w: Writer, node: Node) -> None:
 
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
-    """Write an LSTM, GRU or RNN of one direction.
-
-    The operation takes the products of input and weights. So they are the input of the ONNX node, whose input weights
-    are the identity; products with it are exact.
-    """
+    """Write an LSTM, GRU or RNN of one direction; the input's products enter by identity weights, which is exact."""
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
     optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
     if optional.get("scales") is not None:
