@@ -181,9 +181,9 @@ class _Placement:
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
-    """The side of GIVEN in the minimum cut between LAST and GIVEN in which that side is smallest.
+    """The nodes on GIVEN's side of a minimum cut between LAST and GIVEN; of several, the cut with fewest nodes there.
 
-    An edge is a set of nodes, with its cost. The edge is cut, at that cost, if its nodes are not all on one side.
+    An edge is a set of nodes and a cost. The cut has this cost if the nodes are not all on one side.
     """
     with importing.hold:
         import networkx as nx  # imported late: it takes 0.2 s, and few models need it

@@ -43,7 +43,7 @@ def eliminate_dead_code(graph: Graph) -> int:
 
 
 def _operands(node: Node) -> Any:
-    """A key of the operation and its operands; for a constant, of which all would be alike, also of its array."""
+    """A key of the operation and its operands; for a constant, which has no operands, a key of its array."""
     if node.op.name == "constant":
         return _hashable(node.attrs["value"])
     operands: list[Any] = [id(v) for v in node.inputs]

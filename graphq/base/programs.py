@@ -75,7 +75,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace for computing `results`; of values computed from sizes it has those of a PLAIN type."""
+    """The record of a trace for computing `results`; values computed from sizes are left out unless they are PLAIN."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}

@@ -281,7 +281,7 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """For pickling: input `index` if `node` is None, output `index` of node number `node`, or for -1 that node."""
+    """For pickling: node number `node` if `index` is -1, else its output `index`; if `node` is None, input `index`."""
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]

@@ -129,7 +129,7 @@ class Op:
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
-        """The name in reports. An operation that stands for operators of another library also says for which one."""
+        """The name in reports. An operation that stands for an ONNX operator (`onnx_node`) adds the operator's name."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
     @property
@@ -292,7 +292,7 @@ def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
     """The types that annotate these parameters of `f`; annotations that are strings are evaluated.
 
-    `typing.get_type_hints` does the same and takes four times as long, so it evaluates strings in strings alone.
+    `typing.get_type_hints` does the same but takes four times as long, so it is called only for strings in annotations.
     """
     names = inspect.unwrap(f).__globals__
     hints = {p.name: eval(p.annotation, names) if isinstance(p.annotation, str) else p.annotation for p in parameters}

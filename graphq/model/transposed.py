@@ -18,13 +18,13 @@ Lower: TypeAlias = Callable[[Node], Lowered]
 
 
 def find_read(graph: Graph, lower: Lower) -> set[Node]:
-    """The transposes whose results are read where their operands lie: by partitions alone that read other orders."""
+    """The transposes whose only users are partitions that can read the operand in the order of the result."""
     return {node for node in graph.nodes if _moves(node) and node.output.users and not node.output.is_output
             and all(_reads(user, node.output, _order(node), lower) for user in node.output.users)}
 
 
 def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
-    """The transposes that alone read the result of a partition which can write it in their order, by that result."""
+    """Map results of partitions to the transpose that is their only user, if the partition can write in its order."""
     found = {}
     for node in graph.nodes:
         if _moves(node):
@@ -37,14 +37,14 @@ def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
 
 
 def read_strides(node: Node) -> tuple[int, ...]:
-    """The bytes between elements of a transpose's result along its axes, where its dense operand lies."""
+    """The byte strides with which a transpose's result is read from the memory of its dense operand."""
     (source,) = node.operands
     strides = dense(source.type.dims, source.dtype.itemsize)
     return tuple([strides[k] for k in _order(node)])
 
 
 def written_strides(node: Node) -> tuple[int, ...]:
-    """The bytes between elements of a transpose's operand along its axes, where the dense result lies."""
+    """The byte strides with which a transpose's operand is written to the memory of its dense result."""
     strides = dense(node.output.type.dims, node.output.dtype.itemsize)
     order = _order(node)
     return tuple([strides[order.index(k)] for k in range(len(order))])

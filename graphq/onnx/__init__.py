@@ -46,8 +46,8 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) ->
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
     of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations, so that
     viewers show it as one node; other engines, and `load_onnx`, run the operations. If the model's shapes are open, the
-    file is for the shapes in the graph's types. Engines that know older operator sets alone read files of these: the
-    numbers are the same, but the order in which AveragePool adds, which ONNX states from opset 19 on.
+    file is for the shapes in the graph's types. A smaller `opset` is for engines that know no newer one. The numbers
+    are the same, except that ONNX Runtime and `load_onnx` let AveragePool add in another order below opset 19.
 
     Raises GraphError, naming the operation, for forms of oneDNN that ONNX's operators cannot express with the same
     numbers, and for what `opset` does not have, with the operator set that has it; a partition needs 21. Raises

@@ -41,7 +41,7 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output as ONNX's test runner expects it: a TensorProto if `every` input, or one of its dtype, was one."""
+    """An output for ONNX's test runner: a TensorProto if `every` input is one, or any input of the `same` dtype is."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

@@ -1,7 +1,7 @@
 """Models of an older operator set than the one that is written: the same nodes, where that set has them.
 
-The operators of version 13 have their later attributes at defaults, axes of reductions as attributes, and fewer types.
-Nothing is computed in another way, so a node that the older set cannot state is refused.
+An older operator lacks later attributes, which must be at their defaults, may take axes as an attribute instead of an
+operand, and has fewer types. Nothing is computed in another way: a node that the older set cannot state is refused.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _types(model: ModelProto) -> dict[str, str]:
 
 
 def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
-    """Turn a node into one of an older operator set; returns what that set lacks, and then leaves the node as it is."""
+    """Turn a node into one of an older operator set and return None, or leave it and return what that set lacks."""
     new = onnx.defs.get_schema(node.op_type, OPSET)
     try:
         old = onnx.defs.get_schema(node.op_type, opset)

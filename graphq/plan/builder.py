@@ -70,7 +70,7 @@ class Strips(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of strips."""
+        """The number of strips; each is a block of the step that `step` makes."""
         return self.batch * -(-self.m // self.each)
 
     def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:

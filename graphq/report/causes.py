@@ -144,7 +144,7 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """The reason if, besides `user`, the caller, the scale of `last` or another operation reads `value` in f32."""
+        """The reason if a graph output, the scale of `last` or an operation besides `user` needs `value` in f32."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:

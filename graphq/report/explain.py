@@ -163,7 +163,7 @@ def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
 
 
 def value_text(record: ValueRecord) -> str:
-    """The text of a value's record."""
+    """The record of a value as the text that `explain("name")` gives."""
     if record.input is not None:
         return "\n".join([f"{record.value} : {record.input.type} is an input of the graph",
                           *(f"  used by {x}" for x in record.users)])

@@ -144,7 +144,7 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """Make a refusal that names values and axes of the user's graph, where `refused` mentions those of a body.
+        """The same refusal with the types and axes of the user's graph in place of those of a partition's body.
 
         `values` maps the body's values to values of the graph.
         """

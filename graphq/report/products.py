@@ -31,7 +31,7 @@ MOVERS = frozenset(map(pass_name, canonicalise.passes))
 """The names of the rewrites of `canonicalise`; some of them put an operation of `given.MOVES` before a dequantize."""
 
 ROLES = ("source", "is"), ("weights", "are")
-"""For a product's operands 0 and 1, the name in texts and the verb form that follows it."""
+"""For a product's operands 0 and 1, what texts call the operand, and whether "is" or "are" follows."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:

@@ -199,8 +199,8 @@ def _coverage(c: Coverage) -> CoverageRecord:
 def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> list[str]:
     """Lines on the cost of tensor layouts: the bytes that are only moved.
 
-    `own` has the steps of nodes by their numbers. A reorder without one moves nothing: a partition reads or writes the
-    other order.
+    `own` has the steps of nodes by their numbers. A reorder without a step moves nothing: a partition reads or writes
+    the other order.
     """
     moves = [n for k, n in enumerate(graph.nodes) if n.op.name == "static_transpose" and (own is None or k in own)]
     if not moves:

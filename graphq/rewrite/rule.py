@@ -86,7 +86,7 @@ class Rewrite:
     def candidate(self, node: Node) -> bool:
         """Whether a node can be the root of a match: a quick answer from the node alone, before the pattern is tried.
 
-        A node that is none is no near miss.
+        A node for which it is False does not count as a near miss.
         """
         return True
 

@@ -78,7 +78,7 @@ class Tile(NamedTuple):
 
     @property
     def columns(self) -> SharedColumns:
-        """The columns of the image that a tile's pixels read in a run; a column in several windows is listed once."""
+        """The image columns that a tile's pixels read for the taps of one run; a shared column is listed once."""
         return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property
@@ -241,7 +241,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     """Plan a depthwise convolution of floats for which `fits` holds, in tiles of `choose`.
 
-    The caller fills in TILES.
+    The caller fills in the addresses of TILES.
     """
     dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8

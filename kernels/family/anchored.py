@@ -1,4 +1,4 @@
-"""Lowering of a body around an anchor: scales and zero points, and the f32 sum that the graph has in its place."""
+"""Lowering of a body around an anchor: scales, zero points, and the f32 sum that the graph states for its result."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence

@@ -171,14 +171,14 @@ class Lowered:
     """A partition as kernels compute it.
 
     `store` is the epilogue, which computes each output element; slot k of its operands comes from `sources[k]`.
-    `anchor` computes the accumulators, and is None if there are none. The expression of `store` takes accumulators as
-    kernels leave them. `accumulated` is the part of this expression that equals the result of `anchor.accumulate`; it
-    is None if kernels leave exactly that result.
+    `anchor` computes the accumulators, and is None if there are none. The expression of `store` starts from what
+    kernels leave in scratch memory. Its part `accumulated` computes the result of `anchor.accumulate`; None says that
+    kernels leave this result itself.
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
-    the body's values after an anchor, until `ties.attach` has read them. Afterwards `ties` has one string for each
-    quantize after a sum: "proved" or "estimated", the kind of bound by which outputs near a rounding tie are found, or
-    else the reason why they are not found.
+    the body's values after an anchor; `ties.attach` reads and drops them. It sets `ties` to one string for each
+    quantize after a sum: the kind of bound by which outputs near a rounding tie are found ("proved" or "estimated"), or
+    the reason why they are not found.
     """
 
     out: tuple[int, ...]

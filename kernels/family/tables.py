@@ -43,9 +43,9 @@ def byte_type(x: Expr) -> str | None:
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
-    """For each node of `exprs` the nodes that decide its value, except those in `known`.
+    """Map each node of `exprs` to the leaves and bytes that decide its value; nodes in `known` do not count.
 
-    For a node in `bytes_` this is the one byte that decides it or, if no single byte does, the node itself.
+    A node in `bytes_` is a byte that counts as decided by itself, unless at most one other byte decides it.
     """
     of: dict[Expr, frozenset[Expr]] = {}
     for node in walk(*exprs):
@@ -69,7 +69,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups.
 
-    A shorter chain that only clamps the byte becomes `max` and `min`: a Clip between quantizes of one scale is such.
+    A shorter chain that only clamps the byte becomes `max` and `min`, such as a Clip between quantizes of one scale.
     Returns the new store, the sources of its operands, and what `part` has become. `part` is a subexpression of the
     store's expression, or None. `constants` has the arrays of constant inputs of the partition.
     """

@@ -97,8 +97,8 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan weighted means of at most 16 taps each.
 
-    The caller fills in the words of `blocks.PIXELS`. The word `weights` is the address of the `means.tables`, followed
-    by the weights along both axes.
+    The caller fills in the addresses of `pixels.blocks.PIXELS`. The word `weights` is the address of the tables that
+    `means.tables` packs: their numbers are the weights along both axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

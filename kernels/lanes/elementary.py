@@ -46,7 +46,8 @@ def _power_of_two(n: Expr) -> Expr:
 def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (1 + rest + p) and return (rest, p, n as an s32).
 
-    p is the smaller one of rest and p. |x| is at most 180, and `low` is a small correction.
+    `rest` is x without n times the upper part of ln 2, which is exact; p has all other terms. |x| is at most 180, and
+    `low` is a small correction.
     """
     whole = op("rint", x * _LOG2E)
     rest = x - whole * _LN2_HIGH  # exact; exp(x + low) = 2**n * exp(r), |r| <= ln 2 / 2 + |low|

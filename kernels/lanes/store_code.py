@@ -41,7 +41,7 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""How many rows share one test, for each vector of columns, of whether any output is near a rounding tie.
+"""The number of rows whose outputs in one vector of columns are tested together for being near a rounding tie.
 
 With 8 rows instead, ResNet-50 takes 1 to 2 % longer on AMX. MobileNetV2 takes the same time as with 4, and so do both
 models at lower ISA levels.

@@ -104,7 +104,7 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
-    """A buffer with the s32 sums over k of all rows of the activations, which have these strides if not dense."""
+    """A buffer with the s32 sums over k of all rows of the activations; `strides` is None if these are dense."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     stride: dict[str, int] = {}

@@ -37,8 +37,10 @@ DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "t
                     "zero_points_step")
 """The fields that `matmul_compressed.pack` writes in place of a panel's column sums.
 
-They are the rows of a group, the number of groups, the bytes of a panel and of a group, and for terms and zero points
-the bytes from the start of a panel to those of its first group, and from there to those of the next group.
+    group, groups                   the rows of a group, and the number of groups
+    panel_bytes, group_bytes        the bytes of a panel, and of a group
+    terms, zero_points              the bytes from a panel's start to the terms, or zero points, of its first group
+    terms_step, zero_points_step    the bytes from those of a group to those of the next group; 0 if all share them
 """
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """The argument block for packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
@@ -166,7 +168,7 @@ def _pack_rows(itemsize: int) -> Intrinsic:
 
 @emits
 def pack_columns(b: Builder, source: Value, apart: Value, groups: Value, target: Value, flip: Value) -> None:
-    """Pack `groups` groups, a multiple of 8, of 16 columns with their k side by side; bytes are xored with `flip`.
+    """Pack `groups` groups, a multiple of 8, of 16 columns whose bytes along k are contiguous; xor bytes with `flip`.
 
     Columns begin `apart` bytes apart.
     """
@@ -225,7 +227,7 @@ def packing(itemsize: int) -> Functions:
 
 
 def plan_pack(w_dtype: str, k: int, n: int, batch: int, target: Target) -> Step:
-    """Plan the packing of weights at run time, with any strides; the caller fills in the rest of PACK."""
+    """Plan the packing of weights at run time, with any strides; the caller fills in the addresses of PACK."""
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
     words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
              "flip": flip}

@@ -99,10 +99,10 @@ def column_sum_block() -> Functions:
 
 def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
               strip_rows: int | None = None) -> Step:
-    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128); the caller fills in the rest of SUMS.
+    """Plan the s32 sums over k of `m` rows of activations, taken as u8: for s8, 128 is added to each element.
 
-    With `columns` activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of rows of a
-    block.
+    With `columns` the activations are stored transposed, as k rows of m bytes. `strip_rows`, if given, is the number of
+    sums of a block. The caller fills in the addresses of SUMS.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)

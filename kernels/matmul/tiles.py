@@ -205,7 +205,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
 
 
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate the cycles of a matmul; `group(panels)` is for four steps along k in a tile of `panels` panels.
+    """Estimate the cycles of a matmul; `group(panels)` are those of four steps along k in a tile of `panels` panels.
 
     Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
     """
@@ -219,10 +219,10 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: products, loads, the latency of 4 cycles, or loading the weights bound four steps along k.
+    """Estimate cycles: four steps along k take as long as their products, loads, weights or the latency of 4 cycles.
 
-    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four steps: 24
-    cycles for tiles of 6 x 64, 13 for 1 x 64.
+    The longest of these counts. A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted
+    on Zen 4, for four steps: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts,
@@ -230,10 +230,10 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: each part takes four operations per row and three to widen its weights, each row takes two more.
+    """Estimate cycles: each of a panel's `parts` takes 4 operations per row and 3 to widen its weights; a row takes 2.
 
-    `rate` operations are done a cycle. Fitted on a Xeon for four steps along k: 20 cycles for 6 x 16 on AVX2 (rate
-    3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
+    A cycle does `rate` operations. Fitted on a Xeon for four steps along k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51
+    for 12 x 32 on AVX-512 (rate 2.4).
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(

@@ -240,7 +240,7 @@ class _Tile:
             return state
         left = f.k & 3
         return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
-            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop has no turn or one
+            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop runs once or not at all
 
     def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:

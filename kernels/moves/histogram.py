@@ -37,7 +37,7 @@ SUM = Record("parts", "blocks", "counts", "extremes")
 """The argument block of the second step, which combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
-"""+inf and -inf as s32 in the order of floats (see `float_bins.ordered`)."""
+"""+inf and -inf as s32 in the order of floats (see `numbers.observed.ordered`)."""
 
 
 LANES = 64
@@ -48,7 +48,7 @@ LANES = 64
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
     """Extend the range at `extremes` so that it contains the `count` f32 at `source`.
 
-    The range is the least and the greatest element, as s32 in the order of floats (see `float_bins.ordered`).
+    The range is the least and the greatest element, as s32 in the order of floats (see `numbers.observed.ordered`).
     """
     wide = vector(I32, LANES)
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]

@@ -5,8 +5,8 @@ the graph, found by experiment:
 
     taps      one after the other, in row-major order
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
-    fours     quads of consecutive elements, added lane by lane; lanes 0 + 2, 1 + 3, and both; then the rest
-    eights    as fours, with two quads side by side, which are added first, and then a remaining quad
+    fours     four partial sums, of k = l modulo 4: (s[0] + s[2]) + (s[1] + s[3]); then the last n % 4 elements
+    eights    eight partial sums; s[l] + s[l + 4] are four, to which a remaining quad is added; then as fours
 
 Sums start from +0, those of `eights` from -0. The order matters because the mean of integers, requantised to the same
 scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). Then f32 rounding errors

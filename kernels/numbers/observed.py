@@ -37,7 +37,7 @@ def ordered(x: np.ndarray) -> np.ndarray:
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The counts (s32 [BINS]) and the extremes (f32 [2], in the order of `ordered`) of `x`.
 
-    [inf, -inf] if `x` is empty.
+    The extremes of an empty `x` are [inf, -inf].
     """
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)

@@ -109,10 +109,10 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 
 
 def chain_block(n: int, k: int) -> int:
-    """The number of products in a chain of a matmul with n columns.
+    """The number of products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
 
-    ONNX Runtime packs the right operand into panels of 128 k x 128 columns. It halves the columns while all n still
-    fit, and doubles the k of the panel, which is the length of a chain.
+    ONNX Runtime packs the right operand into panels of 128 rows x 128 columns. If n < k, it halves the columns (down to
+    16) and doubles the rows as long as a panel still holds all n columns.
     """
     block, width = 128, 128
     while n < k and width > 16 and width // 2 >= n:

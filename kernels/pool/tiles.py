@@ -240,10 +240,10 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 
 
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
-    """Plan a pool; the caller fills in the words of `blocks.PIXELS`.
+    """Plan a pool; the caller fills in the addresses of `pixels.blocks.PIXELS`.
 
-    Means are summed in `order`. For means, the word `weights` is the address of the `means.tables`, with the counts of
-    an image's pixels.
+    Means are summed in `order`. For means, the word `weights` is the address of the tables that `means.tables` packs:
+    their numbers are the divisors of an image's output pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

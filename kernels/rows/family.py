@@ -23,7 +23,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step; the numbers of the rows are in the plan's temporary memory."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
-    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)  # an epilogue's operands may have more dimensions, of 1
+    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)  # epilogue operands may have more, all of size 1
     count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)
     operands = [operand(b, node, s, dims) for s in r.sources]

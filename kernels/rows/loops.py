@@ -34,9 +34,9 @@ class RowEmitter:
         self.b, self.address, self.n = b, address, n
 
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Carry values over vectors of 16 columns, first `beside` vectors at a time, then one at a time.
+        """Loop over the row in vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
 
-        The last vector is masked.
+        `turn` replaces the carried values, at first `carried`, each time. Returns the last ones.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside
@@ -54,7 +54,7 @@ class RowEmitter:
         return last.values
 
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Carry one value over all whole vectors of 8 elements."""
+        """Loop over all whole vectors of 8 elements; `turn` makes the next value from a vector and the value so far."""
         b = self.b
         with Loop(b, self.n // GROUP, [start]) as loop:
             x = (self.address + loop.k * (4 * GROUP)).load(vector(F32, GROUP))
@@ -62,7 +62,7 @@ class RowEmitter:
         return loop.values[0]
 
     def rest(self, first: Value, stop: Value, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Carry one value over the single elements from `first` up to `stop`."""
+        """Loop over the single elements from `first` up to `stop`, with `turn` as in `groups`."""
         b = self.b
         with Loop(b, stop - first, [start]) as loop:
             x = (self.address + (first + loop.k) * 4).load(F32)
@@ -237,7 +237,7 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 
 
 def numbers_of(how: str) -> Intrinsic:
-    """Make the function (see the module's text) that computes the numbers of a row, for a key of LOOPS."""
+    """Make the compiled function (row, n, room, stats, step, epsilon) of the operation `how`, a key of LOOPS."""
 
     @emits
     def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:

@@ -4,8 +4,8 @@
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-A kernel leaves x (softmax leaves its powers) and one or two numbers of each row, such as a mean; the epilogue's
-expression begins by applying these numbers.
+The epilogue's expression starts from x (for softmax, from exp(x - max(x)), which the kernel stores). It first applies
+the one or two numbers that the kernel computed for the row, such as a mean. Reductions start from their result.
 """
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_row` accepts; raises Unsupported.
 
-    If a kernel leaves its source or softmax's powers, the epilogue's expression first applies the numbers of the row.
+    Unless the operation is a reduction, the epilogue's expression first applies the numbers of the row.
     """
     node, before = check_row(body)
     source = next(node.operands)
@@ -127,7 +127,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The expression of the operation's result, from what kernels leave and the numbers of the row."""
+    """The expression of the operation's result, from what the kernel stores for an element and the row's numbers."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:

@@ -197,7 +197,7 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 @exports(*REDUCTIONS.values(), "integer_sum")
 def reduction(w: Writer, node: Node) -> None:
-    """Write the reduction, with its axes as an initializer; without axes it is Identity, where ReduceL1 has |x|."""
+    """Write the reduction, with its axes as an initializer; without axes Identity, since ReduceL1 would give |x|."""
     if len(node.inputs) > 1:
         raise GraphError("axes that are a tensor are s32 here and s64 in ONNX")
     if not node.attrs["axes"]:
@@ -232,7 +232,7 @@ def dynamic_range(w: Writer, node: Node) -> None:
 
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
-    """Write an LSTM, GRU or RNN of one direction; products with the identity are exact."""
+    """Write an LSTM, GRU or RNN of one direction; the input's products enter by identity weights, which is exact."""
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
     optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
     if optional.get("scales") is not None:

@@ -258,7 +258,7 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
 
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
-    """The outputs by name that the operator's importer gives, and ""; or None, and why it gives none."""
+    """Import one node: returns its outputs by name and "", or None and the reason why its importer gives none."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
