@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from graphq.base.budget import budget, check_limit
@@ -87,9 +88,12 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     found = None if kept is None else kept.find()
     if found is not None:
         return found
-    graph = given if isinstance(given, Graph) else load_graph(given)
     with importing.hold:
         from graphq.kernels import levels
+    candidates = levels.choices(isa, cache)
+    best = next(candidates)  # chosen first, since its self-test is compiled while the graph is loaded
+    graph = given if isinstance(given, Graph) else load_graph(given)
+    with importing.hold:
         from graphq.model.compiled_graph import CompiledGraph
         from graphq.model.planned import Options
         from graphq.passes import PIPELINE, PRECISIONS
@@ -100,7 +104,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     require_outputs(graph)
     if verify is not None:
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
-    for level in levels.choices(isa, cache):
+    for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
         if levels.works(level, cache):  # tested now, since its kernels are compiled while the plan is made
             break

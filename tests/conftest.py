@@ -73,8 +73,11 @@ def _graphs_are_compiled():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A new folder for the kernel cache, of this process and its children."""
+    from kept_models import written
+
     monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
-    return tmp_path / "kernels"
+    yield tmp_path / "kernels"
+    written()
 
 
 @pytest.fixture

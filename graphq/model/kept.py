@@ -4,6 +4,9 @@ A kept model is a file as `CompiledGraph.save` writes it, in the folder of the k
 size and removal apply. Its name is a digest of the user's file or graph, the options, the versions of graphq and of the
 packages that it computes with, and the kind of processor. If the kept file is damaged or does not fit, the model is
 compiled and kept again.
+
+A thread writes the file, so that the first result does not wait for it, nor for kernels that only other sizes need. The
+process ends after the thread.
 """
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import json
 import logging
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from functools import cache as once
 from importlib.metadata import PackageNotFoundError, version
@@ -40,6 +44,10 @@ The data of external files may change while the ONNX file does not, so models of
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
 """The fewest nodes of a graph whose model is kept, so that many small graphs do not fill the folder."""
+
+
+_writing: dict[str, threading.Thread] = {}
+"""The threads that write models, by the digests of these."""
 
 
 class Kept:
@@ -76,7 +84,10 @@ class Kept:
         return None
 
     def find(self) -> CompiledGraph | None:
-        """The model, ready to run; None if no kept model can be used."""
+        """The model, ready to run; None if no kept model can be used. Waits while this process writes the model."""
+        writing = _writing.get(self.digest)
+        if writing is not None:
+            writing.join()
         try:
             folder = cache.lasting()
             if folder is None or not (folder / self.name).is_file():
@@ -110,16 +121,28 @@ class Kept:
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
         rows_mix = model.rows_mix
-        self._write(model.plans, rows_mix)
+        self._start_writing(model.plans, rows_mix)
         self._follow(model, rows_mix)
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None) -> None:
         """Keep the model again whenever a call adds a plan for open sizes."""
-        model.plans.grown = lambda plans: self._write(plans, rows_mix)
+        model.plans.grown = lambda plans: self._start_writing(plans, rows_mix)
 
-    def _write(self, made: Plans, rows_mix: str | None) -> None:
+    def _start_writing(self, made: Plans, rows_mix: str | None) -> None:
+        """Write the model in a thread, after the thread that writes it already, if there is one."""
+        before = _writing.get(self.digest)
+        thread = threading.Thread(target=self._write, args=(made, rows_mix, before), name="graphq-keeping")
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads can be started, or Python is ending
+            return self._write(made, rows_mix, before)
+        _writing[self.digest] = thread
+
+    def _write(self, made: Plans, rows_mix: str | None, before: threading.Thread | None) -> None:
         """Write the model; failures are only logged, since the model itself is in memory."""
         try:
+            if before is not None:
+                before.join()
             folder = cache.lasting()
             if folder is not None:
                 save(folder / self.name, made, rows_mix, key=self.digest)

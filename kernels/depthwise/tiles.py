@@ -15,32 +15,34 @@ import numpy as np
 
 from graphq.kernels.depthwise.packing import QUAD, Layout
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import repeated
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, dot_u8s8, load_bytes, madd16
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
-from graphq.kernels.pixels.blocks import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
+from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
 
 
-def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:
-    """Make the function that stores the s32 sums of one output pixel, one channel after another.
+def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Fill:
+    """Make the function that emits the s32 sums of one output pixel, one channel after another.
 
-    `taps` is the number of taps, or 0 for a function that takes any number. If there are fewer channels than a chunk
-    has, `few` is their number, otherwise 0. The function may write up to a chunk beyond the last channel.
+    With ko and ki of 0 it takes any window. If there are fewer channels than a chunk has, `few` is their number,
+    otherwise 0. It may write up to a chunk beyond the last channel.
     """
+    taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
     size, order = layout.size, layout.order
-    halves = len(order)
+    halves, locate = len(order), tap_locator(ko, ki)
 
-    @emits
-    def multiply(b: Builder, addresses: Value, count: Value, weights: Value, channels: Value, target: Value) -> None:
-        half_bytes = 4 * lanes
+    def multiply(b: Builder, spot: Spot) -> int:
+        channels, weights = spot.fields("channels", "weights")
+        weights, half_bytes = weights + (((channels + 15) >> 4) << 6), 4 * lanes
+        count = (WINDOWS.load(spot.windows, "ko") * WINDOWS.load(spot.windows, "ki") + 1) >> 1
+        locate(b, spot.windows, spot.image, spot.outer, spot.inner, spot.addresses)
         chunk_bytes = (b.value(I64, pairs) if pairs else count) * (halves * half_bytes)
 
         def activations(tap: Value, c: Value) -> Value:
-            address = (addresses + tap * 8).load(I64, 8) + c.udiv(multiplier)
+            address = (spot.addresses + tap * 8).load(I64, 8) + c.udiv(multiplier)
             n = max(1, size // multiplier)
             x = load_bytes(address, b.value(I64, few // multiplier), n) if few else address.load(vector(I8, n))
             return repeated(x, multiplier, size)
@@ -74,57 +76,40 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
                 with Loop(b, count, sums) as loop:
                     loop.update(pair(loop.k, c, w, loop.values))
                 sums = loop.values
-            into = target + c * 4
+            into = spot.target + c * 4
             if lanes == 1:
                 sums[0].store(into)
             else:  # the interleaved halves are put back into the order of the channels
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
+        return 1
 
     return multiply
 
 
 def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Functions:
     """Make the module of tiles of one pixel with a window of ko x ki taps, packed in pairs (see `pixels.unrolled`)."""
-    locate, multiply = tap_locator(ko, ki), pair_sums(dtype, lanes, ko * ki, few, emulated, multiplier)
-
-    @njit
-    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
-             target: int) -> int:
-        f, x = view_frame(frame), view_windows(windows)
-        taps, channels, weights = x.ko * x.ki, f.channels, f.weights
-        locate(windows, image, outer, inner, 0, taps, addresses)
-        multiply(addresses, (taps + 1) // 2, weights + (channels + 15) // 16 * 64, channels, target)
-        return 1
-
-    return tile_functions(ADDRESSES, fill)
+    return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, emulated, multiplier))
 
 
-def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
-    """Make the function that stores the addresses of the image columns which neighbouring output pixels read.
+def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
+    """Emit stores of the addresses of the image columns which neighbouring output pixels read, line by line.
 
-    The first pixel is at (outer, inner), the others follow it on its line. The addresses are stored line by line of the
-    window.
+    The first pixel is at the spot, the others follow it on its line.
     """
+    def table(name: str, entry: Value) -> Value:
+        return spot.windows + WINDOWS.load(spot.windows, name) + entry * 8
 
-    @emits
-    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
-
-        def table(name: str, entry: Value) -> Value:
-            return windows + WINDOWS.load(windows, name) + entry * 8
-
-        pad = windows + WINDOWS.load(windows, "pad_row")
-        down, across = table("outer_table", outer * ko), table("inner_table", inner * ki)
-        inners = [(across + 8 * (p * ki + k)).load(I64, 8) for _, ((p, k), *_) in columns]
-        for a in range(ko):
-            line = (down + 8 * a).load(I64, 8)
-            for n, column in enumerate(inners):
-                offset = line + column
-                address = (offset >= 0).select(image + offset, pad)
-                address.store(addresses + 8 * (a * len(columns) + n), 8)
-
-    return locate
+    pad = spot.windows + WINDOWS.load(spot.windows, "pad_row")
+    down, across = table("outer_table", spot.outer * ko), table("inner_table", spot.inner * ki)
+    inners = [(across + 8 * (p * ki + k)).load(I64, 8) for _, ((p, k), *_) in columns]
+    for a in range(ko):
+        line = (down + 8 * a).load(I64, 8)
+        for n, column in enumerate(inners):
+            offset = line + column
+            address = (offset >= 0).select(spot.image + offset, pad)
+            address.store(spot.addresses + 8 * (a * len(columns) + n), 8)
 
 
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
@@ -147,13 +132,14 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
     return [x.as_type(vector(I32, lanes)) for half in halves for x in half]
 
 
-def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
-          emulated: bool) -> Intrinsic:
-    """Make the function that stores the s32 sums of neighbouring output pixels, one channel after another.
+def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bool) -> Fill:
+    """Make the function that emits the s32 sums of `pixels` neighbouring output pixels, one channel after another.
 
-    It reads the addresses that `column_locator` has stored. `weights` and `sums` are in the order of `packing.pack`.
-    The sums of a pixel begin `step` bytes after the sums of the pixel before it.
+    Weights and sums are in the order of `packing.pack`. The accumulators of a pixel begin the frame's `stride` after
+    those of the pixel before it.
     """
+    lanes, ko, ki = layout.lanes, layout.ko, layout.ki
+    columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
     # Unpacking puts 32-bit element 4 * part + q of each 128-bit part into vector q. This order of the weights and sums
@@ -161,14 +147,15 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 
-    @emits
-    def multiply(b: Builder, addresses: Value, weights: Value, sums: Value, channels: Value, target: Value,
-                 step: Value) -> None:
+    def multiply(b: Builder, spot: Spot) -> int:
+        channels, sums, step = spot.fields("channels", "weights", "stride")
+        weights = sums + (((channels + 15) >> 4) << 6)
+        store_columns(spot, ko, ki, columns)
 
         def loaded(a: int, n: int, c: Value) -> Value:
             if a >= ko:
                 return b.value(kind, 0)
-            column = (addresses + 8 * (a * len(columns) + n)).load(I64, 8)
+            column = (spot.addresses + 8 * (a * len(columns) + n)).load(I64, 8)
             x = (column + c.udiv(multiplier)).load(vector(I8, size // multiplier))
             x = repeated(x, multiplier, size).as_type(kind)
             x = x.shuffle(x, order)
@@ -183,7 +170,7 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
         with Loop(b, (channels + (size - 1)) // size) as chunk:
             c = smaller(chunk.k * size, channels - size)
             w = weights + chunk.k * (ki * blocks * QUAD * line)
-            into, first = target + c * 4, begin(c)
+            into, first = spot.target + c * 4, begin(c)
             acc = {p: first for p in last}
             for n, (_, uses) in enumerate(columns):
                 for block in range(blocks):
@@ -195,6 +182,7 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
                 for p in (p for p, _ in uses if last[p] == n):
                     for q in range(QUAD):
                         acc[p][q].store(into + step * p + q * line)
+        return pixels
 
     return multiply
 
@@ -202,22 +190,15 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
 def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
     """Make the module of tiles of `layout.pixels` pixels of a line, and of single pixels for the end of a line."""
     pixels = layout.pixels
-    shared, own = (shared_columns(n, layout.ki, layout.stride, layout.dilation) for n in (pixels, 1))
-    locate_many, locate_one = (column_locator(layout.ko, layout.ki, x) for x in (shared, own))
-    many, one = (quads(dtype, layout.lanes, layout.ko, layout.ki, x, multiplier, emulated) for x in (shared, own))
+    many, one = (quads(dtype, layout, n, multiplier, emulated) for n in (pixels, 1))
 
-    @njit
-    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
-             target: int) -> int:
-        f = view_frame(frame)
-        channels, sums, step = f.channels, f.weights, f.stride
-        weights = sums + (channels + 15) // 16 * 64
-        if left >= pixels and inner + pixels <= view_windows(windows).width:
-            locate_many(windows, image, outer, inner, addresses)
-            many(addresses, weights, sums, channels, target, step)
-            return pixels
-        locate_one(windows, image, outer, inner, addresses)
-        one(addresses, weights, sums, channels, target, step)
-        return 1
+    def fill(b: Builder, spot: Spot) -> Value:
+        fits = (spot.left >= pixels) & (spot.inner + pixels <= WINDOWS.load(spot.windows, "width"))
+        with b.if_else(fits) as (then, otherwise):
+            with then:
+                many(b, spot)
+            with otherwise:
+                one(b, spot)
+        return fits.select(c64(pixels), 1)
 
     return tile_functions(ADDRESSES, fill)

@@ -20,19 +20,19 @@ from graphq.kernels.family.slots import store_slots
 from graphq.kernels.interpolate.lower import Blend, check_interpolate, lower_interpolate
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pixels.blocks import (
+    Fill,
     PixelKernel,
     Pixels,
+    Spot,
     over_channels,
     plan_pixels,
     tap_locator,
     tile_functions,
-    view_frame,
-    view_windows,
 )
 from graphq.kernels.pool import means
 from graphq.kernels.pool.family import pool_steps
@@ -44,22 +44,23 @@ ADDRESSES = 8 * (16 + 1)
 """Bytes for the addresses of a pixel's taps, of which interpolation along four spatial axes has 16."""
 
 
-def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
-    """Make the function that stores the means of one output pixel.
+def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
+    """Make the function that emits the means of one output pixel of a ko x ki window.
 
-    `outer` and `inner` are the addresses of the pixel's weights along both axes. `addresses` is the address of a list
-    of the addresses of its ko * ki taps. Of each tap the function reads `channels` elements from element `left` on, and
-    dequantizes them by the `means.tables` of these channels.
+    The taps are dequantized by the `means.tables` in the frame's `weights`, whose numbers are the pixels' weights along
+    both axes.
     """
-    itemsize = STORAGE[dtype].itemsize
+    locate, itemsize = tap_locator(ko, ki), STORAGE[dtype].itemsize
 
-    @emits
-    def blend(b: Builder, addresses: Value, outer: Value, inner: Value, left: Value, channels: Value, target: Value,
-              tables: Value) -> None:
+    def blend(b: Builder, spot: Spot) -> int:
+        tables, left, channels = spot.fields("weights", "first", "channels")
+        outer = numbers_of(tables)
+        inner = outer + WINDOWS.load(spot.windows, "height") * (8 * ko)
         down, across = ([(base + 8 * k).load(F64).to_float(F32) for k in range(n)]
-                        for base, n in ((outer, ko), (inner, ki)))
+                        for base, n in ((outer + spot.outer * (8 * ko), ko), (inner + spot.inner * (8 * ki), ki)))
+        locate(b, spot.windows, spot.image, spot.outer, spot.inner, spot.addresses)
         weights = [y * x for y in down for x in across]
-        lines = [(addresses + 8 * t).load(I64, 8) for t in range(ko * ki)]
+        lines = [(spot.addresses + 8 * t).load(I64, 8) for t in range(ko * ki)]
 
         def vectors(width: int, c: Value) -> None:
             channel = left + c
@@ -69,29 +70,17 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
                 product = taps.load(address + skip) * weight.splat(width)
                 total = product if total is None else total + product
             assert total is not None
-            total.store(target + c * 4)
+            total.store(spot.target + c * 4)
 
         over_channels(b, channels, lanes, vectors)
+        return 1
 
     return blend
 
 
 def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
     """Make the module of tiles of one pixel of a ko x ki window."""
-    locate, blend = tap_locator(ko, ki), blending(dtype, lanes, ko, ki)
-
-    @njit
-    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
-             target: int) -> int:
-        f = view_frame(frame)
-        tables, first, channels = f.weights, f.first, f.channels
-        down = numbers_of(tables)
-        across = down + 8 * ko * view_windows(windows).height
-        locate(windows, image, outer, inner, 0, ko * ki, addresses)
-        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, first, channels, target, tables)
-        return 1
-
-    return tile_functions(ADDRESSES, fill)
+    return tile_functions(ADDRESSES, blending(dtype, lanes, ko, ki))
 
 
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:

@@ -54,14 +54,14 @@ compiling.serve({descriptors})
 class Job:
     """A call of a function of `codegen` with a kernel module's source, in another process; `want` starts it.
 
-    When `done` is set, there is either an `error` or an `answer`, and `keep` has been called with the answer. `here` is
-    set if no process can do the job, so that the thread that waits for it must. `process` is the id of the process that
-    put the job into the queue.
+    A job that is to be done `first` comes before others that wait. When `done` is set, there is either an `error` or an
+    `answer`, and `keep` has been called with the answer. `here` is set if no process can do the job, so that the thread
+    that waits for it must. `process` is the id of the process that put the job into the queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
-                 wanted: bool = True) -> None:
-        self.function, self.source, self.keep = function, source, keep
+                 wanted: bool = True, first: bool = False) -> None:
+        self.function, self.source, self.keep, self.first = function, source, keep, first
         self.message = pickle.dumps((function, source))
         self.answer: Any = None
         self.error: str | None = None
@@ -80,6 +80,8 @@ class Job:
             if self.process:  # after a fork this process has no worker threads
                 self._ticket = [self]
             self.process = os.getpid()
+            if self.first:
+                _first.append(self)
             _queue.put(self)
             start_workers()
             if not _workers:
@@ -136,6 +138,8 @@ class Job:
 
 
 _queue: SimpleQueue[Job] = SimpleQueue()
+_first: deque[Job] = deque()
+"""Jobs that are in the queue too, and are taken before the others there."""
 _later: deque[Job] = deque()
 """Jobs that were not wanted when they were created; idle workers take them."""
 _starting = Lock(fork_waits=True)
@@ -237,6 +241,8 @@ class _Worker(threading.Thread):
 
 def _next_job() -> Job:
     """The next job, preferably a wanted one. Raises Empty if there has been no job for a while."""
+    with suppress(IndexError):
+        return _first.popleft()
     with suppress(Empty):
         return _queue.get_nowait()
     with suppress(IndexError):
@@ -277,6 +283,7 @@ def _in_child() -> None:
             worker.process.forget()
     _workers.clear()
     _queue = SimpleQueue()
+    _first.clear()
     _later.clear()
 
 

@@ -57,14 +57,16 @@ def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: boo
     b.position_at_end(after)
 
 
-@emits
-def stack(b: Builder, nbytes: int) -> Value:
+def stack_memory(b: Builder, nbytes: int) -> Value:
     """Reserve `nbytes` (a literal) of stack memory once per function call; returns its address, aligned to 64 bytes."""
     with b.goto_entry_block():
         room = b.alloca(ir.ArrayType(I8, nbytes))
         room.ir.align = 64
     address: Value = b.ptrtoint(room, I64)
     return address
+
+
+stack = emits(stack_memory)
 
 
 @emits

@@ -110,11 +110,11 @@ class Module:
     def __repr__(self) -> str:
         return f"<kernel module {self.name}>"
 
-    def begin(self, wanted: bool = True) -> None:
+    def begin(self, wanted: bool = True, first: bool = False) -> None:
         """Read the code from the cache folder; if it is not there, start to compile it if the module is `wanted`."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
-            self._job = Job("object_code", self.source, self._keep, wanted=wanted)
+            self._job = Job("object_code", self.source, self._keep, wanted=wanted, first=first)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
         """Write the code to the cache folder even if this process does not ask for it: the next one may need it."""
@@ -203,13 +203,14 @@ def saved(kind: str, key: str, code: folder.Code) -> Module:
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
-         wanted: bool = True) -> Module:
+         wanted: bool = True, first: bool = False) -> Module:
     """The module that `factory`, a function at the top level of a file, makes of these arguments (`Source`); made once.
 
     `kind` (an identifier) begins the name of its file. The code uses only the instructions of `level`; without a level
     it uses all that the machine has. With `cache=False` no file is read or written. Open sizes among the arguments
     become the numbers that are assumed for them. A module that is not `wanted` is compiled when somebody asks for it
-    (`Module.want`), or when a compiling process has nothing else to do.
+    (`Module.want`), or when a compiling process has nothing else to do. One that takes long to compile should be
+    compiled `first`, before others that wait.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
@@ -222,7 +223,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
         made = Module(kind, source, cache)
         module = _modules.setdefault(key, made)
         if module is made:  # otherwise another thread was faster
-            made.begin(wanted)
+            made.begin(wanted, first)
     elif wanted:
         module.want()
     return module

@@ -12,7 +12,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, vector
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Operand, Type, Value, c64, constant, vector
 
 S32X16 = vector(I32, 16)
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
@@ -39,12 +39,14 @@ class Loop:
     """A context manager that emits `for k in range(count)` in IR.
 
     `carried` are the initial values of variables that `update` sets in every iteration. Inside, `.k` is the counter and
-    `.values` are the carried values. After the loop `.values` are the final ones (the initial ones if count <= 0).
+    `.values` are the carried values. After the loop `.values` are the final ones (the initial ones if count <= 0). The
+    counter grows by `step`, which an iteration may set.
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
         self.b, self.count, self.first = b, count, list(carried)
         self.new: list[Value] = self.first
+        self.step: Operand = 1
 
     def __enter__(self) -> Loop:
         b, before = self.b, self.b.block
@@ -66,7 +68,7 @@ class Loop:
 
     def __exit__(self, *_: object) -> None:
         b = self.b
-        self.k.add_incoming(self.k + 1, b.block)
+        self.k.add_incoming(self.k + self.step, b.block)
         for phi, x in zip(self.values, self.new, strict=True):
             phi.add_incoming(x, b.block)
         b.branch(self.head)

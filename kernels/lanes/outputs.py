@@ -55,7 +55,7 @@ def load_second_look(store: Store, level: Level, cache: bool) -> modules.Functio
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES
-    return modules.load("second_look", factory, level=level.base, cache=cache).look_again
+    return modules.load("second_look", factory, level=level.base, cache=cache, first=True).look_again
 
 
 @njit

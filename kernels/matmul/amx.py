@@ -289,7 +289,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
                     tiles.store(sums_of[r][j % width], f.acc + (16 * r * 64 * panels + 64 * j), c64(64 * panels))
 
     @emits
-    def tile(b: Builder, address: Value) -> None:
+    def tile(b: Builder, address: Value, index: Value) -> None:
         f = Frame.read(address)
         fresh = FRAME.load(f.address, "fresh")
         source = _Rows(b, f) if layout == "rows" else _Pixels(b, f, fresh, once=panels <= width)

@@ -341,7 +341,6 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     rows = m if strip_rows is None else smallest(m, strip_rows)
     kernel = kernel or select(x.dtypes, rows, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
-    # This module is loaded first, since it takes longest to compile.
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)

@@ -24,7 +24,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
-from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
+from graphq.kernels.matmul.vector import Products, in_order, vector_tile, vnni, widened
 from graphq.kernels.operands.tile_frame import MOST_ROWS, ROWS_AT, view, view_windows
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
@@ -135,12 +135,11 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
             store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
 
 
-def scalar_tile(shift: int, layout: str) -> Callable[[int], None]:
+def scalar_tile(shift: int, layout: str) -> Callable[[int, int], None]:
     """Make the tile function of one panel for activations in `layout`; `shift` (128 for s8) is xored to each byte."""
     windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 
-    @njit
-    def tile(frame: int) -> None:
+    def tile(frame: int, index: int) -> None:
         f = view(frame)
         a, stride, w, k, rows, acc = f.a, f.stride, f.w, f.k, f.rows, f.acc
         for i in range(rows):
@@ -175,19 +174,10 @@ smaller n.
 """
 
 
-def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None] | None = None) -> Functions:
-    """Make the module of a tile function and, if the machine needs preparation, a setup function."""
-
-    def of_tile(frame: int, index: int) -> None:
-        tile(frame)
-
-    if setup is None:
-        return Functions(speed=3, tile=of_tile)
-
-    def of_setup(frame: int, rows: int) -> None:
-        setup(frame, rows)
-
-    return Functions(speed=3, tile=of_tile, setup=of_setup)
+def vector_tiles(rows: int, columns: int, products: Products, layout: str, store: Store | None = None,
+                 packed: bool = False) -> Functions:
+    """Make the module of a tile function that `vector_tile` makes."""
+    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store, packs=packed))
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
@@ -265,7 +255,7 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles that are plain loops."""
-    return tile_functions(scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
+    return Functions(speed=3, tile=scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
@@ -273,7 +263,7 @@ def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout
 def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(vector_tile(rows, columns, widened(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, widened(dtypes[0], 8, emulated), layout, store, packed)
 
 
 @register_kernel(SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
@@ -281,7 +271,7 @@ def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
 def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build tiles with 8 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
-    return tile_functions(vector_tile(rows, columns, in_order(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, in_order(dtypes[0], 8, emulated), layout, store, packed)
 
 
 @register_kernel(SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
@@ -289,7 +279,7 @@ def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
 def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                         store: Store | None = None, packed: bool = False) -> Functions:
     """Build tiles with 16 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
-    return tile_functions(vector_tile(rows, columns, in_order(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, in_order(dtypes[0], 16, emulated), layout, store, packed)
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
@@ -297,7 +287,7 @@ def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool,
 def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
     """Build tiles of vpdpbusd with 8 columns a vector."""
-    return tile_functions(vector_tile(rows, columns, vnni(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, vnni(dtypes[0], 8, emulated), layout, store, packed)
 
 
 @register_kernel(DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
@@ -305,7 +295,7 @@ def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layo
 def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
     """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(vector_tile(rows, columns, widened(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, widened(dtypes[0], 16, emulated), layout, store, packed)
 
 
 @register_kernel(DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
@@ -314,7 +304,7 @@ def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout
 def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build tiles of vpdpbusd with 16 columns a vector; `packed` is the result of `outputs.packs` for the Store."""
-    return tile_functions(vector_tile(rows, columns, vnni(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, vnni(dtypes[0], 16, emulated), layout, store, packed)
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
@@ -333,14 +323,14 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
 def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
-    return tile_functions(vector_tile(rows, columns, floats(dtypes[0], 4, True), layout))
+    return vector_tiles(rows, columns, floats(dtypes[0], 4, True), layout)
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
-    return tile_functions(vector_tile(rows, columns, floats(dtypes[0], 8, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, floats(dtypes[0], 8, emulated), layout, store, packed)
 
 
 @register_kernel((BF16,), ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
@@ -348,7 +338,7 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
 def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build tiles of vdpbf16ps with 16 columns a vector."""
-    return tile_functions(vector_tile(rows, columns, bf16_pairs(emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, bf16_pairs(emulated), layout, store, packed)
 
 
 @register_kernel(FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
@@ -358,11 +348,11 @@ def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                         store: Store | None = None, packed: bool = False) -> Functions:
     """Build tiles of vfmadd with 16 columns a vector. bf16 and f16 have smaller tiles, as widening takes registers."""
-    return tile_functions(vector_tile(rows, columns, floats(dtypes[0], 16, emulated), layout, store, packs=packed))
+    return vector_tiles(rows, columns, floats(dtypes[0], 16, emulated), layout, store, packed)
 
 
 @register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
 def build_amx(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of tdpbusd or tdpbssd on AMX's tile registers."""
     tile = amx_tile(rows // 16, columns // PANEL, dtypes[0], emulated, layout)
-    return tile_functions(tile, amx_setup(rows // 16, emulated))
+    return Functions(speed=3, tile=tile, setup=amx_setup(rows // 16, emulated))

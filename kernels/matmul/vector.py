@@ -149,7 +149,7 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
     """
 
     @emits
-    def tile(b: Builder, address: Value) -> None:
+    def tile(b: Builder, address: Value, index: Value) -> None:
         f = Frame.read(address)
         x = _Tile(b, f, rows, columns, products)
 

@@ -20,7 +20,7 @@ traffic of f32 weights, which bounds a product with one row. The accumulators th
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from graphq.kernels.jit.codegen import Functions
@@ -31,7 +31,7 @@ from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c
 from graphq.kernels.jit.x86 import Loop, flipped
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
-from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel, tile_functions
+from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_saturating, by_words
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
@@ -249,7 +249,7 @@ def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated
     """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits in rows."""
 
     @emits
-    def tile(b: Builder, address: Value) -> None:
+    def tile(b: Builder, address: Value, index: Value) -> None:
         _IntegerTile(b, Frame.read(address), rows, panels, BITS[dtypes[1]], dtypes[0], how, emulated).emit()
 
     return tile
@@ -259,7 +259,7 @@ def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 in rows."""
 
     @emits
-    def tile(b: Builder, address: Value) -> None:
+    def tile(b: Builder, address: Value, index: Value) -> None:
         _FloatTile(b, Frame.read(address), rows, panels, bits, lanes).emit()
 
     return tile
@@ -272,7 +272,7 @@ def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale:
     (total.load(F32) + y).store(total)
 
 
-def scalar_tile(a_dtype: str, bits: int) -> Intrinsic:
+def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
     """Make the tile function of one panel as plain loops."""
     rows_of_line, flip = 32 // bits, 0 if a_dtype == "u8" else 128
 
@@ -281,8 +281,7 @@ def scalar_tile(a_dtype: str, bits: int) -> Intrinsic:
         byte = load_u8(line + k // rows_of_line * 64 + k % 4)
         return byte >> (k // 4 % 2 * 4) & 15 if bits == 4 else byte
 
-    @njit
-    def tile(frame: int) -> None:
+    def tile(frame: int, index: int) -> None:
         f = view(frame)
         a, stride, w, rows, acc, d = f.a, f.stride, f.w, f.rows, f.acc, view_descriptor(f.sums)
         size, groups, each = d.group, d.groups, d.group_bytes
@@ -330,66 +329,66 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles that are plain loops."""
-    return tile_functions(scalar_tile(dtypes[0], BITS[dtypes[1]]))
+    return Functions(speed=3, tile=scalar_tile(dtypes[0], BITS[dtypes[1]]))
 
 
 @register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
                  layouts=("rows",))
 def build_avx2_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddubsw with 8 columns a vector; products of 4-bit weights cannot saturate."""
-    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_saturating(8, emulated), emulated))
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_saturating(8, emulated), emulated))
 
 
 @register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
                  layouts=("rows",))
 def build_avx2_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_words(8, emulated), emulated))
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_words(8, emulated), emulated))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
                  layouts=("rows",))
 def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpdpbusd with 8 columns a vector."""
-    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_dot(8, emulated), emulated))
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(8, emulated), emulated))
 
 
 @register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
                  partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
 def build_avx512_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddubsw with 16 columns a vector; products of 4-bit weights cannot saturate."""
-    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_saturating(16, emulated), emulated))
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_saturating(16, emulated), emulated))
 
 
 @register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
 def build_avx512_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
-    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_words(16, emulated), emulated))
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_words(16, emulated), emulated))
 
 
 @register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
 def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vpdpbusd with 16 columns a vector."""
-    return tile_functions(integer_tile(rows, columns // PANEL, dtypes, by_dot(16, emulated), emulated))
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(16, emulated), emulated))
 
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
-    return tile_functions(float_tile(rows, columns // PANEL, BITS[dtypes[1]], 4))
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 4))
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
                  layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
-    return tile_functions(float_tile(rows, columns // PANEL, BITS[dtypes[1]], 8))
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 8))
 
 
 @register_kernel(FLOATS, ((8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512", partial(estimate_floats, parts=1),
                  layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 16 columns a vector."""
-    return tile_functions(float_tile(rows, columns // PANEL, BITS[dtypes[1]], 16))
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 16))

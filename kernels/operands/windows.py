@@ -19,8 +19,10 @@ import numpy.typing as npt
 from graphq.base.budget import reserve
 from graphq.base.sizes import largest, later, number, smallest
 from graphq.errors import KernelError
-from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import Record
+from graphq.kernels.jit.values import I64, Builder, Value
+from graphq.kernels.jit.x86 import Loop
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")
@@ -278,27 +280,23 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
     return np.where((rest == 0) & (place >= 0) & (place < size), place * step, INVALID)
 
 
-@njit
-def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
-    """Store the addresses of `count` taps, from tap `first` on, of output pixel (outer, inner) of the image at `image`.
+def store_addresses(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
+    """Emit stores of the addresses of all taps of output pixel (outer, inner) of the image at `image`.
 
     The last address is stored twice.
     """
-    w = view(windows)
-    inner_taps = w.ki
-    outers = windows + w.outer_table + 8 * outer * w.ko
-    inners = windows + w.inner_table + 8 * inner * inner_taps
-    pad = windows + w.pad_row
-    a, b = (first // inner_taps, first % inner_taps) if first else (0, 0)
-    done, address = 0, image
-    while done < count:
-        start = load_s64(outers + 8 * a)
-        some = min(inner_taps - b, count - done)
-        for k in range(some):
-            offset = start + load_s64(inners + 8 * (b + k))
-            address = image + offset if offset >= 0 else pad
-            store_s64(addresses + 8 * (done + k), address)
-        done += some
-        a += 1
-        b = 0
-    store_s64(addresses + 8 * done, address)
+    ko, ki, pad, outers, inners = (
+        WINDOWS.load(windows, x) for x in ("ko", "ki", "pad_row", "outer_table", "inner_table"))
+    down, across, pad = windows + outers + outer * ko * 8, windows + inners + inner * ki * 8, windows + pad
+    with Loop(b, ko, [image]) as rows:
+        line, first = (down + rows.k * 8).load(I64, 8), rows.k * ki
+        with Loop(b, ki, rows.values) as taps:
+            offset = line + (across + taps.k * 8).load(I64, 8)
+            address = (offset >= 0).select(image + offset, pad)
+            address.store(addresses + (first + taps.k) * 8, 8)
+            taps.update([address])
+        rows.update(taps.values)
+    rows.values[0].store(addresses + ko * ki * 8, 8)
+
+
+tap_addresses = emits(store_addresses)

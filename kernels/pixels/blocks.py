@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from graphq.base.sizes import numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, call_block, load_s64, stack
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, call_block, load_s64, stack, stack_memory
 from graphq.kernels.jit.modules import Module
-from graphq.kernels.jit.values import I64, Builder, Value, c64
+from graphq.kernels.jit.values import I64, Builder, Operand, Value, c64
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.tile_frame import LAYOUTS
-from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
+from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, store_addresses
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
@@ -60,18 +60,15 @@ ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 """The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and one to spare."""
 
 
-def tap_locator(ko: int, ki: int) -> Intrinsic:
-    """Make the function that stores tap addresses as `tap_addresses` does; for a ko x ki window it has no loops.
+def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Value, Value], None]:
+    """Make the function that emits what `store_addresses` emits, for a ko x ki window without loops.
 
-    For such a window it stores the addresses of all taps, whatever the caller asks for. With ko and ki of 0 it takes
-    any window.
+    With ko and ki of 0 it takes any window.
     """
     if not ko:
-        return tap_addresses
+        return store_addresses
 
-    @emits
-    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, first: Value, count: Value,
-               addresses: Value) -> None:
+    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
 
         def entries(table: str, index: Value, taps: int) -> list[Value]:
             line = windows + WINDOWS.load(windows, table) + index * (8 * taps)
@@ -149,30 +146,48 @@ def block_functions(direct: int) -> Functions:
     return Functions(speed=3, block=block)
 
 
-def tile_functions(room: int, fill: Intrinsic) -> Functions:
-    """Make the module of a tile function.
+class Spot(NamedTuple):
+    """Where a tile is: at pixel (outer, inner) of the image at `image`, with `left` pixels to compute from there on.
 
-    `fill(frame, windows, image, outer, inner, left, addresses, target)` computes the accumulators of some pixels of a
-    line, stores them at `target`, and returns the number of pixels, at most `left`. The first pixel is (outer, inner).
-    `fill` may use the `room` bytes at `addresses`.
+    The accumulators go to `target`. There is memory for the addresses of a pixel's taps at `addresses`.
     """
 
-    def tile(frame: int, index: int) -> None:
-        f = view_frame(frame)
-        image, windows, outer, inner, image_bytes = f.image, f.windows, f.outer, f.inner, f.image_bytes
-        target, step, left = f.target, f.stride, f.rows
-        ow, outers, addresses = view_windows(windows).width, view_windows(windows).height, stack(room)
-        while left > 0:
-            count = fill(frame, windows, image, outer, inner, left, addresses, target)
-            left -= count
-            target += count * step
-            inner += count
-            if inner == ow:
-                inner = 0
-                outer += 1
-                if outer == outers:
-                    outer = 0
-                    image += image_bytes
+    frame: Value
+    windows: Value
+    image: Value
+    outer: Value
+    inner: Value
+    left: Value
+    addresses: Value
+    target: Value
+
+    def fields(self, *names: str) -> list[Value]:
+        """Emit the loads of fields of the frame."""
+        return [FRAME.load(self.frame, name) for name in names]
+
+
+Fill: TypeAlias = Callable[[Builder, Spot], Operand]
+"""A function that emits the computation of the accumulators of some pixels of a line; returns the number of pixels."""
+
+
+def tile_functions(room: int, fill: Fill) -> Functions:
+    """Make the module of a tile function; `fill` may use the `room` bytes at `Spot.addresses`."""
+
+    @emits
+    def tile(b: Builder, frame: Value, index: Value) -> None:
+        windows, image, outer, inner, image_bytes, target, step, rows = (FRAME.load(frame, x) for x in (
+            "windows", "image", "outer", "inner", "image_bytes", "target", "stride", "rows"))
+        width, height = WINDOWS.load(windows, "width"), WINDOWS.load(windows, "height")
+        addresses = stack_memory(b, room)
+        with Loop(b, rows, [image, outer, inner]) as loop:
+            image, outer, inner = loop.values
+            loop.step = fill(b, Spot(frame, windows, image, outer, inner, rows - loop.k, addresses,
+                                     target + loop.k * step))
+            inner = inner + loop.step
+            ends = inner.eq(width)  # the line ends, and perhaps the image
+            outer = outer + ends.zext(I64)
+            done = outer.eq(height)
+            loop.update([image + done.select(image_bytes, 0), done.select(0, outer), ends.select(0, inner)])
 
     return Functions(speed=3, tile=tile)
 

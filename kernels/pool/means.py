@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, vector
 from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
@@ -24,7 +23,7 @@ TABLES = Record("table_bytes")
 
 The header is followed by the zero points, the scales, and f64 numbers.
 """
-view, TABLES_BYTES = TABLES.view, TABLES.nbytes
+TABLES_BYTES = TABLES.nbytes
 
 
 class Scales(NamedTuple):
@@ -60,10 +59,9 @@ def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
     return block
 
 
-@njit
-def numbers_of(block: int) -> int:
-    """The address of the f64 numbers in the `tables` at `block`."""
-    return block + TABLES_BYTES + 2 * view(block).table_bytes
+def numbers_of(block: Value) -> Value:
+    """Emit the address of the f64 numbers in the `tables` at `block`."""
+    return block + TABLES_BYTES + TABLES.load(block, "table_bytes") * 2
 
 
 class Taps:

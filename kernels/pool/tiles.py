@@ -18,7 +18,6 @@ import numpy as np
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.values import F32, F64, I8, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
@@ -28,15 +27,15 @@ from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, star
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pixels.blocks import (
     UNROLLED,
+    Fill,
     PixelKernel,
     Pixels,
+    Spot,
     over_channels,
     plan_pixels,
     tap_locator,
     tile_functions,
     unrolled,
-    view_frame,
-    view_windows,
 )
 from graphq.kernels.pool.means import Taps, numbers_of
 from graphq.plan.plan import Step, Target
@@ -64,22 +63,25 @@ def least(dtype: str) -> float:
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
-def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
-    """Make the function that stores the accumulators of one pixel.
+def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Fill:
+    """Make the function that emits the accumulators of one pixel of a ko x ki window; (0, 0) is any window.
 
-    `taps` is the address of a list of the addresses of ko * ki pixels. If ko is 0, it is the address of a WINDOWS
-    record instead, in which the function finds the taps of pixel (outer, inner) of the image at `image`. The function
-    reduces `channels` elements from `left` on. Maxima are stored at `target`, as f32 or s32, or as `dtype` if `direct`.
-    Means are stored as f32; they are computed with the `means.tables` at `tables` and the f64 count at `count`.
+    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; they are computed with the
+    `means.tables` in the frame's `weights`, whose numbers are the pixels' counts.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
+    locate = tap_locator(ko, ki)
 
-    @emits
-    def reduce(b: Builder, taps: Value, image: Value, outer: Value, inner: Value, left: Value, channels: Value,
-               target: Value, tables: Value, count: Value) -> None:
-        window = _Listed(b, taps, ko, ki) if ko else _Walked(b, taps, image, outer, inner)
-        number = count.load(F64).to_float(F32) if how == "mean" else None
+    def reduce(b: Builder, spot: Spot) -> int:
+        tables, left, channels = spot.fields("weights", "first", "channels")
+        place, number, target = (spot.image, spot.outer, spot.inner), None, spot.target
+        if ko:
+            locate(b, spot.windows, *place, spot.addresses)
+        if how == "mean":
+            count = spot.outer * WINDOWS.load(spot.windows, "width") + spot.inner
+            number = (numbers_of(tables) + count * 8).load(F64).to_float(F32)
+        window = _Listed(b, spot.addresses, ko, ki) if ko else _Walked(b, spot.windows, *place)
 
         def vectors(width: int, c: Value) -> None:
             channel = left + c
@@ -92,6 +94,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
             (window.total(sums) / number.splat(width)).store(into)
 
         over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
+        return 1
 
     return reduce
 
@@ -219,24 +222,7 @@ def is_direct(store: Store, how: How, dtype: str) -> bool:
 
 def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
     """Make the module of tiles of one pixel with a ko x ki window; (0, 0) is any window (`unrolled`)."""
-    listed, mean = ko > 0, how == "mean"
-    reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
-    locate = tap_locator(ko, ki)
-
-    @njit
-    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
-             target: int) -> int:
-        f = view_frame(frame)
-        taps, count, tables, first, channels = windows, 0, f.weights, f.first, f.channels
-        if listed:
-            taps = addresses
-            locate(windows, image, outer, inner, 0, ko * ki, addresses)
-        if mean:
-            count = numbers_of(tables) + 8 * (outer * view_windows(windows).width + inner)
-        reduce(taps, image, outer, inner, first, channels, target, tables, count)
-        return 1
-
-    return tile_functions(ADDRESSES, fill)
+    return tile_functions(ADDRESSES, reduction(how, dtype, lanes, direct, order, ko, ki))
 
 
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:

@@ -139,7 +139,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
     w, pixel = view_windows(windows), batch * a.m + row
     taps, ow = w.ko * w.ki, w.width
     image, inside = a.images + pixel // pixels * a.image_bytes, pixel % pixels
-    tap_addresses(windows, image, inside // ow, inside % ow, 0, taps, addresses)
+    tap_addresses(windows, image, inside // ow, inside % ow, addresses)
     chunk, half, item = column // x.chunk, x.half, x.item
     lane = column - max(0, min(chunk * x.chunk, channels - x.chunk))
     if half:

@@ -1,5 +1,9 @@
 """What tests of kept models share."""
+import threading
+
 import numpy as np
+
+import graphq as gq
 
 FOUND = "compiled before, and kept in "
 
@@ -13,6 +17,20 @@ def feeds(model, n=4, seed=1):
 def same(x, y):
     x, y = (z if isinstance(z, dict) else {"": z} for z in (x, y))
     return x.keys() == y.keys() and all(x[k].tobytes() == y[k].tobytes() for k in x)
+
+
+def written():
+    """Wait until this process has written the models that it keeps."""
+    for thread in threading.enumerate():
+        if thread.name == "graphq-keeping":
+            thread.join()
+
+
+def compiled(graph, **options):
+    """The compiled model, once it is kept."""
+    model = gq.compile(graph, **options)
+    written()
+    return model
 
 
 def files(folder):

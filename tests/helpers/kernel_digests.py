@@ -120,7 +120,7 @@ def sources(seeds):
     """The sources of kernel modules, each once: {(name, what tells it apart): Source}."""
     found = {}
 
-    def begin(module, wanted):
+    def begin(module, wanted, first):
         found[module.name, module.source.text] = module.source
 
     modules.Module.begin, modules.Module.address = begin, lambda module, name: 0  # nothing is compiled or called

@@ -1,6 +1,10 @@
 """Factories of kernels that say where a tile finds its activations, and where a pixel finds its taps."""
+from __future__ import annotations
+
 from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import load_s64
+from graphq.kernels.jit.values import I64, Builder, Value
 from graphq.kernels.operands.tile_frame import locate, locate_windows
 from graphq.kernels.pixels.blocks import tap_locator
 
@@ -9,9 +13,9 @@ def locating(ko, ki):
     """A block that stores the addresses of the taps of an output pixel; of any window where ko is 0."""
     tap = tap_locator(ko, ki)
 
-    def block(args, index):
-        tap(load_s64(args), load_s64(args + 8), load_s64(args + 16), load_s64(args + 24), 0, load_s64(args + 32),
-            load_s64(args + 40))
+    @emits
+    def block(b: Builder, args: Value, index: Value) -> None:
+        tap(b, *((args + 8 * word).load(I64) for word in range(5)))
 
     return Functions(block=block)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from dense import dense
 from float_networks import attention, convolutional
-from kept_models import FOUND, feeds, files, same
+from kept_models import FOUND, compiled, feeds, files, same
 
 import graphq as gq
 from graphq.kernels.jit import cache, isa
@@ -36,10 +36,10 @@ def path(tmp_path):
 
 
 def test_a_file_is_compiled_once(path, folder, monkeypatch):
-    first = gq.compile(path)
+    first = compiled(path)
     (file,) = files(folder)
     monkeypatch.setattr("graphq.passes.run_passes", None)  # from here on nothing can be compiled
-    again = gq.compile(str(path))
+    again = compiled(str(path))
     assert (first.origin, again.origin) == ("", f"{FOUND}{file}")
     given = feeds(first)
     assert same(again(given), first(given))
@@ -48,10 +48,20 @@ def test_a_file_is_compiled_once(path, folder, monkeypatch):
     assert file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == 0 and files(folder) == [file]
 
 
+def test_a_result_does_not_wait_until_the_model_is_kept(path, monkeypatch):
+    may_write, save = threading.Event(), kept.save
+    monkeypatch.setattr(kept, "save", lambda *args, **named: may_write.wait(60) and save(*args, **named))
+    model = gq.compile(path)
+    result = model(feeds(model))
+    may_write.set()
+    again = compiled(path)
+    assert again.origin.startswith(FOUND) and same(again(feeds(again)), result)
+
+
 @pytest.mark.parametrize("graph", [convolutional, attention])
 def test_networks_give_the_same_bits(graph, tmp_path):
     gq.save_onnx(graph()[0], tmp_path / "m.onnx")
-    first, again = gq.compile(tmp_path / "m.onnx"), gq.compile(tmp_path / "m.onnx")
+    first, again = compiled(tmp_path / "m.onnx"), compiled(tmp_path / "m.onnx")
     assert again.origin.startswith(FOUND)
     given = feeds(first)
     assert same(again(given), first(given)) and same(again.formula(given), first(given))
@@ -60,9 +70,9 @@ def test_networks_give_the_same_bits(graph, tmp_path):
 
 def test_files_of_other_kinds_are_found_too(tmp_path):
     (tmp_path / "graph.txt").write_text(gq.to_text(dense(5, 16, 8)))
-    gq.compile(dense(5, 16, 8), threads=1).save(tmp_path / "m.graphq")
+    compiled(dense(5, 16, 8), threads=1).save(tmp_path / "m.graphq")
     for name in ("graph.txt", "m.graphq"):
-        first, again = gq.compile(tmp_path / name), gq.compile(tmp_path / name)
+        first, again = compiled(tmp_path / name), compiled(tmp_path / name)
         assert (first.origin, again.origin[:len(FOUND)]) == ("", FOUND)
         assert same(first(feeds(first)), again(feeds(again)))
 
@@ -78,10 +88,10 @@ def chain(length=FEWEST, last=2.0, name="y"):
 
 
 def test_a_graph_is_compiled_once(folder, monkeypatch):
-    first = gq.compile(chain())
+    first = compiled(chain())
     (file,) = files(folder)
     monkeypatch.setattr("graphq.passes.run_passes", None)
-    again = gq.compile(chain())
+    again = compiled(chain())
     assert (first.origin, again.origin) == ("", f"{FOUND}{file}")
     assert same(again(feeds(first)), first(feeds(first)))
     assert gq.to_text(again.source) == gq.to_text(chain())
@@ -89,19 +99,19 @@ def test_a_graph_is_compiled_once(folder, monkeypatch):
 
 def test_another_graph_is_another_model(folder):
     graphs = [chain(), chain(last=3.0), chain(name="z"), chain(FEWEST + 2)]
-    assert [gq.compile(g).origin for g in graphs] == [""] * 4
+    assert [compiled(g).origin for g in graphs] == [""] * 4
     facts = chain()
     facts.meta = {"dimensions": {("x", 0): "batch"}}
     named = chain()
     named.rename(named.nodes[3].output, "inner")
     for g in (facts, named):
-        assert gq.compile(g).origin == ""
-    assert len(files(folder)) == 6 and all(gq.compile(g).origin.startswith(FOUND) for g in (*graphs, facts, named))
+        assert compiled(g).origin == ""
+    assert len(files(folder)) == 6 and all(compiled(g).origin.startswith(FOUND) for g in (*graphs, facts, named))
 
 
 def test_models_of_small_graphs_are_not_kept(folder):
     for _ in range(2):
-        assert gq.compile(chain(FEWEST - 2)).origin == ""
+        assert compiled(chain(FEWEST - 2)).origin == ""
     assert not folder.exists() or files(folder) == []
 
 
@@ -115,25 +125,25 @@ def test_a_graph_that_changes_while_it_is_compiled(folder, monkeypatch, caplog):
 
     monkeypatch.setattr(kept.Kept, "of", staticmethod(renamed))
     with caplog.at_level(logging.INFO, "graphq"):
-        assert gq.compile(graph).origin == ""
+        assert compiled(graph).origin == ""
     assert "is not kept: its file or graph has changed since" in caplog.text and files(folder) == []
 
 
 # -- what makes it another model --------------------------------------------------------------------------------------
 
 def test_another_file_of_the_same_name_is_another_model(path):
-    gq.compile(path)
+    compiled(path)
     facts = path.stat()
     gq.save_onnx(dense(5, 16, 8, seed=1), path)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    model = gq.compile(path)
-    assert model.origin == "" and same(model(feeds(model)), gq.compile(gq.load_onnx(path))(feeds(model)))
+    model = compiled(path)
+    assert model.origin == "" and same(model(feeds(model)), compiled(gq.load_onnx(path))(feeds(model)))
 
 
 def test_the_same_bytes_under_another_name_are_the_same_model(path, tmp_path):
-    gq.compile(path)
+    compiled(path)
     path.rename(tmp_path / "other.onnx")
-    assert gq.compile(tmp_path / "other.onnx").origin.startswith(FOUND)
+    assert compiled(tmp_path / "other.onnx").origin.startswith(FOUND)
 
 
 def test_each_option_has_a_model_of_its_own(path, folder):
@@ -141,26 +151,26 @@ def test_each_option_has_a_model_of_its_own(path, folder):
     options = [{}, {"threads": 1}, {"isa": "scalar", "threads": 1}, {"isa": "avx2", "threads": 1}, {"strict": True},
                {"memory": 1 << 30}, {"precision": "bf16"}, {"outputs": ["y"]}, {"outputs": [inner]},
                {"outputs": ["y", inner]}]
-    made = [gq.compile(path, **o) for o in options]
+    made = [compiled(path, **o) for o in options]
     assert [m.origin for m in made] == [""] * len(options)
     assert len(files(folder)) == len(options)
     for o, first in zip(options, made, strict=True):
-        again = gq.compile(path, **o)
+        again = compiled(path, **o)
         assert again.origin.startswith(FOUND) and again.outputs == first.outputs
         assert (again.options._replace(level=None), again.level) == (first.options._replace(level=None), first.level)
 
 
 def test_the_environment_chooses_a_level_as_the_option_does(path, monkeypatch):
-    gq.compile(path, isa="scalar")
+    compiled(path, isa="scalar")
     monkeypatch.setenv("GRAPHQ_ISA", "scalar")
-    model = gq.compile(path)
+    model = compiled(path)
     assert model.origin.startswith(FOUND) and model.level.name == "scalar"
-    assert gq.compile(path, isa="avx2").level.name == "avx2"
+    assert compiled(path, isa="avx2").level.name == "avx2"
 
 
 @pytest.mark.parametrize("changed", ["versions", "cpu", "package"])
 def test_other_versions_and_processors_have_models_of_their_own(changed, path, monkeypatch):
-    gq.compile(path)
+    compiled(path)
     kept._versions.cache_clear()
     if changed == "versions":
         monkeypatch.setattr(cache, "versions", lambda: "others")
@@ -169,14 +179,14 @@ def test_other_versions_and_processors_have_models_of_their_own(changed, path, m
     else:
         monkeypatch.setattr(kept, "version", lambda name: "99")
     try:
-        assert gq.compile(path).origin == ""
+        assert compiled(path).origin == ""
     finally:
         kept._versions.cache_clear()
 
 
 def test_an_edited_source_makes_another_model(path, tmp_path, monkeypatch):
     """Whatever its time says: some ways to install give all files one."""
-    gq.compile(path)
+    compiled(path)
     top = Path(kept.__file__).parents[1]
     copy = tmp_path / "graphq"
     for name in ("passes/fuse.py", "model/planning.py", "onnx/loading.py", "ops/matmul.py"):
@@ -206,78 +216,78 @@ def test_a_file_that_changes_while_it_is_loaded(path, monkeypatch, caplog):
 
     monkeypatch.setattr(kept.Kept, "of", staticmethod(swapped))
     with caplog.at_level(logging.INFO, "graphq"):
-        assert gq.compile(path).origin == ""
+        assert compiled(path).origin == ""
     monkeypatch.undo()
     assert "is not kept: its file or graph has changed since" in caplog.text
     path.write_bytes(first)
-    assert gq.compile(path).origin == ""
+    assert compiled(path).origin == ""
 
 
 def test_a_file_under_another_s_name_is_not_used(path, folder, tmp_path):
     gq.save_onnx(dense(5, 16, 8, seed=1), tmp_path / "other.onnx")
-    gq.compile(path)
+    compiled(path)
     (file,) = files(folder)
-    gq.compile(tmp_path / "other.onnx")
+    compiled(tmp_path / "other.onnx")
     (other,) = set(files(folder)) - {file}
     other.write_bytes(file.read_bytes())
-    model = gq.compile(tmp_path / "other.onnx")
+    model = compiled(tmp_path / "other.onnx")
     assert model.origin == "" and same(model(feeds(model)), model.formula(feeds(model)))
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------
 
 def test_damaged_models_are_compiled_anew(path, folder, caplog):
-    first = gq.compile(path)
+    first = compiled(path)
     (file,) = files(folder)
     whole, given = file.read_bytes(), feeds(first)
     rng = np.random.default_rng(0)
     for at in [0, 9, 200, len(whole) - 1, *rng.integers(0, len(whole), 12).tolist()]:
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
-        model = gq.compile(path)
+        model = compiled(path)
         assert model.origin == "" and same(model(given), first(given))
         assert file.read_bytes()[:8] == whole[:8]  # a new one
     for size in (0, 10, 100, len(whole) // 2):
         file.write_bytes(whole[:size])
-        assert gq.compile(path).origin == ""
+        assert compiled(path).origin == ""
     assert "cannot be used, and is compiled anew" in caplog.text
-    assert gq.compile(path).origin.startswith(FOUND)
+    assert compiled(path).origin.startswith(FOUND)
 
 
 def test_a_model_of_another_format_is_compiled_anew(path, folder, monkeypatch):
-    gq.compile(path)
+    compiled(path)
     monkeypatch.setattr(format, "FORMAT", format.FORMAT + 1)
-    assert gq.compile(path).origin == ""
-    assert gq.compile(path).origin.startswith(FOUND)
+    assert compiled(path).origin == ""
+    assert compiled(path).origin.startswith(FOUND)
 
 
 def test_code_of_a_file_that_others_can_write_to_is_not_run(path, folder):
-    gq.compile(path)
+    compiled(path)
     (file,) = files(folder)
     file.chmod(0o666)
-    assert gq.compile(path).origin == ""
+    assert compiled(path).origin == ""
     assert not file.stat().st_mode & stat.S_IWOTH
-    assert gq.compile(path).origin.startswith(FOUND)
+    assert compiled(path).origin.startswith(FOUND)
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(path, folder):
-    gq.compile(path)
+    compiled(path)
     folder.chmod(0o777)
     (file,) = files(folder)
     before = file.stat().st_mtime_ns
-    assert gq.compile(path).origin == ""
+    assert compiled(path).origin == ""
     assert file.stat().st_mtime_ns == before
 
 
 def test_what_lies_in_the_model_s_place(path, folder):
-    gq.compile(path)
+    compiled(path)
     (file,) = files(folder)
     file.unlink()
     file.mkdir()
-    assert gq.compile(path).origin == ""
+    assert compiled(path).origin == ""
     file.rmdir()
     file.symlink_to(path)  # no model
-    assert gq.compile(path).origin == ""
-    assert gq.compile(path).origin.startswith(FOUND) and path.exists()
+    assert compiled(path).origin == ""
+    assert compiled(path).origin.startswith(FOUND) and path.exists()
 
 
 def test_a_full_disk_is_a_warning(path, monkeypatch, caplog):
@@ -286,9 +296,9 @@ def test_a_full_disk_is_a_warning(path, monkeypatch, caplog):
 
     monkeypatch.setattr(format.os, "replace", full)
     with caplog.at_level(logging.WARNING, "graphq"):
-        model = gq.compile(path)
+        model = compiled(path)
     assert "a compiled model is not kept" in caplog.text and "No space left" in caplog.text
-    assert same(model(feeds(model)), gq.compile(path, cache=False)(feeds(model)))
+    assert same(model(feeds(model)), compiled(path, cache=False)(feeds(model)))
 
 
 KILLED = """
@@ -309,15 +319,15 @@ def test_a_process_that_is_killed_while_it_writes_does_no_harm(path, folder):
     assert done.returncode == -signal.SIGKILL, done.stderr
     left = [p for p in folder.iterdir() if p.name.startswith(".graphq.")]
     assert len(left) == 1
-    assert gq.compile(path, threads=1).origin == "" and gq.compile(path, threads=1).origin.startswith(FOUND)
+    assert compiled(path, threads=1).origin == "" and compiled(path, threads=1).origin.startswith(FOUND)
     assert cache.tidy(folder, now=left[0].stat().st_mtime + 7200) == 1 and not left[0].exists()
 
 
 def test_threads_that_compile_one_file_at_once(path, folder):
-    results, given = [], feeds(gq.compile(path, cache=False))
+    results, given = [], feeds(compiled(path, cache=False))
 
     def use():
-        results.append(gq.compile(path, threads=1)(given))
+        results.append(compiled(path, threads=1)(given))
 
     threads = [threading.Thread(target=use) for _ in range(6)]
     for thread in threads:
@@ -325,7 +335,7 @@ def test_threads_that_compile_one_file_at_once(path, folder):
     for thread in threads:
         thread.join()
     assert len(results) == 6 and all(same(r, results[0]) for r in results)
-    assert len(files(folder)) == 1 and gq.compile(path, threads=1).origin.startswith(FOUND)
+    assert len(files(folder)) == 1 and compiled(path, threads=1).origin.startswith(FOUND)
 
 
 USER = """
@@ -356,32 +366,32 @@ def test_plans_that_calls_add_are_kept(tmp_path, monkeypatch):
     w = g.dequantize(g.constant(np.arange(-64, 64, dtype=np.int8).reshape(16, 8)), scales=[0.5])
     g.output(g.quantize(g.matmul(g.dequantize(x, scales=[0.25]), w), dtype="u8", scales=[4.0]), name="y")
     gq.save_onnx(g, tmp_path / "m.onnx")
-    first = gq.compile(tmp_path / "m.onnx")
+    first = compiled(tmp_path / "m.onnx")
     sizes = (1, 5, 70, 300)
     wanted = [first(feeds(first, n)) for n in sizes]
-    again = gq.compile(tmp_path / "m.onnx")
+    again = compiled(tmp_path / "m.onnx")
     assert again.origin.startswith(FOUND) and len(again.plans.all()) == len(first.plans.all()) > 2
     monkeypatch.setattr("graphq.passes.run_passes", None)
     assert all(same(again(feeds(again, n)), y) for n, y in zip(sizes, wanted, strict=True))
     monkeypatch.undo()
     wanted = first(feeds(first, 3000))
     assert same(again(feeds(again, 3000)), wanted)  # a plan that the file lacked; both write it
-    once_more = gq.compile(tmp_path / "m.onnx")
+    once_more = compiled(tmp_path / "m.onnx")
     assert len(once_more.plans.all()) == len(again.plans.all()) and same(once_more(feeds(again, 3000)), wanted)
 
 
 def test_models_count_in_the_folder(path, folder):
-    gq.compile(path)
-    gq.compile(path, threads=1)
+    compiled(path)
+    compiled(path, threads=1)
     assert cache.info().models == 2 and cache.info().bytes >= sum(p.stat().st_size for p in files(folder))
-    model = gq.compile(path)
+    model = compiled(path)
     assert cache.clear().models == 2 and files(folder) == []
-    assert same(model(feeds(model)), gq.compile(path)(feeds(model)))  # the removed file stays mapped
+    assert same(model(feeds(model)), compiled(path)(feeds(model)))  # the removed file stays mapped
 
 
 def test_use_keeps_a_model(path, folder):
-    gq.compile(path)
+    compiled(path)
     (file,) = files(folder)
     os.utime(file, (1e9, 1e9))
-    gq.compile(path)
+    compiled(path)
     assert file.stat().st_mtime > 1.5e9

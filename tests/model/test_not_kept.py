@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from dense import dense
-from kept_models import FOUND, feeds, files, same
+from kept_models import FOUND, compiled, feeds, files, same
 
 import graphq as gq
 from graphq.kernels.jit import cache
@@ -26,12 +26,12 @@ def path(tmp_path):
 def test_what_is_not_kept(path, folder, tmp_path, monkeypatch):
     for options in ({"cache": False}, {"cache": "kernels"}, {"passes": gq.passes.PIPELINE}, {"verify": "numeric"}):
         for _ in range(2):
-            assert gq.compile(path, **options).origin == ""
+            assert compiled(path, **options).origin == ""
     monkeypatch.setenv("GRAPHQ_DEBUG", "verify")
-    assert gq.compile(path).origin == ""
+    assert compiled(path).origin == ""
     monkeypatch.delenv("GRAPHQ_DEBUG")
     monkeypatch.setattr(cache, "MOST_OF_A_MODEL", 200)
-    assert gq.compile(path).origin == ""
+    assert compiled(path).origin == ""
     assert not folder.exists() or files(folder) == []
     monkeypatch.undo()
 
@@ -40,22 +40,22 @@ def test_what_is_not_kept(path, folder, tmp_path, monkeypatch):
 def test_models_are_this_user_s_alone(umask, path, folder):
     before = os.umask(umask)
     try:
-        gq.compile(path)
+        compiled(path)
     finally:
         os.umask(before)
     (file,) = files(folder)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert gq.compile(path).origin.startswith(FOUND)
+    assert compiled(path).origin.startswith(FOUND)
 
 
 def test_an_option_without_json_and_no_memory_are_warnings(path, monkeypatch, caplog):
-    assert gq.compile(path, outputs=[np.str_("y")]).origin == ""
+    assert compiled(path, outputs=[np.str_("y")]).origin == ""
 
     def full(*_, **__):
         raise MemoryError("none left")
 
     monkeypatch.setattr(kept, "save", full)
-    model = gq.compile(path)
+    model = compiled(path)
     assert "a compiled model is not kept: MemoryError: none left" in caplog.text
     assert same(model(feeds(model)), model.formula(feeds(model)))
 
@@ -65,7 +65,7 @@ def test_no_model_is_kept_in_a_folder_that_goes_with_the_process(path, folder, t
     folder.chmod(0o777)
     monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
     cache._temporary.cache_clear()
-    gq.compile(path, threads=1)
+    compiled(path, threads=1)
     assert not list(tmp_path.rglob("*.graphq"))
     cache._temporary.cache_clear()
 
@@ -100,7 +100,7 @@ def test_pipes_and_devices_are_left_to_their_readers(tmp_path):
     (tmp_path / "z.onnx").symlink_to("/dev/zero")
     for name in ("f.onnx", "z.onnx"):
         with pytest.raises(gq.ParseError):
-            gq.compile(tmp_path / name)
+            compiled(tmp_path / name)
     text = gq.to_text(dense(5, 16, 8))
     code = "import graphq as gq; print(gq.compile('/dev/stdin').inputs)"
     done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True)
@@ -111,19 +111,19 @@ def test_the_bound_holds_within_a_process(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "MOST_BYTES", 150_000)
     for seed in range(8):
         gq.save_onnx(dense(5, 16, 8, seed=seed), tmp_path / "m.onnx")
-        gq.compile(tmp_path / "m.onnx")
+        compiled(tmp_path / "m.onnx")
         assert cache.info().bytes <= 150_000
-    assert gq.compile(tmp_path / "m.onnx").origin.startswith(FOUND)
+    assert compiled(tmp_path / "m.onnx").origin.startswith(FOUND)
 
 
 def test_a_model_with_data_in_other_files_is_not_kept(path, tmp_path):
     import onnx
 
-    gq.compile(path)
+    compiled(path)
     onnx.save_model(onnx.load(path), tmp_path / "split.onnx", save_as_external_data=True, size_threshold=0,
                     location="weights.bin")
     for _ in range(2):
-        assert gq.compile(tmp_path / "split.onnx").origin == ""
+        assert compiled(tmp_path / "split.onnx").origin == ""
 
 
 def test_what_does_not_compile_is_not_kept(path, folder, tmp_path):
@@ -131,5 +131,5 @@ def test_what_does_not_compile_is_not_kept(path, folder, tmp_path):
     for name, error in (("bad.onnx", gq.ParseError), ("none.onnx", gq.ParseError), ("none.txt", OSError)):
         for _ in range(2):
             with pytest.raises(error):
-                gq.compile(tmp_path / name)
+                compiled(tmp_path / name)
     assert not folder.exists() or files(folder) == []

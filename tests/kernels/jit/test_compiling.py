@@ -66,6 +66,7 @@ def fresh(monkeypatch, here):
     """No worker runs, no module is loaded, and it is not known whether processes work."""
     monkeypatch.setattr(compiling, "_workers", set())
     monkeypatch.setattr(compiling, "_queue", SimpleQueue())
+    monkeypatch.setattr(compiling, "_first", deque())
     monkeypatch.setattr(compiling, "_later", deque())
     monkeypatch.setattr(compiling, "_processes_work", None)
     monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.1)
@@ -78,11 +79,11 @@ def fresh(monkeypatch, here):
 
 def test_what_is_wanted_comes_first_and_nothing_comes_twice(fresh, monkeypatch):
     monkeypatch.setattr(compiling, "start_workers", lambda: None)
-    jobs = [Job("object_code", Source(multiples, (n,)), wanted=n in (2, 4)) for n in range(5)]
+    jobs = [Job("object_code", Source(multiples, (n,)), wanted=n in (2, 4), first=n == 4) for n in range(5)]
     done = []
     monkeypatch.setattr(_Worker, "do", lambda self, job: (done.append(job), jobs[3].want()))
     _Worker(None, 0).run()
-    assert [jobs.index(job) for job in done] == [2, 4, 3, 0, 1]
+    assert [jobs.index(job) for job in done] == [4, 2, 3, 0, 1]
 
 
 def test_a_fork_begins_what_a_worker_of_its_parent_does(fresh, monkeypatch):

@@ -35,7 +35,7 @@ def test_addresses_of_taps(ko, ki, unrolled):
     for outer in range(4):
         for inner in range(3):
             addresses = np.zeros(ko * ki + 1, np.int64)
-            module.block(np.array([block.ctypes.data, image.ctypes.data, outer, inner, ko * ki,
+            module.block(np.array([block.ctypes.data, image.ctypes.data, outer, inner,
                                    addresses.ctypes.data]).ctypes.data, 0)
             mine = offsets[3 * outer + inner]
             want = np.where(mine < 0, pad, image.ctypes.data + mine)
@@ -44,4 +44,4 @@ def test_addresses_of_taps(ko, ki, unrolled):
 
 def test_windows_with_code_of_their_own():
     assert blocks.unrolled(4, 8) == (4, 8) and blocks.unrolled(3, 11) == (0, 0) and blocks.unrolled(1, 32) == (1, 32)
-    assert blocks.tap_locator(0, 0) is blocks.tap_addresses
+    assert blocks.tap_locator(0, 0) is blocks.store_addresses
