@@ -76,7 +76,7 @@ class TraceRecord(NamedTuple):
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
     """The record of a trace for computing `results`; of values computed from sizes it has those of a PLAIN type."""
-    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
+    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
     values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in PLAIN or k not in made}
