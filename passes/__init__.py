@@ -51,6 +51,7 @@ from graphq.passes.simplify_moves import (
     MergeTransposes,
     TransposeAsReshape,
 )
+from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
@@ -61,7 +62,7 @@ __all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "ConcatBeforeDequ
            "MergeTransposes", "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass",
            "PickBeforeDequantize", "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose",
            "RangesByRow", "Refusal", "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts",
-           "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize", "TransposeAsReshape",
+           "RowsLast", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize", "TransposeAsReshape",
            "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts", "canonicalise", "channels_last",
            "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass",
            "fold_constants", "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis",

@@ -31,6 +31,7 @@ from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
 from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
+from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
@@ -89,6 +90,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     NormaliseGroupsAsRows(),
     RowsLast(),
+    SplitGroups(),
     *(Fuse(f.name, floats=True) for f in FAMILIES if f.floats),
     eliminate_dead_code,
 )

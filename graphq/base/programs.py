@@ -22,12 +22,12 @@ class Program:
         self._results = {x.slot for x in results}
         guards = needed_slots(trace, set(trace.guards))
         needed = needed_slots(trace, self._results) | guards
+        calls = [(c.slot, c.function, _getter(c.arguments)) for c in trace.calls if c.slot in needed]
         # calls that guards need come first: if a guard fails, nothing else is computed
-        calls = [c for c in trace.calls if c.slot in guards] + \
-            [c for c in trace.calls if c.slot in needed and c.slot not in guards]
-        self._calls = [(*c, c.slot in trace.guards, trace.guards.get(c.slot)) for c in calls]
+        self._guarded = [(*c, c[0] in trace.guards, trace.guards.get(c[0])) for c in calls if c[0] in guards]
+        self._calls = [c for c in calls if c[0] not in guards]
         self._leaves = list(trace.leaves)
-        made = {c.slot for c in calls} | set(self._leaves)
+        made = {slot for slot, *_ in calls} | set(self._leaves)
         # only values that do not depend on sizes are kept from the example
         self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
 
@@ -46,13 +46,22 @@ class Program:
         for slot, size in zip(self._leaves, sizes, strict=True):
             values[slot] = size
         try:
-            for slot, function, arguments, guarded, answer in self._calls:
-                value = values[slot] = function(*[values[k] for k in arguments])
-                if guarded and value != answer:
+            for slot, function, arguments, guards, answer in self._guarded:
+                value = values[slot] = function(*arguments(values))
+                if guards and value != answer:
                     return values, slot
+            for slot, function, arguments in self._calls:
+                values[slot] = function(*arguments(values))
         except (ArithmeticError, LookupError, ValueError, GraphqError):  # such as a division by a size of 0
             return values, slot
         return values, None
+
+
+def _getter(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that takes the values of these slots from a list. It takes half of the time of a loop over them."""
+    if len(slots) > 1:
+        return operator.itemgetter(*slots)
+    return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
@@ -76,7 +85,7 @@ class TraceRecord(NamedTuple):
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
     """The record of a trace for computing `results`; values computed from sizes are left out unless they are PLAIN."""
-    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
+    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
     values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in PLAIN or k not in made}

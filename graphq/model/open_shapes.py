@@ -37,9 +37,14 @@ def size_class(size: int) -> int:
     return size if size < 2 else 2 + (size.bit_length() - 2) // 3
 
 
+def is_single(of: int) -> bool:
+    """Whether the class `of` has a single size, which is its number."""
+    return of < 2
+
+
 def range_of(of: int) -> str:
     """The range of sizes of the class `of`, as text."""
-    return str(of) if of < 2 else f"{2 << 3 * (of - 2)} to {(2 << 3 * (of - 1)) - 1}"
+    return str(of) if is_single(of) else f"{2 << 3 * (of - 2)} to {(2 << 3 * (of - 1)) - 1}"
 
 
 def examples(sizes: Sequence[int]) -> Sizes:

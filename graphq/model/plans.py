@@ -37,6 +37,7 @@ from graphq.model.open_shapes import (
     Shared,
     Sizes,
     examples,
+    is_single,
     open_dimensions,
     range_of,
     size_class,
@@ -325,7 +326,9 @@ class Plans:
         """
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
-        sizes = tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True))
+        leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True)]
+        # in a class of a single number the size is that number: nothing is computed from it, and no guard asks for it
+        sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
         try:
             with budget(self.options.memory):
                 graph = self._graph_at(self._places.shapes(sizes))

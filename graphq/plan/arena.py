@@ -47,16 +47,16 @@ def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, in
     Buffers that do not clash may share memory. The algorithm is greedy by size: the largest buffer first, each at the
     lowest offset that is free over its lifetime.
     """
-    offsets: dict[int, int] = {}
-    ends: dict[int, int] = {}
+    spans: dict[int, tuple[int, int]] = {}
     for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
         at, size = 0, -(-sizes[b] // LINE) * LINE
-        for begin, end in sorted([(offsets[o], ends[o]) for o in clashes[b] if o in ends]):
+        for begin, end in sorted([spans[o] for o in clashes[b] if o in spans]):
             if at + size <= begin:
                 break
-            at = max(at, end)
-        offsets[b], ends[b] = at, at + size
-    return offsets, max(ends.values(), default=0)
+            if end > at:
+                at = end
+        spans[b] = at, at + size
+    return {b: at for b, (at, _) in spans.items()}, max([end for _, end in spans.values()], default=0)
 
 
 PATIENCE = 64

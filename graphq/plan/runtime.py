@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import count, groupby
 from operator import index
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
+from graphq.kernels.threads.steps import STEP
 from graphq.plan.arena import Allocation, Arena, Arenas, find_clashes, find_lives, plan_arena
 from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, Step, Word, open_numbers, touched
 from graphq.rewrite.fixpoint import History
@@ -33,6 +34,19 @@ from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
     from graphq.kernels.threads.traced import TracedStep
+
+STEP_WORDS = len(STEP.fields)
+
+
+class Places(NamedTuple):
+    """The buffers' offsets in the arena, its size in bytes, and the addresses of `OpenPlan.arena_words` relative to it.
+
+    Offsets within buffers that are open sizes are not in these addresses.
+    """
+
+    offsets: dict[int, int]
+    nbytes: int
+    relative: np.ndarray
 
 
 class OpenPlan:
@@ -42,9 +56,11 @@ class OpenPlan:
     None for a plan that was read from a file. `because` is set if earlier plans for sizes of the same class did not
     hold: it names the comparisons of sizes that failed.
 
-    `template` has the argument blocks of all kernels' steps one after another, and `starts` says where each block
-    begins. Words that are not the same in all runs are 0 in the template, and are listed in `numbers` and `places`.
-    `aligned` has the numbers of the inputs whose arrays a run copies if they do not start at a cache line.
+    `template` has the table of all kernels' steps, a row each (`threads.steps.STEP`), then their argument blocks one
+    after another; `starts` says where each block begins. Words that are not the same in all runs are 0 in the template,
+    and are listed in `numbers` and `places`. `segments` are the Python steps, and for each group of neighbouring steps
+    of kernels a slice of the table. `aligned` has the numbers of the inputs whose arrays a run copies if they do not
+    start at a cache line.
     """
 
     because = ""
@@ -52,21 +68,28 @@ class OpenPlan:
     def __init__(self, plan: Plan, trace: Trace | None = None,
                  passed: tuple[History, list[Refusal]] | None = None) -> None:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
-        self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
         self.numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
         self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: word, buffer, offset
         self.aligned: set[int] = set()
-        template: list[int] = []
-        for step in plan.steps:
-            if isinstance(step, Step):
-                self.starts.append(len(template))
-                template += [self._word(at, word) for at, word in enumerate(step.block, len(template))]
-                for one in (step, *(part.step for part in step.parts)):
-                    if one.aligned and isinstance(a := one.words["a"], Ref) \
-                            and plan.buffers[a.buffer].storage == "input":
-                        self.aligned.add(plan.buffers[a.buffer].index)
-        self.template = np.array(template or [0], np.int64)
+        native = [step for step in plan.steps if isinstance(step, Step)]
+        template, starts = [0] * (STEP_WORDS * len(native)), []
+        for k, step in enumerate(native):
+            row: dict[str, Word] = {"function": step.function, "args": 0, "blocks": step.blocks, "pieces": step.pieces}
+            template[STEP_WORDS * k:STEP_WORDS * (k + 1)] = map(self._word, count(STEP_WORDS * k), STEP.words(row))
+            starts.append(len(template))
+            template += map(self._word, count(len(template)), step.block)
+            for one in (step, *(part.step for part in step.parts)):
+                if one.aligned and isinstance(a := one.words["a"], Ref) and plan.buffers[a.buffer].storage == "input":
+                    self.aligned.add(plan.buffers[a.buffer].index)
+        self.template, self.starts = np.array(template or [0], np.int64), np.array(starts, np.int64)
+        self.segments: list[slice | PythonStep] = []
+        first = 0
+        for _, steps in groupby(plan.steps, type):
+            group = list(steps)
+            in_python: list[slice | PythonStep] = [step for step in group if isinstance(step, PythonStep)]
+            self.segments += in_python or [slice(first, first + len(group))]
+            first += len(group) - len(in_python)
         self.open_buffers, self.open_steps = [], []
         if self.trace.leaves:
             self.open_buffers = [k for k, b in enumerate(plan.buffers)
@@ -76,6 +99,7 @@ class OpenPlan:
         self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                 for step in plan.steps)
         self.clashes = find_clashes(self.lives)
+        self._latest: tuple[list[int], Places] = [], Places({}, 0, np.zeros(0, np.int64))
 
     @lazy_property
     def array_words(self) -> tuple[list[tuple[int, int, int]], bool]:
@@ -99,6 +123,17 @@ class OpenPlan:
         numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
         at, k, offsets = np.array(numbers, np.int64).reshape(-1, 3).T.copy()
         return at, k, offsets, [(n, offset) for n, (_, _, offset) in enumerate(places) if is_open(offset)]
+
+    def places_at(self, values: Values) -> Places:
+        """The buffers' places in the arena, which are those of the latest other sizes if all buffers are as large."""
+        sizes = [values.of(self.plan.buffers[b].nbytes) for b in self.clashes]
+        latest, places = self._latest
+        if sizes != latest:
+            offsets, nbytes = plan_arena(dict(zip(self.clashes, sizes, strict=True)), self.clashes)
+            _, of, within, _ = self.arena_words
+            places = Places(offsets, nbytes, np.array([offsets[b] for b in of.tolist()], np.int64) + within)
+            self._latest = sizes, places
+        return places
 
     @lazy_property
     def program(self) -> Program:
@@ -144,9 +179,9 @@ class Runner:
         self.open, self._values, self._arenas, self._cache = open, values, arenas, cache
         self.sizes = dict(zip(open.trace.assumed, sizes, strict=True))
         self.output_types = tuple([_type_at(t, values) for t in open.plan.output_types])
-        self.in_place, buffers = open.plan.in_place, open.plan.buffers
-        self._offsets, self.arena_bytes = plan_arena({b: values.of(buffers[b].nbytes) for b in open.clashes},
-                                                     open.clashes)
+        self.in_place = open.plan.in_place
+        self._places = open.places_at(values)
+        self.arena_bytes = self._places.nbytes
         reserve(self.arena_bytes, "what lies between inputs and outputs")
         for type in self.output_types:
             expect(type.nbytes, "the result")
@@ -210,7 +245,7 @@ class Runner:
 
     def allocations(self) -> list[Allocation]:
         """The places of buffers in the arena, and their lifetimes, in the order of their first steps."""
-        return [Allocation(b, self._offsets[b], self.plan.buffers[b].nbytes, *life)
+        return [Allocation(b, self._places.offsets[b], self.plan.buffers[b].nbytes, *life)
                 for b, life in self.open.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
@@ -226,14 +261,12 @@ class Runner:
 
     def _instance(self, *, traced: bool = False) -> _Instance:
         numbers = [(at, self._values.of(number)) for at, number in self.open.numbers]
-        steps = self.open.plan.steps
-        needed = (*(s.function for s in steps if isinstance(s, Step)), *(f for _, f in self.open.functions),
-                  *(number for _, number in numbers))
-        for word in needed:  # begin all compilations before waiting for one
+        for _, word in (*self.open.functions, *numbers):  # begin all compilations before waiting for one
             if isinstance(word, Function | FunctionTable):
                 word.want()
-        self.open.address_functions()
-        return _Instance(self.open, self._values, numbers, self._offsets, self._cache, traced=traced)
+        if self.open.functions:
+            self.open.address_functions()
+        return _Instance(self.open, self._values, numbers, self._places, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
         for number, make in zip(instance.reports, self.open.plan.errors, strict=True):
@@ -293,7 +326,7 @@ class _Instance:
     """
 
     def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[tuple[int, int | Function | FunctionTable]],
-                 offsets: dict[int, int], cache: bool, *, traced: bool = False) -> None:
+                 places: Places, cache: bool, *, traced: bool = False) -> None:
         self._open, self._values, plan = open, values, open.plan
         self._constants: dict[int, np.ndarray | None] = {}
         self.reports = (ctypes.c_int64 * len(plan.errors))()
@@ -308,17 +341,21 @@ class _Instance:
             self.words[at] = address_of(data) + values.of(offset)
         arrays, vary = open.array_words
         self._arrays = values.of(arrays) if vary else arrays
-        self._in_arena, of, within, later = open.arena_words
-        self._relative = np.array([offsets.get(b, 0) for b in range(len(plan.buffers))], np.int64)[of] + within
-        for n, offset in later:
-            self._relative[n] += values.of(offset)
-        self._offsets = offsets
+        self._in_arena, _, _, later = open.arena_words
+        self._relative, self._offsets = places.relative, places.offsets
+        if later:
+            self._relative = places.relative.copy()
+            for n, offset in later:
+                self._relative[n] += values.of(offset)
         self._base = 0
         self.arena: Arena | None = None
         self._aligned = open.aligned
         self._copies: dict[int, np.ndarray] = {}
         self.traced: list[TracedStep | None] = []
-        self.segments = self._cut([self.words.ctypes.data + 8 * s for s in open.starts], cache, traced)
+        table = self.words[:STEP_WORDS * len(open.starts)].reshape(-1, STEP_WORDS)
+        table[:, STEP.number("args")] = self.words.ctypes.data + 8 * open.starts
+        self.segments = [self._table(table[x], cache, traced) if isinstance(x, slice) else self._in_python(x)
+                         for x in open.segments]
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
         """Write the addresses of a call's inputs and outputs, and of buffers in the arena, into the words."""
@@ -355,22 +392,16 @@ class _Instance:
         room[:] = x.reshape(-1).view(np.uint8)
         return room.ctypes.data
 
-    def _cut(self, addresses: list[int], cache: bool, traced: bool) -> list[team.StepTable | PythonStep]:
-        out: list[team.StepTable | PythonStep] = []
-        native = iter(addresses)
-        of = self._values.of
-        for alone, steps in groupby(self._open.plan.steps, lambda step: isinstance(step, PythonStep)):
-            if alone:
-                out += (in_python := [of(s) for s in steps])
-                self.traced += [None] * len(in_python)
-                continue
-            rows: list[team.Row] = [(s.function, next(native), of(s.blocks), of(s.pieces))
-                                    for s in steps if isinstance(s, Step)]
-            if traced:
-                from graphq.kernels.threads.traced import TracedStep
+    def _in_python(self, step: PythonStep) -> PythonStep:
+        self.traced.append(None)
+        return self._values.of(step)
 
-                watched = [TracedStep(row, cache) for row in rows]
-                self.traced += watched
-                rows = [step.row for step in watched]
-            out.append(team.StepTable(rows, cache))
-        return out
+    def _table(self, rows: np.ndarray, cache: bool, traced: bool) -> team.StepTable:
+        """The table of neighbouring steps of kernels; if `traced`, the steps of `rows` become traced ones."""
+        if traced:
+            from graphq.kernels.threads.traced import TracedStep
+
+            watched = [TracedStep(row, cache) for row in rows.tolist()]
+            self.traced += watched
+            rows[:] = np.array([step.row for step in watched], np.int64)
+        return team.StepTable(rows, cache)

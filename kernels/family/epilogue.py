@@ -1,7 +1,7 @@
 """From graph operations to lane-wise expressions: a rule for each operation, and the operands that expressions load."""
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -73,9 +73,9 @@ class EpilogueBuilder:
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
         """Load input `index` of the partition, converted to its compute type."""
         shape = value.type.dims if shape is None else shape
-        dtype = "u8" if value.dtype == "boolean" else value.dtype.name
-        x = self.slot(Source("input", dtype, shape, index))
-        return op("ne", x, 0) if value.dtype == "boolean" else x
+        name = value.dtype.name
+        x = self.slot(Source("input", "u8" if name in IN_BYTES else name, shape, index))
+        return IN_BYTES[name](x) if name in IN_BYTES else x
 
     def slot(self, source: Source) -> Expr:
         """The expression that loads `source`; sources with equal keys share one slot."""
@@ -257,7 +257,11 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return elementary.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
 
 
-LOADS = frozenset({*STORAGE, "boolean"})
+IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
+    "boolean": lambda x: op("ne", x, 0), "u4": lambda x: op("and", x, 15),
+    "s4": lambda x: op("sar", op("shl", x, 28), 28)}
+"""How a value of a type with a byte for each element, but fewer bits, is made of its byte."""
+LOADS = frozenset({*STORAGE, *IN_BYTES})
 INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
 
 
@@ -270,7 +274,7 @@ def refuses(node: Node) -> str | None:
             return f"kernels do not load {v.dtype}"
     if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in elementary.RANGES:
         return f"kernels do not quantize to {node.attrs['dtype']}"
-    if node.attrs.get("qtype") == "per_group":
+    if node.attrs.get("qtype") == "per_group" and not _groups_broadcast(node):
         return f"scales of groups of {list(node.attrs['group_shape'])}"
     if node.attrs.get("group_axis") is not None:
         return f"scales of groups along axis {node.attrs['group_axis']}"
@@ -279,6 +283,12 @@ def refuses(node: Node) -> str | None:
         known = src.name in INTEGERS and dtype == "f32" or (src, dtype) == ("f32", "s32")
         return None if known else f"kernels do not cast {src} to {dtype}"
     return None
+
+
+def _groups_broadcast(node: Node) -> bool:
+    """Whether the groups of a dynamic_dequantize have along each axis one element, or all."""
+    sizes = zip(node.attrs["group_shape"], node.output.type.dims, strict=True)
+    return all(group in (1, size) for group, size in sizes)
 
 
 Anchor = tuple[Node, Callable[[list[Any]], Expr]]
@@ -348,7 +358,7 @@ def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:
     rank = len(node.output.type.dims)
     if k == 1 and along_channels(node) and len(shape) == 1:
         shape = (*shape, *[1] * (rank - 2))
-    if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize"):
+    if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize") and node.attrs["qtype"] != "per_group":
         per_channel = node.attrs["qtype"] == "per_channel"
         shape = (*shape, *[1] * (rank - 1 - node.attrs["axis"] % rank)) if per_channel else ()
     return shape

@@ -237,7 +237,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     if source.origin == "table":
         return source.data
     data = inputs[source.index] if source.origin == "input" else source.data
-    return None if data is None else (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
+    return None if data is None else data.view(STORAGE[source.dtype]).reshape(source.shape)
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:

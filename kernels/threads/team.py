@@ -28,7 +28,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, TypeAlias
@@ -47,6 +47,7 @@ from graphq.kernels.threads.steps import (
     RECORD,
     RECORDS,
     SEMAPHORE,
+    STEP,
     STOP,
     serial_module,
     team_module,
@@ -65,16 +66,18 @@ Row: TypeAlias = tuple[int | modules.Function, int, int, int]
 
 
 class StepTable:
-    """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory."""
+    """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory.
 
-    def __init__(self, rows: Sequence[Row], cache: bool = True) -> None:
-        code = modules.load("steps", serial_module, cache=cache)
+    The table is the array `rows`, if it is one, and otherwise a new array of these rows.
+    """
+
+    def __init__(self, rows: Sequence[Row] | np.ndarray, cache: bool = True) -> None:
         self._cache = cache
-        self._words = np.array([tuple(map(int, row)) for row in rows], np.int64)
+        self._words = np.asarray(rows, np.int64).reshape(-1, len(STEP.fields))
         begin = self._words.ctypes.data
         self.span = begin, begin + self._words.nbytes
-        self.run_alone = partial(_native(code.run_serial, 2), *self.span)
-        self._helpers = max([1, *(pieces for *_, pieces in rows)]) - 1
+        self.run_alone = partial(_run_serial(cache), *self.span)
+        self._helpers = max([1, *self._words[:, STEP.number("pieces")].tolist()]) - 1
         self._seconds, self._ended = float("inf"), 0.0  # how long the last run took on one thread, and when it ended
 
     def run(self) -> None:
@@ -91,6 +94,11 @@ class StepTable:
 def modules_of_team() -> tuple[modules.Module, ...]:
     """The modules that run tables; they are the same for all plans."""
     return modules.load("steps", serial_module), modules.load("team", team_module)
+
+
+@cache
+def _run_serial(cache: bool) -> Callable[[int, int], None]:
+    return _native(modules.load("steps", serial_module, cache=cache).run_serial, 2)
 
 
 def _native(function: modules.Function, arity: int) -> Callable[..., None]:

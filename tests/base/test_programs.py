@@ -42,6 +42,14 @@ def test_only_what_is_needed_is_computed(trace):
     assert [c[0] for c in program._calls] == [wanted.slot]
 
 
+def test_a_record_has_all_sizes(trace):
+    """Also one from which nothing is computed: a file names the sizes that a plan was made for."""
+    n, _ = trace.leaf(4, "n"), trace.leaf(6, "m")
+    kept = record(trace, [n + 2])
+    assert [kept.values[k] for k in kept.leaves] == [4, 6] == [*kept.assumed.values()]
+    assert Program(restored(kept), [n + 2]).at([7, -1]).of(n + 2) == 9
+
+
 def test_guards_come_first(trace):
     n = trace.leaf(4, "n")
     calls = []

@@ -209,11 +209,21 @@ def test_reports_before_the_first_call():
     model = gq.compile(mlp())
     assert model.coverage().share == 1.0 and model.coverage().total == 32 * 70 + 70 * 20
     text = model.explain()
-    assert "(2 integer)" in text and "numbers are those of x.0 = 1" in text and "u8[x.0,70]" in text
+    assert "(2 integer)" in text and "numbers are those of x.0 = 1" in text and "u8[1,70]" in text
     assert "matmul_u8s8" in text
     model(np.ones((9, 32), np.float32))
-    assert model.coverage().total == 9 * (32 * 70 + 70 * 20) and "x.0 = 9" in model.explain()
+    assert model.coverage().total == 9 * (32 * 70 + 70 * 20)
+    assert "x.0 = 9" in model.explain() and "u8[x.0,70]" in model.explain()
     assert len(model.profile(np.ones((9, 32), np.float32), runs=1).steps) == len(model.plans.latest.plan.steps)
+
+
+def test_a_size_that_is_alone_in_its_class_is_a_number_of_the_plan():
+    model, x = gq.compile(mlp()), np.ones((3, 32), np.float32)
+    for rows, calls in ((1, False), (0, False), (3, True)):
+        model(x[:rows])
+        trace = model.plans.latest.open.trace
+        assert len(trace.leaves) == 1 and bool(trace.calls) == calls
+    assert len(model.plans.all()) == 3
 
 
 def test_strict_refuses_when_it_compiles():

@@ -18,7 +18,7 @@ from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, ROOM, PlanBuilder, plan_strips, row_stride
 from graphq.plan.plan import Buffer, Ref, Step, Target
-from graphq.plan.runtime import OpenPlan
+from graphq.plan.runtime import STEP_WORDS, OpenPlan
 
 
 def test_rows_in_a_room_are_in_different_sets_of_the_cache():
@@ -151,7 +151,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)
             instance.point_at([given], arena)
-            address = int(instance.words[MATMUL.number("a")])
+            address = int(instance.words[STEP_WORDS:][MATMUL.number("a")])
             assert (address != given.ctypes.data) == (aligned and skipped > 0)
             assert ctypes.string_at(address, given.nbytes) == given.tobytes()
 

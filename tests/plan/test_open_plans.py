@@ -12,7 +12,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, Step
-from graphq.plan.runtime import OpenPlan
+from graphq.plan.runtime import STEP_WORDS, OpenPlan
 
 adding = modules.load("adding", adding_module).block
 
@@ -52,7 +52,7 @@ def test_each_open_field_of_a_step_alone(sizes, field, value, want):
     def opened(x):
         return tuple(map(opened, x)) if isinstance(x, tuple) else n if x == 0 and isinstance(x, int) else x
 
-    plain = {"kernel": "k", "function": None, "words": {"x": 3}, "blocks": 2, "pieces": 4, "slots": ((1, 2, 3),),
+    plain = {"kernel": "k", "function": adding, "words": {"x": 3}, "blocks": 2, "pieces": 4, "slots": ((1, 2, 3),),
              "macs": 5, "exact": 0.5, "aligned": False}
     step, other = Step(**{**plain, field: opened(value)}), Step(**plain)
     plan = one(steps=(other, step))
@@ -66,7 +66,7 @@ def test_words_that_follow_from_sizes(sizes):
     """The tile of a kernel that is chosen by its size, say; reports read it in the plan at given sizes."""
     n, _, opened = sizes
     chosen = later(max, n, 9)
-    step = Step(later(str, n), None, {"tile": chosen, "rows": n, "columns": 3}, n)
+    step = Step(later(str, n), adding, {"tile": chosen, "rows": n, "columns": 3}, n)
     for rows, tile in ((7, 9), (17, 17)):
         (got,) = opened(one(steps=(step,))).at((rows, 9), Arenas()).plan.steps
         assert (got.kernel, got.words["tile"], got.words["columns"], got.blocks) == (str(rows), tile, 3, rows)
@@ -94,10 +94,11 @@ def test_offsets_of_all_kinds_of_words(sizes):
                Buffer("output", 800, index=0), Buffer("report", 8, index=1))
     words = [{"a": Ref(0, 4 * n), "b": 5, "c": Ref(2, 16)}, {"a": Ref(2, n + m), "b": Ref(3, 24), "c": Ref(4, 2 * m)},
              {"a": Ref(1, 8), "b": Ref(5, m), "c": Ref(6)}]
-    steps = tuple(Step("k", adding, w, 1, slots=((Ref(2, 3 * n), n, m * n),)) for w in words)
+    steps = tuple(Step("k", adding, w, n, m, slots=((Ref(2, 3 * n), n, m * n),)) for w in words)
     flat = opened(one(*buffers, steps=steps, errors=(ValueError, KeyError)))
-    block = HEADER_WORDS + 3
-    assert flat.starts == [0, block, 2 * block] and flat.template.size == 3 * block
+    block, table_words = HEADER_WORDS + 3, 3 * STEP_WORDS
+    assert flat.starts.tolist() == [table_words + k * block for k in range(3)]
+    assert flat.template.size == table_words + 3 * block
     arrays = [np.zeros(800, np.uint8) for _ in range(3)]
     for at in ((7, 9), (12, 5)):
         n, m = at
@@ -106,10 +107,25 @@ def test_offsets_of_all_kinds_of_words(sizes):
         instance.point_at(arrays, arena)
         first, second, third = (x.ctypes.data for x in arrays)
         begin, report = arena.address + runner.allocations()[0].offset, ctypes.addressof(instance.reports)
-        got = instance.words.reshape(3, block)
+        rows, got = instance.words[:table_words].reshape(3, -1), instance.words[table_words:].reshape(3, block)
+        assert rows.tolist() == [[int(adding), x.ctypes.data, n, m] for x in got]
         assert got[:, HEADER_WORDS:].tolist() == [[begin + 3 * n, n, m * n]] * 3
         assert got[0, :3].tolist() == [first + 4 * n, 5, begin + 16]
         assert got[1, :3].tolist() == [begin + n + m, fixed.ctypes.data + 24,
                                        runner.plan.buffers[4].data.ctypes.data + 2 * m]
         assert got[2, :3].tolist() == [second + 8, third + m, report + 8]
         assert not got[:, 3:HEADER_WORDS].any()
+
+
+def test_buffers_that_are_as_large_as_before_keep_their_places(sizes):
+    n, m, opened = sizes
+    steps = (Step("k", adding, {"a": Ref(0), "b": Ref(1, 4 * m)}, n),)
+    plan, arenas = opened(one(Buffer("arena", 8 * n), Buffer("arena", 64), steps=steps)), Arenas()
+    first, again, other = (plan.at(at, arenas) for at in ((7, 9), (7, 5), (70, 9)))
+    assert first.allocations() == again.allocations() != other.allocations()
+    assert first._places is again._places and other.arena_bytes == 576 + 64
+    for runner, within in ((first, 36), (again, 20), (other, 36)):
+        instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
+        instance.point_at([], arena)
+        a, b = runner.allocations()
+        assert instance.words[STEP_WORDS:][:2].tolist() == [arena.address + a.offset, arena.address + b.offset + within]

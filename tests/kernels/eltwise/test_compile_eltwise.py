@@ -206,3 +206,22 @@ def test_channels_of_an_operand_of_lower_rank(axis):
     g.output(g.add(x, q), name="y")
     feeds = gq.testing.random_inputs(g)
     np.testing.assert_array_equal(gq.compile(g, strict=True)(feeds), gq.reference(g, feeds))
+
+
+@pytest.mark.parametrize("dtype", ["s4", "u4", "s8", "u8"])
+@pytest.mark.parametrize("shape, groups", [
+    ((3, 32, 40), (1, 16, 1)), ((3, 40, 32), (1, 1, 8)), ((4, 6, 5), (2, 3, 5)), ((2, 3, 37), (1, 3, 1)),
+    ((2, 37), (1, 1)), ((0, 4), (1, 2)), ((36,), (4,))], ids=str)
+def test_scales_of_groups(width, dtype, shape, groups):
+    """Any bytes: of 4 bits the lower half counts."""
+    g = gq.Graph()
+    x, counts = g.input("x", dtype=dtype, shape=shape), [d // n for d, n in zip(shape, groups, strict=True)]
+    scales, zps = g.input("s", dtype="f32", shape=counts), g.input("z", dtype=dtype, shape=counts)
+    g.output(g.dynamic_dequantize(x, scales, zps, qtype="per_group", group_shape=groups))
+    arrays = {"x": RNG.integers(0, 256, shape, np.uint8).view(x.dtype.numpy),
+              "s": RNG.standard_normal(counts).astype(np.float32),
+              "z": RNG.integers(0, 256, counts, np.uint8).view(x.dtype.numpy)}
+    model = gq.compile(g, isa=width, strict=True)
+    got = model(arrays)
+    np.testing.assert_array_equal(got, gq.reference(g, arrays))
+    np.testing.assert_array_equal(got, model.formula(arrays))
