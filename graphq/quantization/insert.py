@@ -128,7 +128,8 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
     with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' likewise
     of w - w'. The smallest product comes last: its kernel takes in the sum and what follows, and the rounding errors of
-    its own f32 sum are small beside a step, so that few outputs are near a tie. The product of the two remainders, lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
+    its own f32 sum are small beside a step, so that few outputs are near a tie. The product of the two remainders,
+    lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
     """
     pairs = insert_between(graph, between or {})
 
