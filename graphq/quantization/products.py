@@ -20,6 +20,7 @@ from graphq.ops.conv import weight_axes
 from graphq.passes.cleanup import eliminate_dead_code, fold_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
+from graphq.quantization.halves import in_f32
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -120,12 +121,12 @@ def _rank(value: Value) -> int | None:
 def prepared(graph: Graph) -> Graph:
     """A copy with constants and batch normalisations folded, and sums with constants as biases; all values are named.
 
-    Constant vectors become matrices of one column. Numbers change by the roundings of f32 that `passes.fold_scales`
-    states. A prepared graph stays as it is.
+    What was computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors become matrices of one column.
+    Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
-    out = graph.copy()
+    out = in_f32(graph)
     for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(), eliminate_dead_code):
         step(out)
     name_values(out)
