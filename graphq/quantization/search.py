@@ -2,18 +2,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.locks import lazy_property
 from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.errors import InputError
-from graphq.ir import Graph, TensorType
+from graphq.ir import Graph
 from graphq.quantization.between import quantized_between
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
@@ -21,12 +20,12 @@ from graphq.quantization.estimate import Estimate, Extended, halves
 from graphq.quantization.insert import Quantized, insert, insert_dynamic, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
-from graphq.quantization.products import Product, name_values, prepared, products
+from graphq.quantization.price import Price
+from graphq.quantization.products import name_values, prepared
 from graphq.quantization.ranges import Parameters, relative_error
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, with_scheme
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
-from graphq.report.coverage import MACS
 
 GOOD = 1e-5
 """The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends."""
@@ -39,34 +38,6 @@ RECOVERS, PRICE = 0.25, 3.0
 
 If they take all the time that 8 bits save beside f32, they must take away that share of the rest PRICE times more.
 """
-LEAST_SAVED = 0.25
-"""The least time that 8 bits count as saving, where 1 is the model's time with 8 bits. Where they save nothing, 16 bits
-are still worth some time."""
-
-
-class Times(NamedTuple):
-    """The microseconds of a million multiply-accumulates, of a million elements read or written, and of one product.
-
-    Only their ratios matter. They are fitted to 13 networks of all kinds on one core of Zen 5, which most of them take
-    0.75 to 1.2 times (f32: 0.76 to 1.2 times) as long as estimated.
-    """
-
-    macs: float
-    elements: float
-    each: float
-
-    def of(self, work: Iterable[tuple[float, float]]) -> float:
-        """The time of products, each given as its multiply-accumulates and its elements."""
-        return sum(1e-6 * (self.macs * macs + self.elements * elements) + self.each for macs, elements in work)
-
-
-FLOATS = Times(9.6, 55.0, 0.6)
-INTEGERS = Times(3.8, 74.0, 0.76)
-"""The times of products of 8 bits on CPUs with VNNI."""
-REPEATED = Times(4.0, 100.0, 0.4)
-"""The times that 16 bits for one operand add there."""
-WITHOUT_VNNI = 8.0
-"""The time of a million multiply-accumulates of 8 bits on other CPUs, where that of f32 is 9.6."""
 CAUTION = 0.0005
 """How much more a setting with margins may lose on a single batch, and on its copy, than one without them: so much is
 less than what ranges that other batches exceed lose."""
@@ -145,6 +116,7 @@ class Search:
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         model = compile(self.graph, cache="kernels")
         self.level = model.level
+        self.price = Price(self.graph, self.batches[0], self.level)
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no batch that is held out gives outputs with any elements")
@@ -327,63 +299,24 @@ class Search:
         return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)
                                if name not in getattr(setting.scheme, part)])
 
-    @lazy_property
-    def sized(self) -> list[Product]:
-        """The products at the sizes of the first batch, without those whose shapes these do not tell."""
-        types = {str(v.name): TensorType(v.dtype, np.shape(self.batches[0][str(v.name)])) for v in self.graph.inputs}
-        return [p for p in products(self.graph.specialise(types))
-                if all(x.type.known for x in (*p.factors, p.node.output))]
-
-    @lazy_property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """The shares of each product in all multiply-accumulates, and in all elements read and written.
-
-        The products are sorted by the mean of both shares, smallest first.
-        """
-        work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in (*p.factors, p.node.output)))
-                           for p in self.sized], (-1, 2))
-        shares = work / work.sum(axis=0)
-        return {self.sized[k].name: (float(shares[k, 0]), float(shares[k, 1]))
-                for k in np.argsort(shares.mean(axis=1), kind="stable")}
-
     @property
     def little_work(self) -> list[str]:
         """The names of the products that have least of the work, LITTLE of it together."""
-        together = np.cumsum([sum(x) / 2 for x in self.shares.values()])
-        return [n for n, x in zip(self.shares, together, strict=True) if x <= LITTLE and n in self.products]
-
-    @lazy_property
-    def work(self) -> dict[str, tuple[float, float]]:
-        """The multiply-accumulates of each product, and the elements of its activations and of its result."""
-        return {p.name: (float(MACS[p.node.op.name](p.node)),
-                         float(sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))))
-                for p in self.sized}
-
-    def times(self, of_vnni: Times) -> Times:
-        """The times of products of 8 bits on the CPU that the graph is compiled for."""
-        return of_vnni if self.level.has("vnni") else of_vnni._replace(macs=WITHOUT_VNNI)
-
-    def repeated(self, setting: Setting) -> float:
-        """The estimated time that operands of 16 bits add, where 1 is the model's time with 8 bits throughout."""
-        wide = [self.work[n] for n in (*setting.scheme.wide, *setting.scheme.wide_weights) if n in self.work]
-        return self.times(REPEATED).of(wide) / max(self.times(INTEGERS).of(self.work.values()), 1e-9)
-
-    @property
-    def saved(self) -> float:
-        """The estimated time that 8 bits save beside f32, in the same unit; at least LEAST_SAVED."""
-        work = self.work.values()
-        return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)
+        shares = self.price.shares
+        together = np.cumsum([sum(x) / 2 for x in shares.values()])
+        return [n for n, x in zip(shares, together, strict=True) if x <= LITTLE and n in self.products]
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
              loss: Callable[[Setting], float] | None = None) -> bool:
         """Whether `tried`, with more operands of 16 bits than `setting`, loses enough less for the time that they add.
 
         Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the other's, where t is the time added
-        (`repeated`) over the time that 8 bits save beside f32 (`saved`). `loss` gives the losses that are compared, by
+        over the time that 8 bits save beside f32 (`price`). `loss` gives the losses that are compared, by
         default `self.loss`.
         """
         loss = loss or self.loss
-        added = max(0.0, self.repeated(tried) - self.repeated(setting)) / self.saved
+        price = self.price
+        added = max(0.0, price.repeated(tried) - price.repeated(setting)) / price.saved
         left = (1 - least) * (1 - RECOVERS)**(PRICE * added)
         return loss(tried) <= left * loss(setting)
 
@@ -421,7 +354,7 @@ class Search:
 
         They are compared from those of least time on: more operands of 16 bits have to pay.
         """
-        least = sorted(sorted(self.losses, key=self.loss)[:count], key=self.repeated)
+        least = sorted(sorted(self.losses, key=self.loss)[:count], key=self.price.repeated)
         losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
         best = least[0]
         for tried in least[1:]:

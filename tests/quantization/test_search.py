@@ -4,6 +4,7 @@ import pytest
 from float_networks import perceptron
 
 from graphq.quantization import search
+from graphq.quantization.price import Price
 from graphq.quantization.quantize import chosen_setting
 from graphq.quantization.scheme import Candidate, Setting, with_scheme
 from graphq.quantization.search import Search, _few, folds, wider
@@ -121,31 +122,14 @@ def test_folds():
 def test_sixteen_bits_must_take_away_more_where_they_take_more_time(added, most, work, plain, monkeypatch):
     """If they take all the time that 8 bits save, here a half: of what is left RECOVERS three times (PRICE)."""
     wide = with_scheme(plain, wide=("a",))
-    monkeypatch.setattr(Search, "repeated", lambda self, setting: added * (setting == wide))
-    monkeypatch.setattr(Search, "saved", 0.5)
+    monkeypatch.setattr(Price, "repeated", lambda self, setting: added * (setting == wide))
+    monkeypatch.setattr(Price, "saved", 0.5)
     for part, pays in ((0.99, True), (1.01, False)):
         for least, left in ((0.25, most), (0, most / 0.75)):
             losses = {plain: 3.0, wide: 3 * part * left}
             monkeypatch.setattr(Search, "loss", lambda self, setting, losses=losses: losses[setting])
             assert work.pays(wide, plain, least) is pays
             assert work.pays(wide, plain, least, lambda s, losses=losses: 2 * losses[s]) is pays
-
-
-def test_times_by_hand(work, plain, monkeypatch):
-    """Of two products, one with 16 bits for both operands; without VNNI multiply-accumulates take longer."""
-    monkeypatch.setitem(work.__dict__, "work", {"a": (1e6, 2e6), "b": (3e6, 0.0)})
-    assert search.INTEGERS.of([(1e6, 2e6), (3e6, 0.0)]) == pytest.approx(4 * 3.8 + 2 * 74 + 2 * 0.76)
-    both = with_scheme(plain, wide=("a",), wide_weights=("a", "not known"))
-    for vnni, of_eight, of_more in ((True, 3.8, 4.0), (False, 8.0, 8.0)):
-        monkeypatch.setattr(work, "level", type("Level", (), {"has": lambda self, name, vnni=vnni: vnni})())
-        eight = 4 * of_eight + 2 * 74 + 2 * 0.76
-        assert work.repeated(plain) == 0
-        assert work.repeated(both) == pytest.approx(2 * (of_more + 2 * 100 + 0.4) / eight)
-        assert work.saved == search.LEAST_SAVED
-        monkeypatch.setitem(work.__dict__, "work", {"a": (1e8, 2e6), "b": (3e6, 0.0)})
-        eight = 103 * of_eight + 2 * 74 + 2 * 0.76
-        assert work.saved == pytest.approx(max(0.25, (103 * 9.6 + 2 * 55 + 2 * 0.6) / eight - 1))
-        monkeypatch.setitem(work.__dict__, "work", {"a": (1e6, 2e6), "b": (3e6, 0.0)})
 
 
 def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
@@ -155,20 +139,12 @@ def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
     wide = with_scheme(plain, wide=tuple(work.products))
     work.losses = {worse: 0.012, plain: 0.010, wide: 0.009}
     made = {worse: 0.012, plain: 0.010}
-    monkeypatch.setattr(Search, "repeated", lambda self, setting: float(setting == wide))
-    monkeypatch.setattr(Search, "saved", 1.0)
+    monkeypatch.setattr(Price, "repeated", lambda self, setting: float(setting == wide))
+    monkeypatch.setattr(Price, "saved", 1.0)
     for of_wide, taken in ((0.009, plain), (0.001, wide)):
         work.losses[wide] = of_wide
         monkeypatch.setattr(Search, "_loss_made", lambda self, setting, of=of_wide: made.get(setting, of))
         assert work.best_made(3) == taken
-
-
-def test_shares_of_work(work):
-    macs, elements = (sum(x) for x in zip(*work.shares.values(), strict=True))
-    assert macs == pytest.approx(1) and elements == pytest.approx(1)
-    means = [sum(x) for x in work.shares.values()]
-    assert means == sorted(means) and set(work.shares) >= set(work.products)
-    assert set(work.work) == set(work.shares) and work.work["hidden"] == (6 * 16 * 32, 6 * 16 + 6 * 32)
 
 
 @pytest.mark.parametrize("wary, least, cautious", [(0.0010, 0.0006, True), (0.0100, 0.0090, True),
