@@ -15,7 +15,7 @@ from graphq.quantization.products import Product, products
 from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
-LEAST_SAVED = 0.25
+LEAST_SAVED = 0.5
 """The least time that 8 bits count as saving, where 1 is the model's time with 8 bits. Where they save nothing, 16 bits
 are still worth some time."""
 
