@@ -62,6 +62,13 @@ class Curve(NamedTuple):
 
     The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x). Where the
     slope gives no good bound of the size of f, `largest(a)` is the largest |f(x)| for |x| <= a.
+
+    `flat` is an interval outside of which f is constant, in the kernel as in the reference. `reach` is an interval
+    outside of which f hardly changes, so that a product x * f(x) takes over little of f's difference: for every x
+
+        |x| * |f(x') - f(x)| <= end * (slope * |x' - x| + r * spread)
+
+    where `end` is the magnitude of the farther end. It needs `own` 0. Without `reach` the ends of `flat` serve.
     """
 
     slope: float
@@ -69,6 +76,8 @@ class Curve(NamedTuple):
     own: float = 1.0
     ulps: float = 0.0
     largest: Callable[[float], float] | None = None
+    flat: tuple[float, float] = (-math.inf, math.inf)
+    reach: tuple[float, float] | None = None
 
 
 PairRule: TypeAlias = Literal["sum", "product", "quotient", "extreme"]

@@ -102,24 +102,29 @@ def log(src: Array) -> Array:
     return np.log(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.tanh, bound=Curve(1, 0.45, 0, 2), exact=False,
-             onnx="Tanh")
+def _at_most_1(size: float) -> float:
+    """The largest magnitude of a function whose results are from -1 to 1, whatever the operand."""
+    return 1.0
+
+
+@register_op(infer=infer_unary, elementwise=True, lanes=elementary.tanh, exact=False,
+             bound=Curve(1, 0.45, 0, 2, _at_most_1, reach=(-1, 1)), onnx="Tanh")
 @in_f64
 def tanh(src: Array) -> Array:
     """Hyperbolic tangent (oneDNN Tanh)."""
     return np.tanh(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.sigmoid, bound=Curve(0.25, 0.23, 0, 2), exact=False,
-             onnx="Sigmoid")
+@register_op(infer=infer_unary, elementwise=True, lanes=elementary.sigmoid, exact=False,
+             bound=Curve(0.25, 0.23, 0, 2, _at_most_1, reach=(-2, 2)), onnx="Sigmoid")
 @in_f64
 def sigmoid(src: Array) -> Array:
     """`1 / (1 + exp(-src))` (oneDNN Sigmoid)."""
     return 1 / (1 + np.exp(-src))
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.erf, bound=Curve(1.13, 0.49, 0, 2), exact=False,
-             onnx="Erf")
+@register_op(infer=infer_unary, elementwise=True, lanes=elementary.erf, exact=False,
+             bound=Curve(1.13, 0.49, 0, 2, _at_most_1, (-3.925, 3.925), (-1, 1)), onnx="Erf")
 @in_f64
 def erf(src: Array) -> Array:
     """The error function (ONNX Erf)."""
@@ -225,7 +230,7 @@ def _largest_clamped(low: float, high: float, size: float) -> float:
 
 
 @register_op(infer=infer_clamp, elementwise=True, lanes=lambda src, *, min, max: minimum(max, maximum(min, src)),
-             bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size)))
+             bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size), flat=(min, max)))
 @in_f32
 def clamp(src: Array, *, min: float, max: float) -> Array:
     """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
@@ -268,9 +273,15 @@ def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorT
     return infer_unary(src)
 
 
-@register_op(infer=infer_hard_sigmoid, elementwise=True,
-             lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta),
-             bound=lambda *, alpha, beta: Curve(abs(alpha), abs(beta) + 1, 1, 1), onnx="HardSigmoid")
+def _hard_sigmoid_curve(*, alpha: float, beta: float) -> Curve:
+    """The curve of hard_sigmoid; its interval has a little room for the roundings of alpha * x + beta."""
+    room = 2.0**-20 * (1 + abs(beta))
+    ends = sorted((y - beta) / alpha for y in (-room, 1 + room)) if alpha else (-math.inf, math.inf)
+    return Curve(abs(alpha), abs(beta) + 1, 1, 1, _at_most_1, (ends[0], ends[1]))
+
+
+@register_op(infer=infer_hard_sigmoid, elementwise=True, bound=_hard_sigmoid_curve, onnx="HardSigmoid",
+             lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta))
 @in_f32
 def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
     """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""

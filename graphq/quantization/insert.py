@@ -124,10 +124,12 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
     A wide product becomes a sum of products of 8 bits:
 
-        x @ w + b -> (hi @ w' + b) + lo @ w' + hi @ w''
+        x @ w + b -> hi @ w'' + (lo @ w' + (hi @ w' + b))
 
     with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' likewise
-    of w - w'. The product of the two remainders, lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
+    of w - w'. The smallest product comes last: its kernel takes in the sum and what follows, and the rounding errors of
+    its own f32 sum are small beside a step, so that few outputs are near a tie. The product of the two remainders,
+    lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
     """
     pairs = insert_between(graph, between or {})
 
@@ -175,7 +177,7 @@ def _add_rests(graph: Graph, product: Product, rests: Mapping[int, Value]) -> No
         total = graph.add_again(node, node.inputs)[0]
         for k, rest in rests.items():
             factors = [rest if j == k else v for j, v in enumerate(product.factors)]
-            total = graph.add(total, graph.add_node(node.op, factors, node.attrs)[0])
+            total = graph.add(graph.add_node(node.op, factors, node.attrs)[0], total)
     graph.replace_uses(node.output, total)
     graph.prune([node])
     graph.rename(total, name)

@@ -6,13 +6,14 @@ a model computes and which statistics describe, or a constant: the weights.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
-from graphq.dtypes import f32
+from graphq.dtypes import bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
@@ -20,6 +21,8 @@ from graphq.ops.conv import weight_axes
 from graphq.passes.cleanup import eliminate_dead_code, fold_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
+from graphq.quantization.halves import in_f32
+from graphq.report.coverage import MACS
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -108,8 +111,7 @@ def products(graph: Graph) -> Iterator[Product]:
         if node.output.dtype != f32 or any(v is None or v.dtype != f32 or _rank(v) in (0, 1) for v in factors):
             continue
         product = Product(node)
-        dequantized = all(v.node is not None and "dequantize" in v.node.op.name for v in product.factors)
-        if product.activations and not dequantized:
+        if product.activations and not all(map(_dequantized, product.factors)):
             yield product
 
 
@@ -120,16 +122,37 @@ def _rank(value: Value) -> int | None:
 def prepared(graph: Graph) -> Graph:
     """A copy with constants and batch normalisations folded, and sums with constants as biases; all values are named.
 
-    Constant vectors become matrices of one column. Numbers change by the roundings of f32 that `passes.fold_scales`
-    states. A prepared graph stays as it is.
+    What was computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors become matrices of one column.
+    Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
-    out = graph.copy()
+    out = in_f32(graph)
     for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(), eliminate_dead_code):
         step(out)
     name_values(out)
     return out
+
+
+def left_in_floats(graph: Graph) -> dict[str, int]:
+    """The operations of a `prepared` graph that multiply in floats and are never quantized, with their numbers.
+
+    These are recurrent ones, and products in the bodies of if_else, loop and scan, by the name of the operation that
+    has the body. ONNX operators that run by ONNX's reference are not among them.
+    """
+    taken = {p.node for p in products(graph)}
+    return dict(Counter(n.op.name for n in graph.nodes if n not in taken and _multiplies_floats(n)))
+
+
+def _multiplies_floats(node: Node) -> bool:
+    if any(_multiplies_floats(n) for x in node.attrs.values() if isinstance(x, Graph) for n in x.nodes):
+        return True
+    factors = [v for v in node.inputs[:2] if v is not None]
+    return node.op.name in MACS and all(v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in factors)
+
+
+def _dequantized(value: Value) -> bool:
+    return value.node is not None and "dequantize" in value.node.op.name
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:

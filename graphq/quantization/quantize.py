@@ -29,7 +29,7 @@ from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_dynamic, insert_static
-from graphq.quantization.products import CONVOLUTIONS, name_values, prepared
+from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared
 from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
 from graphq.quantization.search import TARGET, Search
 from graphq.quantization.selection import resolved
@@ -86,7 +86,8 @@ are."""
 class Choice:
     """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
 
-    `estimate` tells the loss of the chosen setting, and how sure it is; `speed` what it gains on this machine.
+    `estimate` tells the loss of the chosen setting, and how sure it is; `speed` what it gains on this machine. `left`
+    has the operations that multiply and stay in floats whatever the setting, with their numbers (`left_in_floats`).
     """
 
     graph: Graph
@@ -94,11 +95,14 @@ class Choice:
     estimate: Estimate
     speed: Speed
     losses: dict[Setting, float] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
-        return "\n".join([*lines, str(self.estimate), str(self.speed)])
+        left = ", ".join(f"{n} {name}" for name, n in self.left.items())
+        more = [f"not quantized, as there are no integer kernels for them: {left}"] * bool(left)
+        return "\n".join([*lines, *more, str(self.estimate), str(self.speed)])
 
 
 def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
@@ -124,14 +128,15 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         of_seven = with_scheme(setting, weight_bits=7)
         setting = of_seven if work.loss(of_seven) <= TARGET else setting
     made, estimate, losses, data = work.made(setting), work.estimate(setting), work.losses, work.batches
+    left = left_in_floats(work.graph)
     del work  # with its compiled models
     gained = speed(made, graph, data)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), "16 bits": list(setting.scheme.wide),
         "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
         "between products": list(setting.scheme.between), "cosine": 1 - losses[setting],
-        "estimate": estimate.json(), "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses)
+        "left in floats": left, "estimate": estimate.json(), "speed": gained.json()}}
+    return Choice(made, setting, estimate, gained, losses, left)
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:

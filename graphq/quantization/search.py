@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.locks import lazy_property
 from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.errors import InputError
-from graphq.ir import Graph, TensorType
+from graphq.ir import Graph
 from graphq.quantization.between import quantized_between
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
@@ -21,12 +20,12 @@ from graphq.quantization.estimate import Estimate, Extended, halves
 from graphq.quantization.insert import Quantized, insert, insert_dynamic, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
-from graphq.quantization.products import name_values, prepared, products
+from graphq.quantization.price import Price
+from graphq.quantization.products import name_values, prepared
 from graphq.quantization.ranges import Parameters, relative_error
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, with_scheme
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
-from graphq.report.coverage import MACS
 
 GOOD = 1e-5
 """The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends."""
@@ -34,13 +33,11 @@ TARGET = 0.002
 """The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits."""
 TRIED = 12
 """The number of products' operands whose own loss at the outputs is measured."""
-RECOVERS, PRICE = 0.25, 2.0
+RECOVERS, PRICE = 0.25, 3.0
 """16 bits must take away the share RECOVERS of the loss (`Search.pays`).
 
-If they double the model's time, they must take away that share of the rest PRICE times more.
+If they take all the time that 8 bits save beside f32, they must take away that share of the rest PRICE times more.
 """
-IN_F32 = 8
-"""The time for an element of a 16-bit product, whose terms are added in f32, over that of 8 bits, stored as a byte."""
 CAUTION = 0.0005
 """How much more a setting with margins may lose on a single batch, and on its copy, than one without them: so much is
 less than what ranges that other batches exceed lose."""
@@ -119,6 +116,7 @@ class Search:
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         model = compile(self.graph, cache="kernels")
         self.level = model.level
+        self.price = Price(self.graph, self.batches[0], self.level)
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no batch that is held out gives outputs with any elements")
@@ -301,39 +299,26 @@ class Search:
         return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)
                                if name not in getattr(setting.scheme, part)])
 
-    @lazy_property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """The shares of each product in all multiply-accumulates, and in all elements read and written.
-
-        The sizes are those of the first batch. The products are sorted by the mean of both shares, smallest first.
-        """
-        types = {str(v.name): TensorType(v.dtype, np.shape(self.batches[0][str(v.name)])) for v in self.graph.inputs}
-        values = {p: (*p.factors, p.node.output) for p in products(self.graph.specialise(types))}
-        known = [p for p, of in values.items() if all(x.type.known for x in of)]
-        work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in values[p])) for p in known], (-1, 2))
-        shares = work / work.sum(axis=0)
-        return {known[k].name: (float(shares[k, 0]), float(shares[k, 1]))
-                for k in np.argsort(shares.mean(axis=1), kind="stable")}
-
     @property
     def little_work(self) -> list[str]:
         """The names of the products that have least of the work, LITTLE of it together."""
-        together = np.cumsum([sum(x) / 2 for x in self.shares.values()])
-        return [n for n, x in zip(self.shares, together, strict=True) if x <= LITTLE and n in self.products]
+        shares = self.price.shares
+        together = np.cumsum([sum(x) / 2 for x in shares.values()])
+        return [n for n, x in zip(shares, together, strict=True) if x <= LITTLE and n in self.products]
 
-    def repeated(self, setting: Setting) -> float:
-        """The estimated time that operands of 16 bits add, where 1 is the model's time with 8 bits throughout."""
-        wide = [self.shares.get(n, (0.0, 0.0)) for n in (*setting.scheme.wide, *setting.scheme.wide_weights)]
-        return sum(macs + IN_F32 * elements for macs, elements in wide) / 2
-
-    def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS) -> bool:
+    def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
+             loss: Callable[[Setting], float] | None = None) -> bool:
         """Whether `tried`, with more operands of 16 bits than `setting`, loses enough less for the time that they add.
 
         Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the other's, where t is the time added
-        (`repeated`).
+        over the time that 8 bits save beside f32 (`price`). `loss` gives the losses that are compared, by
+        default `self.loss`.
         """
-        left = (1 - least) * (1 - RECOVERS)**(PRICE * max(0.0, self.repeated(tried) - self.repeated(setting)))
-        return self.loss(tried) <= left * self.loss(setting)
+        loss = loss or self.loss
+        price = self.price
+        added = max(0.0, price.repeated(tried) - price.repeated(setting)) / price.saved
+        left = (1 - least) * (1 - RECOVERS)**(PRICE * added)
+        return loss(tried) <= left * loss(setting)
 
     def parts(self, name: str) -> list[str]:
         """What of a product can have 16 bits: its activations, and its weights if it has any."""
@@ -365,10 +350,16 @@ class Search:
         return sorted(found, key=lambda n: found[n], reverse=True)
 
     def best_made(self, count: int) -> Setting:
-        """Of the `count` settings of least loss, the best once they are made with the statistics of all batches."""
-        least = sorted(self.losses, key=self.loss)[:count]
-        return min(progress(least, "settings made"),
-                   key=lambda setting: max(self.loss(setting), self._loss_made(setting)))
+        """Of the `count` settings of least loss, the best once they are made with the statistics of all batches.
+
+        They are compared from those of least time on: more operands of 16 bits have to pay.
+        """
+        least = sorted(sorted(self.losses, key=self.loss)[:count], key=self.price.repeated)
+        losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
+        best = least[0]
+        for tried in least[1:]:
+            best = tried if self.pays(tried, best, 0, losses.__getitem__) else best
+        return best
 
     def _loss_made(self, setting: Setting) -> float:
         model = compile(self.made(setting), cache="kernels")

@@ -10,7 +10,7 @@ a case of two operands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 from operator import add
@@ -66,6 +66,10 @@ class ErrorBounds(NamedTuple):
 
 
 EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
+NEXT_TO_EXACT = EXACT._replace(relative=2.0**-200)
+"""The bounds of a value that differs by next to nothing, so that only the roundings of what is computed of it count."""
+LINEAR = ("add", "subtract", "multiply", "divide")
+"""Operations that are a linear function of one operand if the other one is constant."""
 
 
 class Band(NamedTuple):
@@ -163,8 +167,7 @@ class BodyBounds:
                              max(first.relative, second.relative) + 2 * UNIT)
         if bound == "product":
             a, b = node.operands
-            sizes = [np.minimum(sizes[0], self._reach(b, a)), np.minimum(sizes[1], self._reach(a, b))]
-            parts = [x.times(size, 0) for x, size in zip(operands, reversed(sizes), strict=True) if not x.exact]
+            parts = [*self._times(a, b, sizes[1]), *self._times(b, a, sizes[0])]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
             proved, estimated = (reduce(add, x) for x in zip(*[x[:2] for x in parts], strict=True))
@@ -177,26 +180,67 @@ class BodyBounds:
                               max(first.relative, second.relative))
         return None
 
-    def _reach(self, limited: Value, source: Value) -> float:
-        """The largest size of `source` at which a difference in it changes `limited`, a clamp of it plus a constant.
+    def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
+        """The absolute bounds of x, times `other`, whose absolute value is at most `size`, as terms of a sum.
 
-        In x clamp(x + 3, 0, 6), as hard-swish is written, the clamp is constant if x is large, and a difference in x
-        then counts at most 3 times.
+        If x is a function of `other` that hardly changes where `other` is large, the difference that comes from `other`
+        counts as at the end of the function's reach (`Curve`). The roundings on the way from `other` to x then count
+        by themselves, as they do not become smaller there.
         """
-        node = limited.node
-        while node is not None and node.op.name in ("multiply", "divide") and len(self._computed(node)) == 1:
-            node = self._computed(node)[0].node
-        if node is None or node.op.name != "clamp":
-            return np.inf
-        (x,), low, high = node.operands, node.attrs["min"], node.attrs["max"]
-        while x is not source and x.node is not None and x.node.op.name == "add" and len(self._computed(x.node)) == 1:
-            (constant,) = (v for v in x.node.operands if v in self.constants)
-            low, high = (limit - float(end(self.constants[constant])) for limit, end in ((low, np.max), (high, np.min)))
+        errors = self.errors_of(x)
+        assert errors is not None
+        if errors.exact:
+            return []
+        reach, flat = self._reaches(x, other)
+        found = [errors.times(np.minimum(size, reach), 0)]
+        if reach < flat:
+            alone = replace(self, errors={**self.errors, other: NEXT_TO_EXACT})
+            for node in reversed(self._way(x, other)):
+                alone.follow(node)
+            found.append(alone.errors[x].times(np.minimum(size, flat), 0))
+        return found
+
+    def _way(self, x: Value, source: Value) -> list[Node]:
+        """The nodes from x back to `source`, each with one operand that is no constant; [] if there is another node."""
+        found: list[Node] = []
+        while x is not source:
+            if x.node is None or len(self._computed(x.node)) != 1:
+                return []
+            found.append(x.node)
             (x,) = self._computed(x.node)
-        if x is not source:
-            return np.inf
-        errors, limit = self.errors[source], max(abs(low), abs(high))
-        return limit * (1 + errors.relative) + float(errors.proved.max())  # a difference may cross the limit
+        return found
+
+    def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
+        """The largest size of `source` at which a difference in it changes x much, and the one at which it changes x.
+
+        x is a `Curve` of a multiple of `source` plus a constant, or a multiple of such a curve plus a constant: in
+        y clamp(y + 3, 0, 6) / 6, as hard-swish is written, the clamp is constant if y is large, and a difference in y
+        then counts at most 3 times. Both sizes are infinite if x has another form.
+        """
+        way = self._way(x, source)
+        curves = [n for n in way if n.op.name not in LINEAR]
+        curve = self._curve(curves[0]) if len(curves) == 1 else None
+        if curve is None:
+            return np.inf, np.inf
+        errors, found = self.errors[source], []
+        for ends in (curve.reach or curve.flat, curve.flat):
+            for node in way[way.index(curves[0]) + 1:]:
+                ends = self._ends_before(node, ends)
+            limit = max(abs(ends[0]), abs(ends[1]))
+            found.append(limit * (1 + errors.relative) + float(errors.proved.max()))  # a difference may cross the limit
+        return found[0], found[1]
+
+    def _ends_before(self, node: Node, ends: tuple[float, float]) -> tuple[float, float]:
+        """The interval of the operand of a node of LINEAR that gives results between `ends`, for all its constants."""
+        first, second = node.operands
+        of_second = second in self.constants
+        c = self.constants[second if of_second else first].astype(np.float64)[..., None]
+        low_and_high = np.array(ends)
+        with np.errstate(all="ignore"):
+            inverse = {"add": low_and_high - c, "multiply": low_and_high / c, "divide": low_and_high * c,
+                       "subtract": low_and_high + c if of_second else c - low_and_high}[node.op.name]
+        low, high = float(inverse.min(initial=np.inf)), float(inverse.max(initial=-np.inf))
+        return (low, high) if low <= high else (-np.inf, np.inf)  # also if a number is NaN
 
     def _computed(self, node: Node) -> list[Value]:
         """The operands of a node that are not constants of the body."""

@@ -3,7 +3,15 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.quantization.products import Product, name_values, prepared, products, values_by_name
+from graphq.quantization import Scheme, automatic, quantize
+from graphq.quantization.products import (
+    Product,
+    left_in_floats,
+    name_values,
+    prepared,
+    products,
+    values_by_name,
+)
 
 SHAPES = {"OIX": (6, 4, 3, 2), "XIO": (3, 2, 4, 6), "IOX": (4, 6, 3, 2), "XOI": (3, 2, 6, 4)}
 AXES = {"OIX": (0, 1), "XIO": (3, 2), "IOX": (1, 0), "XOI": (2, 3)}
@@ -107,3 +115,27 @@ def test_preparation():
     assert gq.to_text(prepared(made)) == gq.to_text(made)
     with pytest.raises(gq.GraphError, match="expected a Graph, got 3"):
         prepared(3)
+
+
+def test_what_multiplies_and_stays_in_floats():
+    """States of a GRU and a product in a body; those that are quantized are not counted."""
+    g = gq.Graph()
+    x, choice = g.input("x", dtype="f32", shape=(2, 4)), g.input("choice", dtype="boolean", shape=())
+    y = g.matmul(x, weights(4, 4))
+    bodies = []
+    for name in ("with", "without"):
+        body = gq.Graph(name)
+        v = body.input("v", dtype="f32", shape=(2, 4))
+        body.output(body.matmul(v, weights(4, 4)) if name == "with" else body.relu(v))
+        bodies.append(body)
+    y = g.if_else(choice, y, then_body=bodies[0], else_body=bodies[1])
+    y = g.if_else(choice, y, then_body=bodies[1], else_body=bodies[1])
+    gates = g.static_reshape(g.matmul(y, weights(4, 12)), shape=[1, 2, 12], special_zero=False)
+    g.output(g.gru(gates, weights(12, 4))[1], name="y")
+    assert left_in_floats(prepared(g)) == {"if_else": 1, "gru": 1}
+    batches = [{"x": weights(2, 4), "choice": np.array(True)}]
+    found = automatic(g, batches)
+    assert found.left == found.graph.meta["quantization"]["left in floats"] == {"if_else": 1, "gru": 1}
+    line = "not quantized, as there are no integer kernels for them: 1 if_else, 1 gru"
+    assert line in str(found).splitlines()
+    assert left_in_floats(quantize(g, batches, Scheme())) == found.left

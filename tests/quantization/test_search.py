@@ -4,6 +4,7 @@ import pytest
 from float_networks import perceptron
 
 from graphq.quantization import search
+from graphq.quantization.price import Price
 from graphq.quantization.quantize import chosen_setting
 from graphq.quantization.scheme import Candidate, Setting, with_scheme
 from graphq.quantization.search import Search, _few, folds, wider
@@ -117,25 +118,33 @@ def test_folds():
     assert len(folds(100)[0].held_out) == search.MOST_COMPARED and np.all(np.diff(folds(100)[0].held_out) > 0)
 
 
-@pytest.mark.parametrize(("shares", "most"), [((0.0, 0.0), 0.75), ((1.0, 0.0), 0.75**2), ((0.0, 0.125), 0.75**2),
-                                              ((1.0, 0.125), 0.75**3)])
-def test_sixteen_bits_must_take_away_more_where_they_take_more_time(shares, most, work, plain, monkeypatch):
-    """With half of the time again (PRICE 2, so once more RECOVERS) nine sixteenths of the loss may be left."""
+@pytest.mark.parametrize("added, most", [(0.0, 0.75), (0.25, 0.75**2.5), (0.5, 0.75**4), (1.5, 0.75**10)])
+def test_sixteen_bits_must_take_away_more_where_they_take_more_time(added, most, work, plain, monkeypatch):
+    """If they take all the time that 8 bits save, here a half: of what is left RECOVERS three times (PRICE)."""
     wide = with_scheme(plain, wide=("a",))
-    monkeypatch.setitem(work.__dict__, "shares", {"a": shares})
-    assert work.repeated(plain) == 0 and work.repeated(wide) == (shares[0] + 8 * shares[1]) / 2
+    monkeypatch.setattr(Price, "repeated", lambda self, setting: added * (setting == wide))
+    monkeypatch.setattr(Price, "saved", 0.5)
     for part, pays in ((0.99, True), (1.01, False)):
         for least, left in ((0.25, most), (0, most / 0.75)):
             losses = {plain: 3.0, wide: 3 * part * left}
             monkeypatch.setattr(Search, "loss", lambda self, setting, losses=losses: losses[setting])
             assert work.pays(wide, plain, least) is pays
+            assert work.pays(wide, plain, least, lambda s, losses=losses: 2 * losses[s]) is pays
 
 
-def test_shares_of_work(work):
-    macs, elements = (sum(x) for x in zip(*work.shares.values(), strict=True))
-    assert macs == pytest.approx(1) and elements == pytest.approx(1)
-    means = [sum(x) for x in work.shares.values()]
-    assert means == sorted(means) and set(work.shares) >= set(work.products)
+def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
+    """One with 16 bits whose loss is hardly lower is not taken, one without them whose loss is higher neither."""
+    work = Search(*perceptron())
+    plain, worse = work.uniform(Candidate("mse")), work.uniform(Candidate("min_max"))
+    wide = with_scheme(plain, wide=tuple(work.products))
+    work.losses = {worse: 0.012, plain: 0.010, wide: 0.009}
+    made = {worse: 0.012, plain: 0.010}
+    monkeypatch.setattr(Price, "repeated", lambda self, setting: float(setting == wide))
+    monkeypatch.setattr(Price, "saved", 1.0)
+    for of_wide, taken in ((0.009, plain), (0.001, wide)):
+        work.losses[wide] = of_wide
+        monkeypatch.setattr(Search, "_loss_made", lambda self, setting, of=of_wide: made.get(setting, of))
+        assert work.best_made(3) == taken
 
 
 @pytest.mark.parametrize("wary, least, cautious", [(0.0010, 0.0006, True), (0.0100, 0.0090, True),

@@ -7,6 +7,11 @@ from graphq.quantization import speed as module
 from graphq.quantization.speed import Speed, speed
 
 
+@pytest.fixture
+def measured():
+    """Here results are timed."""
+
+
 @pytest.mark.parametrize("int8, f32, text", [
     (1.0, 2.5, "1 ms a run, f32 2.5 ms: 2.50 times as fast on this machine (avx2, 1 thread)"),
     (2.0, 1.5, "2 ms a run, f32 1.5 ms: int8 does not pay on this machine (avx2, 1 thread), 0.75 times as fast"),

@@ -192,6 +192,78 @@ def test_a_hard_swish_as_written_carries_little_of_large_values(by, relative, di
         assert (apart <= found.proved + found.relative * np.abs(swish(x)) + squares + 1e-12).all()
 
 
+def silu(g, y, c):
+    return g.multiply(y, g.sigmoid(y))
+
+
+def scaled_silu(g, y, c):
+    return g.multiply(g.sigmoid(g.multiply(y, c(1.7))), y)
+
+
+def gelu(g, y, c):
+    return g.multiply(g.multiply(y, g.add(g.erf(g.divide(y, c(2**0.5))), c(1))), c(0.5))
+
+
+def moved_tanh(g, y, c):
+    return g.multiply(y, g.subtract(c(2), g.divide(g.tanh(g.subtract(c([0.5, 3.0, 0.5, 0.5]), y)), c(-4))))
+
+
+def hard(alpha, beta):
+    return lambda g, y, c: g.multiply(y, g.hard_sigmoid(y, alpha=alpha, beta=beta))
+
+
+@pytest.mark.parametrize("most", [20.0, 300.0])
+@pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)])
+@pytest.mark.parametrize("function, slope, spread", [(silu, 1.5, 0.5), (scaled_silu, 1.55, 0.5), (gelu, 1.6, 0.36),
+                                                     (moved_tanh, 3.5, 4), (hard(1 / 6, 0.5), 1.6, 4.6),
+                                                     (hard(-0.5, 1.0), 2.1, 4.1)])
+def test_a_value_times_a_function_of_it_carries_little_of_large_values(function, slope, spread, by, relative, most):
+    """Where y is large the function hardly changes, so that the bound does not grow with y."""
+    g, numbers = gq.Graph(), {}
+
+    def constant(x):
+        x = np.asarray(x, np.float32)
+        v = g.input(f"c{len(numbers)}", shape=x.shape, dtype="f32")
+        numbers[v] = x
+        return v
+
+    y = g.abs(g.input("x", shape=(4,), dtype="f32"))
+    out = function(g, y, constant)
+    bounds = BodyBounds(4, numbers)
+    bounds.errors[y], bounds.largest[y] = ErrorBounds(np.asarray(by), np.asarray(by / 4), relative), most
+    nodes = [n for n in g.nodes if n is not y.node]
+    for node in nodes:
+        bounds.follow(node)
+    found = bounds.errors[out]
+    assert (found.proved <= slope * by + 1.01 * spread * relative + 40 * UNIT * min(8, most)).all()
+    assert (found.estimated <= slope * by / 4 + 1.01 * spread * relative + 40 * UNIT * min(8, most)).all()
+    x = np.concatenate([np.linspace(-12, 12, 40001), np.linspace(-most, most, 4001)])[:, None]
+
+    def value(x):
+        values = {y: x, **{v: a.astype(np.float64) for v, a in numbers.items()}}
+        for n in nodes:
+            values[n.output] = n.op.reference(*(values[v] for v in n.inputs), **n.attrs)
+        return np.broadcast_to(values[out], (len(x), 4)).astype(np.float64)
+
+    squares = (by + relative * np.abs(x))**2 * (np.abs(x) < 12)
+    for sign in (-1, 1):
+        apart = np.abs(value(x + sign * (by + relative * np.abs(x))) - value(x))
+        assert (apart <= found.proved + found.relative * np.abs(value(x)) + 2 * squares + 4 * UNIT * np.abs(x)).all()
+
+
+def test_roundings_of_a_function_count_up_to_where_it_is_flat():
+    """1 + erf(y) is 0 for very negative y, with a rounding error of erf's size, as long as erf is not -1."""
+    g = gq.Graph()
+    y, one = g.abs(g.input("x", shape=(4,), dtype="f32")), g.input("one", shape=(), dtype="f32")
+    z = g.multiply(y, g.add(g.erf(y), one))
+    bounds = BodyBounds(4, {one: np.float32(1)})
+    bounds.errors[y], bounds.largest[y] = ErrorBounds(np.asarray(1e-30), np.asarray(1e-30), 0.0), 300.0
+    for node in g.nodes:
+        if node is not y.node:
+            bounds.follow(node)
+    assert 8 * UNIT * 3.925 <= bounds.errors[z].proved < 10 * UNIT * 5
+
+
 def test_a_clamp_of_another_value_leaves_a_product_its_bound():
     g = gq.Graph()
     y, other = (g.abs(g.input(n, shape=(4,), dtype="f32")) for n in "xy")

@@ -1,0 +1,61 @@
+"""Graphs of f16 and bf16 become graphs of f32 between inputs and outputs, so that their products are quantized."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import bf16, f16, f32
+from graphq.ir import Graph, Node, Value
+
+HALVES = (f16, bf16)
+
+
+def in_f32(graph: Graph) -> Graph:
+    """A copy that computes in f32 what the graph computes in f16 or bf16; inputs and outputs keep their types.
+
+    Constants are the same numbers in f32. Roundings to 16 bits between operations are left out, so the results are
+    nearer to what the weights mean. Nodes with bodies (ONNX's If, Loop and Scan) stay in 16 bits, between casts.
+    """
+    if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
+        return graph.copy()
+    out, new, casts = Graph(graph.name), dict[Value, Value](), dict[Value, Value]()
+    out.meta = graph.meta
+    for v in graph.inputs:
+        new[v] = out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property)
+
+    def wide(v: Value) -> Value:
+        """The value in f32, or as it is if it is no half."""
+        x = new[v]
+        if x.dtype not in HALVES:
+            return x
+        if x not in casts:
+            casts[x] = out.type_cast(x, dtype="f32")
+        return casts[x]
+
+    def narrow(v: Value) -> Value:
+        """The value in the type that it has in the graph as given."""
+        return new[v] if new[v].dtype == v.dtype else out.type_cast(new[v], dtype=v.dtype)
+
+    for node in graph.nodes:
+        if node.op.name == "type_cast":
+            new[node.output] = wide(next(node.operands))
+            continue
+        bodies = any(isinstance(x, Graph) for x in node.attrs.values())
+        operand = narrow if bodies else wide
+        outs = _widened(out, node, [None if v is None else operand(v) for v in node.inputs])
+        out.nodes[-1].meta = node.meta
+        for old, value in zip(node.outputs, outs, strict=True):
+            new[old] = value
+            if old.name is not None:
+                out.rename(value, old.name)
+    out.set_outputs([narrow(v) for v in graph.outputs], graph.output_names)
+    return out
+
+
+def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Value, ...]:
+    """Add the node on operands of f32 to `out`, without a `dtype` of 16 bits, to which results would be rounded."""
+    value = node.attrs.get("value")
+    if node.op.name == "constant" and node.output.dtype in HALVES:
+        return (out.constant(np.asarray(value).astype(f32.numpy)),)
+    if node.attrs.get("dtype") in HALVES:
+        return out.add_node(node.op, operands, {k: x for k, x in node.attrs.items() if k != "dtype"})
+    return out.add_again(node, operands)

@@ -1,0 +1,95 @@
+"""What 16 bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.base.locks import lazy_property
+from graphq.ir import Graph, TensorType
+from graphq.kernels.jit.isa import Level
+from graphq.quantization.calibrate import Batch
+from graphq.quantization.products import Product, products
+from graphq.quantization.scheme import Setting
+from graphq.report.coverage import MACS
+
+LEAST_SAVED = 0.5
+"""The least time that 8 bits count as saving, where 1 is the model's time with 8 bits. Where they save nothing, 16 bits
+are still worth some time."""
+
+
+class Times(NamedTuple):
+    """The microseconds of a million multiply-accumulates, of a million elements read or written, and of one product.
+
+    Only their ratios matter. They are fitted to 13 networks of all kinds on one core of Zen 5, which most of them take
+    0.75 to 1.2 times (f32: 0.76 to 1.2 times) as long as estimated.
+    """
+
+    macs: float
+    elements: float
+    each: float
+
+    def of(self, work: Iterable[tuple[float, float]]) -> float:
+        """The time of products, each given as its multiply-accumulates and its elements."""
+        return sum(1e-6 * (self.macs * macs + self.elements * elements) + self.each for macs, elements in work)
+
+
+FLOATS = Times(9.6, 55.0, 0.6)
+INTEGERS = Times(3.8, 74.0, 0.76)
+"""The times of products of 8 bits on CPUs with VNNI."""
+REPEATED = Times(4.0, 100.0, 0.4)
+"""The times that 16 bits for one operand add there."""
+WITHOUT_VNNI = 8.0
+"""The time of a million multiply-accumulates of 8 bits on other CPUs, where that of f32 is 9.6."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """The work of the products of a graph, at the sizes of `batch`, and its time on a CPU of this `level`."""
+
+    graph: Graph
+    batch: Batch
+    level: Level
+
+    @lazy_property
+    def sized(self) -> list[Product]:
+        """The products at the sizes of the batch, without those whose shapes these do not tell."""
+        types = {str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)])) for v in self.graph.inputs}
+        return [p for p in products(self.graph.specialise(types))
+                if all(x.type.known for x in (*p.factors, p.node.output))]
+
+    @lazy_property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """The shares of each product in all multiply-accumulates, and in all elements read and written.
+
+        The products are sorted by the mean of both shares, smallest first.
+        """
+        work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in (*p.factors, p.node.output)))
+                           for p in self.sized], (-1, 2))
+        shares = work / work.sum(axis=0)
+        return {self.sized[k].name: (float(shares[k, 0]), float(shares[k, 1]))
+                for k in np.argsort(shares.mean(axis=1), kind="stable")}
+
+    @lazy_property
+    def work(self) -> dict[str, tuple[float, float]]:
+        """The multiply-accumulates of each product, and the elements of its activations and of its result."""
+        return {p.name: (float(MACS[p.node.op.name](p.node)),
+                         float(sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))))
+                for p in self.sized}
+
+    def times(self, of_vnni: Times) -> Times:
+        """The times of products of 8 bits on the CPU that the graph is compiled for."""
+        return of_vnni if self.level.has("vnni") else of_vnni._replace(macs=WITHOUT_VNNI)
+
+    def repeated(self, setting: Setting) -> float:
+        """The estimated time that operands of 16 bits add, where 1 is the model's time with 8 bits throughout."""
+        wide = [self.work[n] for n in (*setting.scheme.wide, *setting.scheme.wide_weights) if n in self.work]
+        return self.times(REPEATED).of(wide) / max(self.times(INTEGERS).of(self.work.values()), 1e-9)
+
+    @property
+    def saved(self) -> float:
+        """The estimated time that 8 bits save beside f32, in the same unit; at least LEAST_SAVED."""
+        work = self.work.values()
+        return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)

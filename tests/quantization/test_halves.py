@@ -1,0 +1,113 @@
+"""Graphs of f16 and bf16 are computed in f32 before they are quantized."""
+import ml_dtypes
+import numpy as np
+import pytest
+from float_networks import attention, convolutional, perceptron
+
+import graphq as gq
+from graphq.dtypes import as_dtype
+from graphq.quantization import Scheme, compare, quantize
+from graphq.quantization.halves import in_f32
+from graphq.quantization.products import prepared, products
+
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def of_halves(make, dtype):
+    """The network with constants, inputs and operations in f16 or bf16, and its batches.
+
+    Parameters of norms stay in f32, as the operations ask for.
+    """
+    graph, batches = make()
+    out, new = gq.Graph(graph.name), {}
+    parameters = {v for n in graph.nodes if "norm" in n.op.name for v in n.inputs[1:]}
+    for v in graph.inputs:
+        new[v] = out.input(v.name, dtype=dtype, shape=v.shape)
+    for node in graph.nodes:
+        operands = [None if v is None else new[v] for v in node.inputs]
+        kind = np.float32 if node.outputs[0] in parameters else NUMPY[dtype]
+        outs = (out.constant(node.attrs["value"].astype(kind)),) if node.op.name == "constant" else \
+            out.add_node(node.op, operands, node.attrs)
+        for old, value in zip(node.outputs, outs, strict=True):
+            new[old] = value
+            if old.name is not None:
+                out.rename(value, old.name)
+    out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
+    return out, [{name: x.astype(NUMPY[dtype]) for name, x in b.items()} for b in batches]
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("make", [perceptron, attention])
+def test_all_products_run_in_integers(make, dtype, tmp_path):
+    graph, batches = of_halves(make, dtype)
+    made = quantize(graph, batches, Scheme())
+    model = gq.compile(made)
+    assert str(model.coverage()).startswith("100%") and made.outputs[0].dtype == as_dtype(dtype)
+    got, want = (m(batches[0]).astype(np.float64).ravel() for m in (model, gq.compile(graph)))
+    assert got @ want / np.linalg.norm(got) / np.linalg.norm(want) > 0.999
+    gq.save_onnx(made, tmp_path / "made.onnx")
+    loaded = gq.load_onnx(tmp_path / "made.onnx")
+    assert np.array_equal(gq.compile(loaded)(batches[0]), model(batches[0]))
+    compared = {t.name for t in compare(made, graph, batches, rank=False).tensors}
+    assert {p.name for p in products(prepared(graph))} <= compared
+
+
+def test_the_automatic_setting_takes_them():
+    graph, batches = of_halves(perceptron, "f16")
+    made = quantize(graph, batches)
+    assert str(gq.compile(made).coverage()).startswith("100%")
+    assert made.meta["quantization"]["cosine"] > 0.999
+
+
+def test_numbers_are_those_of_f32():
+    """Of the numbers that f16 can hold: the same constants, and no rounding to 16 bits but that of the result."""
+    graph, batches = of_halves(convolutional, "f16")
+    wide = in_f32(graph)
+    assert [v.dtype for v in (*wide.inputs, *wide.outputs)] == [as_dtype("f16")] * 2
+    assert {v.dtype for n in wide.nodes for v in n.outputs if v not in wide.outputs} == {as_dtype("f32")}
+    assert {v.name for n in graph.nodes for v in n.outputs} <= {v.name for n in wide.nodes for v in n.outputs}
+    constants, halves = ([n for n in g.nodes if n.op.name == "constant"] for g in (wide, graph))
+    for n, half in zip(constants, halves, strict=True):
+        assert np.array_equal(n.attrs["value"], half.attrs["value"].astype(np.float32))
+    got = gq.compile(wide)(batches[0]).astype(np.float32)
+    assert np.allclose(got, gq.compile(graph)(batches[0]).astype(np.float32), rtol=0.02, atol=0.01)
+
+
+def test_casts_between_both_disappear():
+    g = gq.Graph()
+    x = g.input("x", shape=(2, 3), dtype="f16")
+    y = g.relu(g.type_cast(g.relu(g.type_cast(x, dtype="f32")), dtype="f16"))
+    g.output(y, name="y")
+    assert [n.op.name for n in in_f32(g).nodes] == ["type_cast", "relu", "relu", "type_cast"]
+
+
+def test_a_type_that_results_are_rounded_to_is_left_out():
+    g = gq.Graph()
+    x, w = (g.input(n, shape=(4, 4), dtype="f16") for n in "xw")
+    g.output(g.relu(g.matmul(x, w, dtype="f16")), name="y")
+    wide = in_f32(g)
+    (product,) = wide.nodes_of(["matmul"])
+    assert product.output.dtype == as_dtype("f32") and wide.outputs[0].dtype == as_dtype("f16")
+
+
+def test_bodies_stay_in_halves():
+    g = gq.Graph()
+    x, choice = g.input("x", shape=(2, 2), dtype="f16"), g.input("choice", shape=(), dtype="boolean")
+    bodies = []
+    for name in ("relu", "abs"):
+        body = gq.Graph(name)
+        body.output(getattr(body, name)(body.input("v", shape=(2, 2), dtype="f16")))
+        bodies.append(body)
+    y = g.if_else(choice, g.matmul(x, np.eye(2, dtype=np.float16)), then_body=bodies[0], else_body=bodies[1])
+    g.output(g.relu(y), name="y")
+    wide = in_f32(g)
+    (node,) = wide.nodes_of(["if_else"])
+    assert node.inputs[1].dtype == as_dtype("f16") and node.output.dtype == as_dtype("f16")
+    assert wide.nodes_of(["matmul"])[0].output.dtype == as_dtype("f32")
+    x = {"x": np.array([[1, -2], [3, -4]], np.float16), "choice": np.array(False)}
+    assert np.array_equal(gq.compile(wide)(x), np.abs(x["x"]))
+
+
+def test_graphs_of_f32_are_copied():
+    graph, _ = perceptron()
+    assert str(in_f32(graph)) == str(graph) and str(prepared(prepared(graph))) == str(prepared(graph))
