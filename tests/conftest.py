@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from contextlib import ExitStack
 
 import pytest
@@ -67,6 +67,21 @@ def _graphs_are_compiled():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept, "FEWEST", 1 << 60)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels_are_compiled_once():
+    """A worker has one compiling process, which lives as long as it: two would compile what functions share twice.
+
+    Nothing is compiled that no test asks for. tests/kernels/jit/test_compiling.py is about processes and their jobs.
+    """
+    from graphq.kernels.jit import compiling
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "MOST_WORKERS", 1)
+        patch.setattr(compiling, "IDLE_SECONDS", 3600.0)
+        patch.setattr(compiling, "_later", deque(maxlen=0))
         yield
 
 
