@@ -32,17 +32,16 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     them. If outputs near rounding ties are computed a second time, the caller also fills in `Layout.offsets`.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
-    chunks = -(-x.channels // size)
+    chunks, own = -(-x.channels // size), target.level.of_products
     if layout.pixels:
         emulated = is_emulated(lowest(target.level.lanes, "vnni").name)
-        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, level=target.level,
-                            cache=cache)
+        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, level=own, cache=cache)
         cycles = 30 + chunks * (20 + 6 * len(layout.taps))
     else:
         few = x.channels if x.channels < size else 0
         emulated = layout.lanes > 1 and is_emulated(lowest(layout.lanes).name)
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
-                            x.multiplier, level=target.level, cache=cache)
+                            x.multiplier, level=own, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)
     return plan_pixels(store, x, PixelKernel(name, tile, cycles, whole=True, macs=x.products), target)
 

@@ -42,6 +42,14 @@ class Level(NamedTuple):
         """The lowest level with vectors of this width, at which all code without integer products is compiled."""
         return lowest(self.lanes)
 
+    @property
+    def of_products(self) -> Level:
+        """The lowest level with vectors of this width that has VNNI if this one has it, for code of integer products.
+
+        LLVM takes VNNI's instructions for sums of pairs of 16-bit products, too.
+        """
+        return lowest(self.lanes, *["vnni"] * self.has("vnni"))
+
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")

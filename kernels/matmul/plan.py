@@ -354,7 +354,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
                            1 if is_open(n) and inside else None, strip_rows))
     tiles, tails, setups = [], [], []
     for one in kernels:
-        own = level if not x.is_float else one.isa if one.isa.lanes == level.lanes else level.base
+        lower = level.base if x.is_float else level.of_products
+        own = one.isa if one.isa.lanes == level.lanes and (x.is_float or one.in_tile_registers) else lower
         most = one.tile[1] // PANEL
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         half = PANEL // 2 if one.takes_halves and not is_open(n) and 0 < n % PANEL <= PANEL // 2 else 0

@@ -54,6 +54,10 @@ def test_levels_have_the_extensions_of_their_features():
     assert [x.name for x in isa.LEVELS if x.has("bf16")] == ["avx512_bf16", "amx"]
     assert [x.name for x in isa.LEVELS if x.has("amx-tile")] == ["amx"] and not isa.level_named("avx2").has("avx512f")
     assert isa.level_named("avx512").has("avx512f")
+    assert {x.name: (x.base.name, x.of_products.name) for x in isa.LEVELS} == {
+        "scalar": ("scalar", "scalar"), "avx2": ("avx2", "avx2"), "avx_vnni": ("avx2", "avx_vnni"),
+        "avx512": ("avx512", "avx512"),
+        **dict.fromkeys(("avx512_vnni", "avx512_bf16", "amx"), ("avx512", "avx512_vnni"))}
     assert [isa.lowest(*x).name for x in ((8,), (16,), (8, "vnni"), (16, "vnni"), (16, "amx-tile"))] == [
         "avx2", "avx512", "avx_vnni", "avx512_vnni", "amx"]
 
