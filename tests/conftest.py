@@ -1,7 +1,8 @@
 """What the suite sets before anything imports graphq: its kernel cache, and what its processes import.
 
 The cache is the suite's own and shared by its workers: empty at the start, removed at the end. Processes that tests
-start import the graphq that the tests import, in whatever folder they run, and tests/helpers.
+start import the graphq that the tests import, in whatever folder they run, and tests/helpers. NumPy's products run on
+one thread: workers use all cores, and OpenBLAS's threads wait for one another in busy loops.
 """
 import os
 import shutil
@@ -13,9 +14,10 @@ from contextlib import ExitStack
 import pytest
 
 _WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of those that the controlling process started, with its folder
-_BEFORE = {name: os.environ.get(name) for name in ("GRAPHQ_CACHE_DIR", "PYTHONPATH")}
+_BEFORE = {name: os.environ.get(name) for name in ("GRAPHQ_CACHE_DIR", "PYTHONPATH", "OPENBLAS_NUM_THREADS")}
 _FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else tempfile.mkdtemp(prefix="graphq-tests-")
-os.environ |= {"GRAPHQ_CACHE_DIR": _FOLDER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+os.environ |= {"GRAPHQ_CACHE_DIR": _FOLDER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+               "OPENBLAS_NUM_THREADS": "1"}
 
 from graphq.kernels.jit import isa  # noqa: E402 - it must see what is set above
 
