@@ -119,7 +119,7 @@ class Candidate(NamedTuple):
 
 
 Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
-"""The candidate of each tensor, by the tensor's name."""
+"""Pairs of a tensor's name and the `Candidate` by which its range is chosen."""
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ RECOVERS, PRICE = 0.25, 3.0
 If they take all the time that 8 bits save beside f32, they must take away that share of the rest PRICE times more.
 """
 CAUTION = 0.0005
-"""How much more a setting with margins may lose on a single batch, and on its copy, than one without them: so much is
-less than what ranges that other batches exceed lose."""
+"""With a single batch, a setting with margins is preferred if its loss is at most this much above the least one: a new
+batch that exceeds ranges without margins would lose more."""
 LITTLE = 0.02
 """Products are little work as long as the smallest ones have at most this share of the model's work together. All of
 them are tried with 16 bits at once."""

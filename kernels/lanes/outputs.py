@@ -42,20 +42,23 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
 view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes
 
-_FACTORIES: list[Callable[[], Functions]] = []
+_FACTORIES: list[Callable[[bool], Functions]] = []
 
 
-def register_second_look(factory: Callable[[], Functions]) -> None:
-    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries."""
+def register_second_look(factory: Callable[[bool], Functions]) -> None:
+    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries.
+
+    The factory takes whether the block function is for kernels over pixels; else it is for matmuls.
+    """
     _FACTORIES[:] = [factory]
 
 
-def load_second_look(store: Store, level: Level, cache: bool) -> modules.Function | int:
+def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool = False) -> modules.Function | int:
     """Load the block function that computes outputs of a Store near rounding ties again; 0 if the Store needs none."""
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES
-    return modules.load("second_look", factory, level=level.base, cache=cache, first=True).look_again
+    return modules.load("second_look", factory, of_pixels, level=level.base, cache=cache, first=True).look_again
 
 
 @njit

@@ -37,11 +37,12 @@ FINEST = 8
 
 @dataclass(frozen=True, eq=False)
 class CompressedMatmul:
-    """The operands of a matmul with compressed weights: numbers among the partition's inputs, and its constants.
+    """The operands of a matmul with compressed weights: numbers of the partition's inputs, and its constants.
 
-    `z` (groups, n) are the zero points of the weights `u`. `scales` are s of the formula, or m if activations have a
-    single scale that is constant. `weights` are the weights of the graph, whose range begins at `-low`; they are (n, k)
-    if `transposed`. `row_scales` is the number of the input with the scales of activation rows, (..., row_groups).
+    `a` is the number of the input with the activations, `row_scales` of that with the scales (..., row_groups) of
+    their rows. `weights` are as in the graph: (k, n), or (n, k) if `transposed`. Kernels take u, which are the weights
+    with LOW added, and `z` (groups, n), the zero points of u. `scales` (groups, n) are s of the module's formula or, if
+    activations have one constant scale, m.
     """
 
     a: int
@@ -135,7 +136,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 
 
 class _Weights:
-    """The constant weights of a matmul, which the node `dequantizes` makes f32; raises Unsupported."""
+    """The constant weights of a matmul that the node `dequantizes` converts to f32; raises Unsupported."""
 
     def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)

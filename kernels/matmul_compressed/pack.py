@@ -4,9 +4,9 @@ Weights w (k, n) in groups of `group` rows, each with a scale and a zero point p
 `bits` bits from 0 on, and so are zero points z. They are packed as
 
     descriptors   s64 [panels][8]    DESCRIPTOR
-    panels, each  a head: [16] terms of 4 bytes, s32[16] zero points, which hold for all groups or are 0
-                  [groups], each f32[16] scales, [16] terms and s32[16] zero points if groups differ in them, and
-                                 [lines] of 64 bytes
+    panels, each  a head: [16] terms of 4 bytes and s32[16] zero points, each 0 unless equal in all groups
+                  [groups], each f32[16] scales, then [16] terms and s32[16] zero points, each only if groups differ
+                                 in it, then [lines] of 64 bytes
 
 with panels = ceil(n / 16). A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns,
 the high nibbles rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four

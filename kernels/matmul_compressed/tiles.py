@@ -305,8 +305,10 @@ def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
 
 
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: four rows of weights take `rate` products a cycle and 2.5 operations a part, or memory's time.
+    """Estimate cycles; `rate` operations are done a cycle.
 
+    Four rows of weights take a product for each row and part of a panel, and 1.25 operations for each part to unpack
+    them; but at least 4 cycles, and as long as the weights take to arrive (20 bytes a cycle).
     Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL

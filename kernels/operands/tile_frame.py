@@ -24,7 +24,7 @@ LAYOUTS = ("rows", "columns", "windows", "pixels")
 
 With "pixels" a kernel has no frame, and finds activations tap by tap for each pixel.
 """
-IN_ROWS, IN_COLUMNS, IN_WINDOWS, OF_PIXELS = range(len(LAYOUTS))
+IN_ROWS, IN_COLUMNS, IN_WINDOWS, _ = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
 """The argument of a tile function: where its activations, weights and results are.

@@ -240,7 +240,7 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
     """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in PIXELS' addresses."""
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = load_second_look(store, target.level, cache)
+    again = load_second_look(store, target.level, cache, of_pixels=True)
     table = 0 if kernel.direct else load_outputs(store, target.level, cache)
     threads = threads_for(target.threads, kernel.cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)

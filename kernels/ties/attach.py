@@ -108,7 +108,7 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
 
 
 def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """Describe the quantize `q` of quantized values as a list of one `Rounding`.
+    """The `Rounding` of a quantize `q` whose operand is computed from quantized bytes, in a list.
 
     The list is empty if `fast_requantize` has no fast form for it.
     """

@@ -2,11 +2,11 @@
 
 Such an output is found, summed in the order of the graph as written, and stored again.
 
-A block function takes the entries of a tile (`lanes.outputs`). For each entry it computes the outputs in their
-exact form, which shows which of them are near a tie. For these it computes the sum as written, and evaluates the form
-of the epilogue for such a sum. The LAYOUTS in which kernels read activations differ in the addresses of an output's
-taps. Weights are read as they are packed, in lines of 64 bytes. First the f32 factors of some channels and taps are
-stored in the order of the sum, then `ordered_sums` adds their products; so each order needs only one loop.
+A block function takes the entries of a tile (`lanes.outputs`). For each entry it evaluates the exact form of the
+epilogue, which shows the outputs near a tie. For each of these it computes the sum in the order of the graph, and
+stores the output that another form of the epilogue makes of this sum. The f32 factors of some channels and taps are
+first written to memory in the order of the sum; `ordered_sums` then adds their products. So `ordered_sums` need not
+know how activations lie (LAYOUTS), or how weights are packed.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.outputs import HEAD, LOOK, STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.operands.space import TERMS
-from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, OF_PIXELS, ROWS_AT
+from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
 from graphq.kernels.pixels.blocks import ADDRESSES, PIXELS
 from graphq.kernels.ties.ordered_sums import (
@@ -90,7 +90,7 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
 
 
 @njit
-def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) -> int:
+def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
     """The sum as written of row r of a tile and column c; several packed parts may add up to a weight."""
     f, head = view_frame(frame), view_head(args)
     terms, layout = head.terms, head.layout
@@ -132,7 +132,7 @@ def _packed_sum(args: int, batch: int, column: int, frame: int, r: int, c: int) 
 
 
 @njit
-def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
+def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
     """The sum as written over the taps of the single input channel that an output channel reads."""
     a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
     windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
@@ -166,27 +166,30 @@ def _pixels_sum(args: int, batch: int, row: int, column: int) -> int:
     return bits_of(total)
 
 
-def look_again(look: int, uncertain: int) -> None:
-    """Compute outputs of a tile again, for its first `uncertain` entries; `look` is the address of its LOOK."""
-    x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
-    args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
-    sums, stride, entries = x.sums, x.stride, x.entries
-    head = view_head(args)
-    lanes, layout = view_functions(head.functions).lanes, head.layout
-    for group in range(uncertain):
-        top, c0, _ = entry_of(entries, group)
-        for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
-                               sums + stride * top + 4 * c0, stride, ties)):
-            down, c, bits = entry_of(ties, tie)
-            while bits:
-                r, c1 = top + down, c0 + c + first_bit(bits)
-                bits &= bits - 1
-                row, column = i + r, left + c1
-                store_s64(total, _pixels_sum(args, batch, row, column) if layout == OF_PIXELS else
-                          _packed_sum(args, batch, column, frame, r, c1))
-                rewrite(args, batch, row, column, 1, 1, total, 0, 0)
+def tie_kernels(of_pixels: bool) -> Functions:
+    """Make the module that recomputes outputs near rounding ties of depthwise convolutions, or else of matmuls.
 
+    Each has a module of its own, as most of the code is that of the sums, and it is the longest to compile of all.
+    """
+    sum_of = _pixels_sum if of_pixels else _packed_sum
 
-def tie_kernels() -> Functions:
-    """Make the module that recomputes outputs near rounding ties, for all kernels and layouts."""
+    def look_again(look: int, uncertain: int) -> None:
+        """Compute outputs of a tile again, for its first `uncertain` entries; `look` is the address of its LOOK."""
+        x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
+        args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
+        sums, stride, entries = x.sums, x.stride, x.entries
+        head = view_head(args)
+        lanes = view_functions(head.functions).lanes
+        for group in range(uncertain):
+            top, c0, _ = entry_of(entries, group)
+            for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
+                                   sums + stride * top + 4 * c0, stride, ties)):
+                down, c, bits = entry_of(ties, tie)
+                while bits:
+                    r, c1 = top + down, c0 + c + first_bit(bits)
+                    bits &= bits - 1
+                    row, column = i + r, left + c1
+                    store_s64(total, sum_of(args, batch, row, column, frame, r, c1))
+                    rewrite(args, batch, row, column, 1, 1, total, 0, 0)
+
     return Functions(speed=3, look_again=look_again)
