@@ -1,5 +1,6 @@
 """What tests of kept models share."""
 import threading
+import time
 
 import numpy as np
 
@@ -22,8 +23,12 @@ def same(x, y):
 def written():
     """Wait until this process has written the models that it keeps."""
     for thread in threading.enumerate():
-        if thread.name == "graphq-keeping":
-            thread.join()
+        while thread.name == "graphq-keeping":
+            try:
+                thread.join()
+                break
+            except RuntimeError:  # another thread is about to start it
+                time.sleep(1e-3)
 
 
 def compiled(graph, **options):
