@@ -64,8 +64,9 @@ class Trace:
         slots = tuple([self.slot(x) for x in arguments])
         key = function, slots
         if key not in self._known:
-            slot = self._known[key] = self._new(function(*[self.values[k] for k in slots]))
-            self.calls.append(Call(slot, function, slots))
+            slot = self._new(function(*[self.values[k] for k in slots]))
+            self.calls.append(Call(slot, function, slots))  # first, as other threads may use the slot once it is known
+            self._known[key] = slot
         return self._known[key]
 
     def slot(self, x: Any) -> int:

@@ -166,8 +166,9 @@ class CompiledGraph:
         run = self._fixed
         if run is None:
             by_name = dict(zip(self.names, checked, strict=True))
-            run = self.plans.at(self.plans.shapes_of(by_name), by_name)
-            if constant := self.plans.constants.names:
+            plans = self.plans  # once, since another thread may replace them
+            run = plans.at(plans.shapes_of(by_name), by_name)
+            if constant := plans.constants.names:
                 checked = [x for name, x in by_name.items() if name not in constant]
         outs = run(checked, None if out is None else self._check_out(run, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
@@ -267,9 +268,10 @@ class CompiledGraph:
         if not isinstance(peaks, bool):
             raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
-        shapes = self.plans.shapes_of(by_name)
-        made = self.plans.at(shapes, by_name)
-        return self.plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
+        plans = self.plans  # once, since another thread may replace them
+        shapes = plans.shapes_of(by_name)
+        made = plans.at(shapes, by_name)
+        return plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
 
     def coverage(self) -> Coverage:
         """The share of the multiply-accumulates that integer partitions do, in all and by operation.
@@ -318,13 +320,15 @@ class CompiledGraph:
 
     def _take_values(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the plans, if this call shows that values of inputs decide shapes (`signature_of`)."""
-        self._undecided = False
-        signature = signature_of(self.source, arrays)
-        if has_integers(signature):
-            return
-        plans = Plans(signature, self.plans.read_source, self.options, (), self._part)
-        plans.grown = self.plans.grown
-        self.signature, self.plans, self._fixed = signature, plans, plans.fixed
+        with self._lock.hold:  # other calls wait, since the plans so far may refuse what they ask for
+            if not self._undecided:
+                return
+            signature = signature_of(self.source, arrays)
+            if not has_integers(signature):
+                plans = Plans(signature, self.plans.read_source, self.options, (), self._part)
+                plans.grown = self.plans.grown
+                self.signature, self.plans, self._fixed = signature, plans, plans.fixed
+            self._undecided = False
 
     def _part(self, graph: Graph) -> CompiledGraph:
         return CompiledGraph(graph, self.options)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from graphq.base.locks import Lock
 from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
@@ -48,6 +49,8 @@ FEWEST = 24
 
 _writing: dict[str, threading.Thread] = {}
 """The threads that write models, by the digests of these."""
+_order = Lock()
+"""The lock that is held while a thread starts to follow the latest one, so that each follows another."""
 
 
 class Kept:
@@ -130,13 +133,17 @@ class Kept:
 
     def _start_writing(self, made: Plans, rows_mix: str | None) -> None:
         """Write the model in a thread, after the thread that writes it already, if there is one."""
-        before = _writing.get(self.digest)
-        thread = threading.Thread(target=self._write, args=(made, rows_mix, before), name="graphq-keeping")
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads can be started, or Python is ending
-            return self._write(made, rows_mix, before)
-        _writing[self.digest] = thread
+        with _order.hold:  # callers that add plans at once must not both follow the same thread
+            before = _writing.get(self.digest)
+            thread = threading.Thread(target=self._write, args=(made, rows_mix, before), name="graphq-keeping")
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads can be started, or Python is ending
+                pass
+            else:
+                _writing[self.digest] = thread
+                return
+        self._write(made, rows_mix, before)
 
     def _write(self, made: Plans, rows_mix: str | None, before: threading.Thread | None) -> None:
         """Write the model; failures are only logged, since the model itself is in memory."""

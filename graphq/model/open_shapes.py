@@ -243,7 +243,7 @@ class Shared:
         """The first array with this dtype, this shape and these bits: an earlier one or, if there is none, `array`."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         sample = data[::max(1, data.size // 64)].tobytes()
-        alike = self._known.setdefault((array.dtype.str, array.shape, sample), [])
+        alike = self._known.setdefault((array.dtype, array.shape, sample), [])
         for known in alike:
             if known is array or np.array_equal(np.ascontiguousarray(known).reshape(-1).view(np.uint8), data):
                 return known

@@ -205,7 +205,8 @@ class Plans:
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
         """The runner of a new plan for these shapes alone, or the runner that a concurrent caller has made."""
         with self._making.setdefault(shapes, Lock()).hold:
-            made = self._by_shapes.get(shapes)
+            with self._order.hold:  # without it the entry is missing while another thread moves it
+                made = self._by_shapes.get(shapes)
             if made is None:
                 try:
                     constants = self.constants.of(arrays)
@@ -277,7 +278,9 @@ class Plans:
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
         """A runner from a new plan: one for the class of the sizes or, if that does not hold, for just these sizes."""
-        if sizes and of not in self._by_class:
+        with self._order.hold:  # without it the class is missing while another thread moves it
+            known = of in self._by_class
+        if sizes and not known:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
             except GraphqError:  # the graph may not take the example's sizes, but take these

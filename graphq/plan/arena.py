@@ -103,5 +103,6 @@ class Arenas:
         arena.last = self._runs = self._runs + 1  # without a lock a count may get lost, which only frees an arena later
         idle = self._idle
         idle.append(arena)
-        if len(idle) > 1 and (len(idle) > self._most or idle[0].last < self._runs - PATIENCE):
+        first = idle[:1]  # other threads may take it, and all others, at any moment
+        if len(idle) > 1 and (len(idle) > self._most or first and first[0].last < self._runs - PATIENCE):
             del idle[:1]

@@ -345,3 +345,22 @@ def test_equal_arguments_are_computed_once():
         trace = Trace()
         n = trace.leaf(7, "n")
         assert (number(one, x, n).slot == number(one, y, n).slot) is same, (x, y)
+
+
+def test_a_number_is_not_known_before_its_call_is_recorded():
+    """Another thread may compute with the same sizes while a call is being recorded."""
+    trace = Trace()
+    n = trace.leaf(5, "n")
+    found = []
+
+    class Calls(list):
+        def append(self, call):
+            trace.calls = self[:]  # no further interruption
+            found.append((n + 1) * 2)
+            self[:] = trace.calls
+            trace.calls = self
+            super().append(call)
+
+    trace.calls = Calls()
+    _ = n + 1
+    assert Program(trace, found).at([7]).of(found) == [16]

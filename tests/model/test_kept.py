@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from dense import dense
 from float_networks import attention, convolutional
-from kept_models import FOUND, compiled, feeds, files, same
+from kept_models import FOUND, compiled, feeds, files, same, written
 
 import graphq as gq
 from graphq.kernels.jit import cache, isa
@@ -387,6 +387,28 @@ def test_plans_that_calls_add_are_kept(tmp_path, monkeypatch):
     assert same(again(feeds(again, 3000)), wanted)  # a plan that the file lacked; both write it
     once_more = compiled(tmp_path / "m.onnx")
     assert len(once_more.plans.all()) == len(again.plans.all()) and same(once_more(feeds(again, 3000)), wanted)
+
+
+def test_each_thread_that_writes_follows_another(path, monkeypatch):
+    """Two callers add plans at once: the second starts its thread while the first starts its own."""
+    model = compiled(path)
+    place, start, done, followed = kept.Kept.of(path, None, 1), threading.Thread.start, [], []
+    monkeypatch.setattr(kept.Kept, "_write", lambda self, made, mix, before: followed.append(before))
+    other = threading.Thread(target=lambda: place._start_writing(model.plans, None))
+
+    def slow_start(thread):
+        if thread.name == "graphq-keeping" and not done:
+            done.append(thread)
+            start(other)
+            other.join(0.5)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    place._start_writing(model.plans, None)
+    other.join()
+    written()
+    assert len(followed) == 2 and done[0] in followed
+    kept._writing.pop(place.digest)
 
 
 def test_models_count_in_the_folder(path, folder):

@@ -429,6 +429,8 @@ def test_equal_arrays_of_later_variants_are_those_of_earlier_ones():
     assert found[0] is first[0] and all(a is b for a, b in zip(found[1:], others[1:], strict=True))
     again = shared.of([y.copy() for y in others])
     assert all(a is b for a, b in zip(again, found, strict=True))
+    narrow = [np.zeros(4, t.numpy) for t in (gq.dtypes.s4, gq.dtypes.u4, gq.dtypes.f8_e4m3)]
+    assert all(a is b for a, b in zip(shared.of(narrow), narrow, strict=True))
 
 
 def test_plans_that_are_made_at_a_time_get_arrays_equal_to_their_own(monkeypatch):

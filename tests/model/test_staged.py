@@ -1,4 +1,6 @@
 """Models in stages: a compiled head, bodies that a run decides on, and a tail that compiles for each new shapes."""
+import threading
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,25 @@ def test_a_strict_model_runs_in_one_plan(build, message):
     """The first operation that does not is named."""
     with pytest.raises(CompileError, match=message):
         gq.compile(build(), strict=True)
+
+
+def test_stages_are_not_made_again_while_their_entry_moves():
+    """A thread that looks for the stages of some shapes, while another thread moves their entry, finds them."""
+    plans = gq.compile(graph((None, 3))).plans
+    calls = [(plans.shapes_of(x), x) for x in (feeds(rows=4), feeds(rows=5))]
+    first, _ = (plans.at(*call) for call in calls)
+    found = []
+
+    class Moving(dict):
+        def pop(self, *key):
+            out = super().pop(*key)
+            if not threads[0].is_alive() and not found:
+                threads[0].start()
+                threads[0].join(0.5)
+            return out
+
+    threads = [threading.Thread(target=lambda: found.append(plans.at(*calls[0])))]
+    plans._by_shapes = Moving(plans._by_shapes)
+    assert plans.at(*calls[0]) is first
+    threads[0].join()
+    assert found == [first]

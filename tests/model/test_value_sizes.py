@@ -1,4 +1,6 @@
 """Inputs of a few integers on which shapes depend are open sizes: one plan holds for many values."""
+import threading
+
 import numpy as np
 import onnx
 import pytest
@@ -6,6 +8,7 @@ import pytest
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir.interpret import Signature, named_outputs
+from graphq.model import compiled_graph
 from graphq.model.open_shapes import SIZE, Places, signature_of
 
 rng = np.random.default_rng(3)
@@ -97,3 +100,37 @@ def test_a_value_that_does_not_fit_is_named():
     assert model(x, np.array([3, 4]))[1, 1] == 5
     with pytest.raises(GraphError, match="Reshape"):
         model(x, np.array([3, 5]))
+
+
+def test_a_call_waits_while_another_finds_that_values_are_sizes(monkeypatch):
+    """The plans before, which are for each set of shapes, would be refused."""
+    model, find = gq.compile(loaded(SLICE), strict=True), compiled_graph.signature_of
+    feeds = {"x": np.ones((4, 40), np.float32), "n": np.array([3, 30])}
+    found = []
+    thread = threading.Thread(target=lambda: found.append(model(feeds)["z"].size))
+
+    def slow(*args):
+        monkeypatch.undo()
+        thread.start()
+        thread.join(0.5)
+        return find(*args)
+
+    monkeypatch.setattr(compiled_graph, "signature_of", slow)
+    assert model(feeds)["z"].size == 30
+    thread.join()
+    assert found == [30]
+
+
+def test_a_profile_while_a_call_finds_that_values_are_sizes():
+    """It uses the plans that it has begun with."""
+    model = gq.compile(loaded(SLICE))
+    feeds = {"x": np.ones((4, 40), np.float32), "n": np.array([3, 30])}
+    plans, shapes_of = model.plans, model.plans.shapes_of
+
+    def then_a_call(arrays):
+        plans.shapes_of, shapes = shapes_of, shapes_of(arrays)
+        model(feeds)
+        return shapes
+
+    plans.shapes_of = then_a_call
+    assert model.profile(feeds, runs=1).steps and model.plans is not plans

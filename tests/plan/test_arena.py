@@ -68,3 +68,19 @@ def test_callers_at_a_time_leave_no_more_arenas_than_cores():
     for t in threads:
         t.join()
     assert not wrong and 1 <= len(idle(model.plans._arenas)) <= len(process_cores())
+
+
+def test_all_idle_arenas_are_taken_while_one_is_given_back():
+    """Other threads may run whenever this one calls a function, `len` included."""
+    class Taken(list):
+        def __len__(self):
+            count = super().__len__()
+            self.clear()
+            return count
+
+    arenas = Arenas()
+    arenas._most = 4
+    arenas.give_back(arenas.take(100))
+    arenas._idle = Taken(arenas._idle)
+    arenas.give_back(Arenas().take(100))
+    assert idle(arenas) == []
