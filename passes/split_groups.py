@@ -24,16 +24,19 @@ class SplitGroups(Rewrite):
             return "constants are packed as they are"
         if not all(v.type.known for v in (x, *numbers)):
             return "shapes are known when it runs only"
-        groups = zip(numbers[0].type.dims, match.root.attrs["group_shape"], strict=True)
-        return None if any(n != 1 and size != 1 for n, size in groups) else "scales broadcast as they are"
+        return None if len(_axes(match)) > len(x.type.dims) else "scales broadcast as they are"
 
     def replace(self, g: Graph, match: Match) -> Value:
-        (x, *numbers), sizes = match.root.operands, match.root.attrs["group_shape"]
-        pairs = list(zip(numbers[0].type.dims, sizes, strict=True))
-        blocks = [d for n, size in pairs for d in ((n, size) if n != 1 and size != 1 else (n * size,))]
-        counts = [d for n, size in pairs for d in ((n, 1) if n != 1 and size != 1 else (n,))]
-        numbers = [g.static_reshape(v, shape=counts) for v in numbers]
-        groups = [d for n, size in pairs for d in ((1, size) if n != 1 and size != 1 else (size,))]
-        y = g.dynamic_dequantize(g.static_reshape(x, shape=blocks), *numbers,
-                                 **{**match.root.attrs, "group_shape": groups})
+        x, *numbers = match.root.operands
+        axes = _axes(match)
+        numbers = [g.static_reshape(v, shape=[n for n, _ in axes]) for v in numbers]
+        y = g.dynamic_dequantize(g.static_reshape(x, shape=[n * size for n, size in axes]), *numbers,
+                                 **{**match.root.attrs, "group_shape": [size for _, size in axes]})
         return g.static_reshape(y, shape=list(x.type.dims))
+
+
+def _axes(match: Match) -> list[tuple[int, int]]:
+    """The number of groups and the size of a group along each axis of the result; one of both is 1."""
+    _, scales, *_ = match.root.operands
+    given = zip(scales.type.dims, match.root.attrs["group_shape"], strict=True)
+    return [axis for n, size in given for axis in ([(n, 1), (1, size)] if n != 1 and size != 1 else [(n, size)])]

@@ -1,37 +1,16 @@
-"""What the suite sets before anything imports graphq: its kernel cache, and what its processes import.
-
-The cache is the suite's own and shared by its workers: empty at the start, removed at the end. Processes that tests
-start import the graphq that the tests import, in whatever folder they run, and tests/helpers. NumPy's products run on
-one thread: workers use all cores, and OpenBLAS's threads wait for one another in busy loops.
-"""
-import os
-import shutil
-import sys
-import tempfile
+"""Fixtures and hooks of the whole suite."""
 from collections import Counter, deque
 from contextlib import ExitStack
 
 import pytest
+import suite_environment
 
-_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of those that the controlling process started, with its folder
-_BEFORE = {name: os.environ.get(name) for name in ("GRAPHQ_CACHE_DIR", "PYTHONPATH", "OPENBLAS_NUM_THREADS")}
-_FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else tempfile.mkdtemp(prefix="graphq-tests-")
-os.environ |= {"GRAPHQ_CACHE_DIR": _FOLDER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-               "OPENBLAS_NUM_THREADS": "1"}
-
-from graphq.kernels.jit import isa  # noqa: E402 - it must see what is set above
+from graphq.kernels.jit import isa
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure():
-    if _WORKER:
-        return
-    for name, value in _BEFORE.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    shutil.rmtree(_FOLDER, ignore_errors=True)
+    suite_environment.restore()
 
 
 def pytest_terminal_summary(terminalreporter):

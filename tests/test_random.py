@@ -2,7 +2,9 @@
 import re
 
 import fuzz
+import numpy as np
 import pytest
+from differential import difference
 
 PART = 40
 """Seeds of a test."""
@@ -31,3 +33,10 @@ def test_the_command_runs_until_its_time_is_over(monkeypatch, capsys):
 def test_the_command_repeats_a_seed(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["fuzz.py", "--one", "graphs:3"])
     assert fuzz.main() == 0 and capsys.readouterr().out == "no fault\n"
+
+
+@pytest.mark.parametrize("near, allowed", [([], False), ([1.0], False), ([1.02], False), ([1.02, 0.97], True)])
+def test_only_what_the_reference_itself_differs_by_is_allowed(near, allowed):
+    """0.1 is less than four times 0.03, and more than four times 0.02."""
+    found = difference(np.float32([1.1]), np.float32([1.0]), None, near=lambda: [np.float32([x]) for x in near])
+    assert (found is None) == allowed

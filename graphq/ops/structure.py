@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import numpy as np
 
@@ -155,7 +155,7 @@ def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) 
     One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
     dimension at that position.
     """
-    return np.reshape(src, [d for d in reshaped(src.shape, tuple(shape), special_zero) if d is not None])
+    return np.reshape(src, cast("tuple[int, ...]", reshaped(src.shape, tuple(shape), special_zero)))
 
 
 def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> TensorType:

@@ -7,6 +7,7 @@ from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Node, Value
 
 HALVES = (f16, bf16)
+"""The dtypes that `in_f32` widens."""
 
 
 def in_f32(graph: Graph) -> Graph:
@@ -52,10 +53,11 @@ def in_f32(graph: Graph) -> Graph:
 
 
 def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Value, ...]:
-    """Add the node on operands of f32 to `out`, without a `dtype` of 16 bits, to which results would be rounded."""
+    """Add the node on operands of f32 to `out`. A `dtype` of 16 bits, to which it would round results, is f32 then."""
     value = node.attrs.get("value")
     if node.op.name == "constant" and node.output.dtype in HALVES:
         return (out.constant(np.asarray(value).astype(f32.numpy)),)
     if node.attrs.get("dtype") in HALVES:
-        return out.add_node(node.op, operands, {k: x for k, x in node.attrs.items() if k != "dtype"})
+        wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # else f32 follows from the operands
+        return out.add_node(node.op, operands, {**{k: x for k, x in node.attrs.items() if k != "dtype"}, **wide})
     return out.add_again(node, operands)

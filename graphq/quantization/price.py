@@ -1,14 +1,14 @@
 """What 16 bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.ir import Graph, TensorType
+from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import Product, products
@@ -37,6 +37,7 @@ class Times(NamedTuple):
 
 
 FLOATS = Times(9.6, 55.0, 0.6)
+"""The times of products of f32."""
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of products of 8 bits on CPUs with VNNI."""
 REPEATED = Times(4.0, 100.0, 0.4)
@@ -66,8 +67,7 @@ class Price:
 
         The products are sorted by the mean of both shares, smallest first.
         """
-        work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in (*p.factors, p.node.output)))
-                           for p in self.sized], (-1, 2))
+        work = np.reshape([_work(p, p.factors) for p in self.sized], (-1, 2))
         shares = work / work.sum(axis=0)
         return {self.sized[k].name: (float(shares[k, 0]), float(shares[k, 1]))
                 for k in np.argsort(shares.mean(axis=1), kind="stable")}
@@ -75,9 +75,7 @@ class Price:
     @lazy_property
     def work(self) -> dict[str, tuple[float, float]]:
         """The multiply-accumulates of each product, and the elements of its activations and of its result."""
-        return {p.name: (float(MACS[p.node.op.name](p.node)),
-                         float(sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))))
-                for p in self.sized}
+        return {p.name: _work(p, [p.factors[k] for k in p.activations]) for p in self.sized}
 
     def times(self, of_vnni: Times) -> Times:
         """The times of products of 8 bits on the CPU that the graph is compiled for."""
@@ -93,3 +91,9 @@ class Price:
         """The estimated time that 8 bits save beside f32, in the same unit; at least LEAST_SAVED."""
         work = self.work.values()
         return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)
+
+
+def _work(product: Product, read: Sequence[Value]) -> tuple[float, float]:
+    """The multiply-accumulates of a product, and the elements of its result and of what it reads."""
+    node = product.node
+    return float(MACS[node.op.name](node)), float(sum(x.type.size for x in (*read, node.output)))

@@ -120,23 +120,23 @@ def failing(step: Pass, graph: Graph) -> Graph | None:
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 
-def failure(step: Pass, graph: Graph, tolerance: float | None = None) -> str | None:
+def failure(step: Pass, graph: Graph, tolerance: float | None = None, *, may_raise: bool = True) -> str | None:
     """The fault of the pass on a copy of `graph`: changed results, or an inconsistent graph; None if it has no fault.
 
-    A pass that raises an exception refuses the graph, which is not a fault. The pass may move results by `tolerance`,
-    by default its own.
+    A pass that raises an exception refuses the graph, which is a fault only unless it `may_raise`. The pass may move
+    results by `tolerance`, by default its own.
     """
-    return _tried(step, graph, tolerance)[1]
+    return _tried(step, graph, tolerance, may_raise)[1]
 
 
-def _tried(step: Pass, graph: Graph, tolerance: float | None = None) -> tuple[int, str | None]:
-    """How often the pass applied to a copy of `graph`, and the fault of the result, if any."""
+def _tried(step: Pass, graph: Graph, tolerance: float | None = None, may_raise: bool = True) -> tuple[int, str | None]:
+    """How often the pass applied to a copy of `graph`, and the fault, if any."""
     after = detached(graph)
     snapshot = Snapshot(after)
     try:
         count = step(after)
-    except Exception:  # passes are the user's functions
-        return 0, None
+    except Exception as e:  # passes are the user's functions
+        return 0, None if may_raise else f"it raises {type(e).__name__}: {e}"
     changed = snapshot.changed(after)
     if not (changed or count):
         return 0, None

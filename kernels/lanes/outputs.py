@@ -22,12 +22,11 @@ from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.lanes.store_code import epilogue, factor
 from graphq.kernels.lanes.stores import Store
 
-HEAD = ("functions", "again", "terms", "layout")
+HEAD = ("functions", "again", "terms")
 """The first fields of the argument blocks of kernels with an epilogue.
 
 `functions` is the address of the epilogue's table of functions (`outputs`). If outputs near a rounding tie are computed
-again, `again` is the address of the function that does so, and `terms` that of the TERMS record of
-`operands.space`. `layout` is the number of the layout of activations in `operands.tile_frame.LAYOUTS`.
+again, `again` is the address of the function that does so, and `terms` that of the TERMS record of `operands.space`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
 """A tile with outputs near a rounding tie: the argument of the function that computes them again.

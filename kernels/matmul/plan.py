@@ -37,12 +37,14 @@ from graphq.plan.plan import Step, Target, pieces, threads_for
 MOST_VECTORS = 128
 """The most vectors of a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""
 
-MATMUL = Record(*HEAD, "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
-                "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail",
-                "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept", "row_scales",
-                "row_scales_table", "row_scales_row", "row_scales_step", "row_sums", "row_sums_table", "row_sums_row")
+MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order",
+                "order_bytes", "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels",
+                "tile", "tail", "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept",
+                "row_scales", "row_scales_table", "row_scales_row", "row_scales_step", "row_sums", "row_sums_table",
+                "row_sums_row")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
+    layout                   the number of the layout of activations in LAYOUTS
     panel_bytes              bytes of a panel of w
     order, order_bytes       of sorted weights: bytes from w to the order of the first panel, and from panel to panel
     each_rows, each_panels   the size of a block

@@ -19,12 +19,9 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, co
 from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
-LAYOUTS = ("rows", "columns", "windows", "pixels")
-"""The names of the layouts, by number; the module's text describes the first three.
-
-With "pixels" a kernel has no frame, and finds activations tap by tap for each pixel.
-"""
-IN_ROWS, IN_COLUMNS, IN_WINDOWS, _ = range(len(LAYOUTS))
+LAYOUTS = ("rows", "columns", "windows")
+"""The names of the layouts that the module's text describes, by number."""
+IN_ROWS, IN_COLUMNS, IN_WINDOWS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
 """The argument of a tile function: where its activations, weights and results are.

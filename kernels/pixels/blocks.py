@@ -22,7 +22,6 @@ from graphq.kernels.jit.values import I64, Builder, Operand, Value, c64
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.tile_frame import LAYOUTS
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, store_addresses
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
@@ -247,8 +246,7 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     blocks = batch * -(-m // each) * -(-channels // width)
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table,
-        "layout": LAYOUTS.index("pixels")})
+        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
     block = modules.load("pixels", block_functions, kernel.direct, level=target.level.base, cache=cache).block
     return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
                 pieces(blocks, threads, target.threads), macs=kernel.macs)

@@ -16,6 +16,7 @@ from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, st
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.outputs import HEAD, LOOK, STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
 from graphq.kernels.lanes.store_code import GROUP
+from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
@@ -37,7 +38,7 @@ from graphq.kernels.ties.ordered_sums import (
 )
 
 view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
-view_look, view_terms, view_pixels = LOOK.view, TERMS.view, PIXELS.view
+view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
 """The bytes of a list with an entry for each row of a group of rows (in one vector of columns), and one to spare."""
@@ -92,8 +93,8 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
 @njit
 def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
     """The sum as written of row r of a tile and column c; several packed parts may add up to a weight."""
-    f, head = view_frame(frame), view_head(args)
-    terms, layout = head.terms, head.layout
+    f, product = view_frame(frame), view_matmul(args)
+    terms, layout = product.terms, product.layout
     x = view_terms(terms)
     first = column // x.per * x.channels if x.per else 0  # the first channel of the column's group
     addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
@@ -167,9 +168,10 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
 
 
 def tie_kernels(of_pixels: bool) -> Functions:
-    """Make the module that recomputes outputs near rounding ties of depthwise convolutions, or else of matmuls.
+    """Make the module that recomputes outputs near rounding ties, of kernels over pixels or else of matmuls.
 
-    Each has a module of its own, as most of the code is that of the sums, and it is the longest to compile of all.
+    Each kind has a module of its own, as the code of a sum takes longer to compile than any other module, and few
+    models need both. Both sums have the same parameters, of which each uses some.
     """
     sum_of = _pixels_sum if of_pixels else _packed_sum
 

@@ -80,7 +80,7 @@ def _difference(got, want, steps, rtol, more):
             return f"{np.count_nonzero(apart)} of {got.size} integers differ, by up to {apart.max():g}"
         return None
     same = (a == b) | np.isnan(a) & np.isnan(b)
-    finite = np.abs(b[np.isfinite(b)]).max(initial=1e-5)  # log_softmax near 0 has roundings of numbers near 1
+    finite = np.abs(b[np.isfinite(b)]).max(initial=1e-6)
     with np.errstate(invalid="ignore"):
         wrong = ~same & ~(np.abs(a - b) <= np.maximum(rtol * finite, more))
     if np.count_nonzero(wrong) > (few if steps is not None or got.size > 100 else 0) and not (

@@ -90,6 +90,18 @@ def test_a_type_that_results_are_rounded_to_is_left_out():
     assert product.output.dtype == as_dtype("f32") and wide.outputs[0].dtype == as_dtype("f16")
 
 
+def test_a_cast_of_integers_gives_f32():
+    """As of an attention mask; the operation needs its `dtype`."""
+    g = gq.Graph()
+    x, mask = g.input("x", shape=(4, 4), dtype="f16"), g.input("mask", shape=(4, 4), dtype="s32")
+    g.output(g.matmul(g.add(x, g.cast(mask, dtype="f16")), np.eye(4, dtype=np.float16)), name="y")
+    wide = in_f32(g)
+    assert wide.nodes_of(["cast"])[0].output.dtype == as_dtype("f32")
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.integers(-9, 9, (4, 4)).astype(np.float16), "mask": rng.integers(-9, 9, (4, 4), np.int32)}
+    assert np.array_equal(gq.reference(wide, feeds), gq.reference(g, feeds))
+
+
 def test_bodies_stay_in_halves():
     g = gq.Graph()
     x, choice = g.input("x", shape=(2, 2), dtype="f16"), g.input("choice", shape=(), dtype="boolean")

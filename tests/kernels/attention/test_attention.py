@@ -59,23 +59,23 @@ CASES = {
     "some tokens": dict(lengths=(30, 17), tokens=11, rows=25, heads=6, groups=2, size=20),
     "a head of its own": dict(lengths=(40,), rows=39, heads=3, groups=3, size=16),
     "two heads each": dict(lengths=(40,), rows=39, heads=2, groups=1, size=33),
-    "many heads": dict(lengths=(19,), rows=40, heads=9, groups=1, size=48),
+    "many heads": dict(lengths=(19,), rows=40, heads=9, groups=1, size=80),
     "blocks of keys": dict(lengths=(600, 290), rows=599, heads=4, groups=1, size=17),
     "a window in blocks": dict(lengths=(600, 290), rows=599, heads=4, groups=1, size=17, window=40),
     "a window of a prompt": dict(lengths=(300,), tokens=30, rows=270, heads=2, groups=1, window=5),
-    "rotary": dict(lengths=(9, 4), tokens=2, rows=8, size=40, rotary=36),
-    "rotary pairs": dict(lengths=(9, 4), tokens=2, rows=8, size=40, rotary=36, interleaved=True),
+    "rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36),
+    "rotary pairs": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, interleaved=True),
     "packed": dict(lengths=(9, 4), tokens=2, rows=9, packed=True, rotary=8, size=8),
     "positions": dict(lengths=(9, 4), tokens=2, rows=9, rotary=8, size=8, positions=np.array([[3, 1], [31, 0]])),
     "softcap": dict(lengths=(20, 4), tokens=2, rows=20, softcap=1.5),
     "bias": dict(lengths=(20, 4), tokens=2, rows=20, bias=(2, 4), softcap=2.0),
     "bias of all": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 1)),
-    "sinks": dict(lengths=(20, 4), tokens=2, rows=20, sinks=True, window=3),
+    "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
     "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
     "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=8),
-    "8 bits rotary": dict(lengths=(9, 4), tokens=2, rows=8, size=40, rotary=36, bits=8, packed=True),
+    "8 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, bits=8, packed=True),
     "4 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=36, bits=4),
-    "4 bits rotary": dict(lengths=(9, 4), tokens=2, rows=9, size=16, rotary=16, bits=4, window=4),
+    "4 bits rotary": dict(lengths=(9, 4), tokens=3, rows=9, size=16, rotary=16, bits=4, window=4),
     "a prompt in 4 bits": dict(lengths=(5, 3), tokens=5, rows=0, size=6, bits=4),
     "a longest head": dict(lengths=(9,), rows=8, size=256),
 }
@@ -83,7 +83,7 @@ CASES = {
 
 ALL = dict(lengths=(30, 17), tokens=3, rows=40, heads=6, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 6),
            sinks=True, window=9)
-AT_ALL_LEVELS = {"all": ALL, "all in 8 bits": {**ALL, "bits": 8, "tokens": 1, "packed": True, "interleaved": True},
+AT_ALL_LEVELS = {"all": ALL, "all in 8 bits": {**ALL, "bits": 8, "packed": True, "interleaved": True},
                  "all in 4 bits": {**ALL, "bits": 4, "tokens": 1}}
 
 
@@ -111,7 +111,7 @@ def test_values_that_are_not_seen_do_not_matter():
 @pytest.mark.parametrize("case, lengths, message", [
     (dict(), [9], "1 new tokens behind a cache of 6 rows, and room for 7, allow no length of 9 tokens"),
     (dict(), [0], "allow no length of 0 tokens"), (dict(), [-3], "allow no length of -3 tokens"),
-    (dict(lengths=(5, 5), tokens=2, rows=5, total=5, bias=(1, 1)), [5, 6], "room for 5, allow no length of 6 tokens"),
+    (dict(lengths=(5, 5), tokens=3, rows=5, total=5, bias=(1, 1)), [5, 6], "room for 5, allow no length of 6 tokens"),
     (dict(lengths=(40,), rows=39, rotary=8), [40], r"positions must be in \[0, 31\], got 39"),
     (dict(rotary=8, positions=np.array([[-1]])), [7], r"positions must be in \[0, 31\], got -1")])
 def test_lengths_and_positions_out_of_range(case, lengths, message):
