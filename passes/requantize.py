@@ -136,9 +136,12 @@ def _same_parameters(a: Node, b: Node) -> str | None:
 
 
 def _limits(match: Match) -> tuple[float, float]:
+    """The least and the greatest result of the relu or clamp of a match, as f32."""
     node = next(n for n in match.nodes if n.op.name in ("relu", "clamp"))
     attrs: dict[str, Any] = dict(node.attrs)
-    return (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])
+    low, high = (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])
+    with np.errstate(over="ignore"):  # a limit beyond f32 is infinite there, and limits nothing
+        return float(np.float32(low)), float(np.float32(high))
 
 
 def _windows_see_elements(node: Node) -> bool:
