@@ -84,6 +84,7 @@ LIMITED = [  # the limit, what is quantized, whether it goes
     ("clamp, min=-1, max=1", "dtype=s8, scales=[0.0079]", False),
     (f"clamp, min=0, max={np.finfo(np.float32).max}", "dtype=u8, scales=[0.1]", True),
     ("clamp, min=-1e39, max=1e39", "dtype=u8, scales=[0.1]", True),  # infinite as f32
+    ("clamp, min=1e39, max=1e39", "dtype=u8, scales=[0.1]", False),
     ("relu", "dtype=f8_e4m3, scales=[0.1]", False),
 ]
 
