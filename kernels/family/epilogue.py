@@ -236,9 +236,13 @@ def inverse_scales(quantize: Node) -> np.ndarray:
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale"""
+    """(x - zp) * scale; a difference from an s32, which may need 33 bits, is the rounded sum of two exact parts."""
     x, scale, *zps = args
-    return op("to_f32", x - zps[0] if zps and zps[0] is not None else x) * scale
+    if not zps or zps[0] is None:
+        return op("to_f32", x) * scale
+    zp, parts = zps[0], node.operand(2).dtype == "s32"
+    low = op("to_f32", x - (op("and", zp, 0xFF) if parts else zp))
+    return (op("fma", op("to_f32", op("sar", zp, 8)), -256.0, low) if parts else low) * scale
 
 
 @_rule("dynamic_quantize")

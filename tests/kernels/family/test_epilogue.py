@@ -177,6 +177,7 @@ def test_rules_on_special_numbers(text):
     ('dynamic_quantize(x, s, z, dtype=u8, qtype="per_channel", axis=1)', "s: f32[20], z: u8[20]"),
     ("dynamic_dequantize(q, s)", "s: f32[]"), ("dynamic_dequantize(q, s, z)", "s: f32[], z: s32[]"),
     ('dynamic_dequantize(q, s, z, qtype="per_channel", axis=0)', "s: f32[20], z: s8[20]"),
+    ('dynamic_dequantize(q, s, z, qtype="per_channel", axis=0)', "s: f32[20], z: s32[20]"),
     ('dynamic_dequantize(q, s, qtype="per_channel", axis=-1)', "s: f32[20]")])
 def test_rules_of_scales_that_are_tensors(text, more):
     """On special numbers, and with zero points far out of the integers' range: then within 2**22 steps."""
