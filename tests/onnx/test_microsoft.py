@@ -119,6 +119,12 @@ CASES = {
                                  ("", None), ("", None), ("past_k", floats(2, 2, 4, 4)),
                                  ("past_v", floats(2, 2, 4, 4))],
                                 {"num_heads": 2}, 0),
+    "MultiHeadAttention ends": ([("q", floats(2, 3, 8)), ("k", floats(2, 5, 8)), ("v", floats(2, 5, 8)), ("", None),
+                                 ("mask", np.int32([2, 5]))], {"num_heads": 2, "mask_filter_value": -500.0}, 0),
+    "MultiHeadAttention ends after past": ([("q", floats(2, 1, 8)), ("k", floats(2, 1, 8)), ("v", floats(2, 1, 8)),
+                                            ("", None), ("mask", np.int32([5, 3])), ("", None),
+                                            ("past_k", floats(2, 2, 4, 4)), ("past_v", floats(2, 2, 4, 4))],
+                                           {"num_heads": 2}, 0),
     "RotaryEmbedding": ([("x", floats(2, 5, 16)), ("ids", IDS.astype(np.int64)), ("C", floats(20, 4)),
                          ("S", floats(20, 4))], {"num_heads": 2}, 0),
     "RotaryEmbedding part": ([("x", floats(2, 2, 5, 16)), ("ids", IDS.astype(np.int64)), ("C", floats(20, 4)),
@@ -130,7 +136,8 @@ CASES = {
                          ("mask", np.array([4, 5], np.int32)), ("XZ", Z(120)), ("WZ", np.int8(0)),
                          ("past", floats(2, 2, 2, 3, 4))], {"num_heads": 2, "unidirectional": 1}, 0),
 }
-OUTPUTS = {"EmbedLayerNormalization": 2, "MultiHeadAttention past": 3, "Attention past": 2, "QAttention past": 2}
+OUTPUTS = {"EmbedLayerNormalization": 2, "MultiHeadAttention past": 3, "MultiHeadAttention ends after past": 3,
+           "Attention past": 2, "QAttention past": 2}
 
 
 @pytest.mark.parametrize("open_shapes", [False, True], ids=["fixed", "open"])

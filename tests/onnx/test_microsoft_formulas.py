@@ -70,6 +70,29 @@ def test_weights_of_a_few_bits(bits, k, block, zero_points):
     assert np.abs(y - x @ w.T).max() > 1e-4
 
 
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("zero_points", ["packed", "whole", "fractions", "below"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_blocks_in_any_order_and_zero_points_of_f32(bits, zero_points, ordered):
+    k, block, n = 80, 32, 5
+    packed, scales, x = u8(n, 3, block * bits // 8), floats(n, 3), floats(2, 3, k)
+    whole = rng.integers(0, 4, (n, 3)).astype(np.float32)
+    zps = {"packed": u8(n, bits // 2), "whole": whole, "fractions": floats(n, 3), "below": whole - 9}[zero_points]
+    blocks = np.arange(k) // block if ordered else rng.permutation(np.arange(k) // block)
+    zero = fields(zps, bits, 3) if zero_points == "packed" else zps.astype(float)
+    w = (fields(packed, bits, k) - zero[:, blocks]) * scales.astype(float)[:, blocks]
+    given = [("x", x), ("B", packed), ("S", scales), ("Z", zps), ("G", None if ordered else blocks.astype(np.int32))]
+    y, = results("MatMulNBits", given, {"K": k, "N": n, "block_size": block, "bits": bits})
+    near(y, x @ w.T, 1e-4)
+
+
+def test_blocks_of_other_sizes_are_refused():
+    places = np.int32([0] * 20 + [1] * 12)
+    with pytest.raises(gq.GraphqError, match=r"input 4 \(g_idx\) must have each block 16 times"):
+        results("MatMulNBits", [("x", floats(3, 32)), ("B", u8(5, 2, 8)), ("S", floats(5, 2)), ("Z", None),
+                                ("G", places)], {"K": 32, "N": 5, "block_size": 16})
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("axis", [0, 1])

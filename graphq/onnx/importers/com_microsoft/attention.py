@@ -9,7 +9,7 @@ import numpy as np
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.onnx.importers.com_microsoft.transformer import masked
+from graphq.onnx.importers.com_microsoft.transformer import hidden
 from graphq.onnx.importers.composed import NEWER, standard
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.ops.attention import capacity_of
@@ -23,13 +23,25 @@ def multi_head_attention(c: Call) -> Outputs:
         raise GraphError("past sequence lengths, cache indirection and the products as an output are not supported")
     if c.has(3):
         q, k, v = _biased(c, (q, k, v))
-    masks = [masked(c, c.input(4))] if c.has(4) else []
+    masks = [hidden(c, c.input(4), _keys(c, k))] if c.has(4) else []
     masks += [c.input(5)] if c.has(5) else []
     mask = c.graph.add(*masks) if len(masks) == 2 else masks[0] if masks else None
     heads = c.attr("num_heads")
     attrs = {"scale": c.attr("scale")} if c.attr("scale", 0.0) else {}
     return standard(c, "Attention", [q, k, v, mask, c.optional(6), c.optional(7)], max(1, c.outputs), opset=NEWER,
                     q_num_heads=heads, kv_num_heads=heads, is_causal=int(bool(c.attr("unidirectional", 0))), **attrs)
+
+
+def _keys(c: Call, k: Value) -> Value:
+    """A tensor of the shape [batch, 1, 1, keys], for all keys of MultiHeadAttention, past ones first."""
+    def first(x: Value, axis: int) -> Value:
+        return c.graph.slice(x, axes=[axis], starts=[0], ends=[1], steps=[1])
+
+    new = c.graph.static_transpose(first(k, 2), order=[0, 2, 1])
+    new, = standard(c, "Unsqueeze", [new, c.graph.constant(np.asarray([1]))])
+    if not c.has(6):
+        return new
+    return c.graph.concat(c.graph.static_transpose(first(first(c.input(6), 1), 3), order=[0, 1, 3, 2]), new, axis=3)
 
 
 def _wide(x: Value) -> Value:

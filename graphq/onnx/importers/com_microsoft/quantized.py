@@ -185,29 +185,36 @@ PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
 def matmul_n_bits(c: Call) -> Outputs:
     """Import MatMulNBits: B is [n, blocks, bytes], and the lower bits of a byte hold the first number.
 
-    Each block along k has a scale and a zero point. accuracy_level 4 allows integer activations. They are used for f32
-    inputs and weights of 4 or 8 bits if blocks divide k, and if weights less their zero points fit in 8 bits.
+    Each block along k has a scale and a zero point. Zero points are packed as B is, or floats. With g_idx, which gives
+    the block of each k, the activations are brought into the order of blocks.
+
+    accuracy_level 4 allows integer activations. They are used for f32 inputs and weights of 4 or 8 bits if blocks
+    divide k, and if weights less their zero points fit in 8 bits.
     """
     k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
-    packed, scales = c.data(1), c.data(2)
-    if bits not in PACKED or packed is None or scales is None or c.has(4):
-        raise GraphError("weights must be constants of 2, 4 or 8 bits, in their order (no g_idx)")
-    blocks, dtype = -(-k // block), PACKED[bits]
-    w = unpacked(packed.reshape(n, -1), bits)[:, :k].T.astype(dtype.numpy)
-    s = scales.reshape(n, blocks).T
+    packed, scales, zps, places = (c.data(i) for i in range(1, 5))
+    if bits not in PACKED or packed is None or scales is None or any(c.has(i) and c.data(i) is None for i in (3, 4)):
+        raise GraphError("weights, zero points and g_idx must be constants; weights have 2, 4 or 8 bits")
+    g, x, blocks, dtype = c.graph, c.input(0), -(-k // block), PACKED[bits]
+    w, s = unpacked(packed.reshape(n, -1), bits)[:, :k].T, scales.reshape(n, blocks).T
+    of = np.arange(k) // block
+    if places is not None:
+        order = np.argsort(places, kind="stable")
+        if not np.array_equal(places[order], of):
+            raise GraphError(f"input 4 (g_idx) must have each block {block} times, the last one as often as k is left")
+        x, w = g.gather(x, g.constant(order), axis=-1), w[order]
     zp = np.full((blocks, n), 1 << (bits - 1))
-    if c.has(3):
-        given = c.data(3)
-        if given is None or given.dtype != np.uint8:
-            raise GraphError("zero points must be constants, packed as the weights are")
-        zp = unpacked(given.reshape(n, -1), bits)[:, :blocks].T
-    g = c.graph
-    p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(zp.astype(dtype.numpy)), 0, block)
-    x = c.input(0)
+    if zps is not None:
+        zps = zps.reshape(n, -1)
+        zp = (unpacked(zps, bits)[:, :blocks] if zps.dtype == np.uint8 else zps).T
+    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # no integer type has such zero points
+        y = g.matmul(x, g.constant(((w - zp.astype(s.dtype)[of]) * s[of]).astype(s.dtype)))
+        return g.add(y, c.input(5)) if c.has(5) else y
+    p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(whole.astype(dtype.numpy)), 0, block)
     if c.attr("accuracy_level", 0) == 4 and k % block == 0 and x.dtype == t.f32 and x.shape is not None \
-            and (bits == 4 or bits == 8 and not c.has(3)):
+            and (bits == 4 or bits == 8 and zps is None):
         x = quantized_in_blocks(g, x, k, block)
-    y = g.matmul(x, dequantized(c, g.constant(np.ascontiguousarray(w)), p, x.dtype))
+    y = g.matmul(x, dequantized(c, g.constant(np.ascontiguousarray(w.astype(dtype.numpy))), p, x.dtype))
     return g.add(y, c.input(5)) if c.has(5) else y
 
 

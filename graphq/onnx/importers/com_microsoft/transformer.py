@@ -133,7 +133,7 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     scores = g.matmul(q, k, transpose_b=True)
     scores = g.multiply(scores, one(scores, scale))
     if mask is not None:
-        scores = g.add(scores, _hidden(c, mask, scores))
+        scores = g.add(scores, hidden(c, mask, scores))
     if bias is not None:
         scores = g.add(scores, bias)
     if c.attr("unidirectional", 0):
@@ -212,24 +212,20 @@ keys from its start (by default 0) to before its end.
 """
 
 
-def _hidden(c: Call, mask: Value, scores: Value) -> Value:
+def hidden(c: Call, mask: Value, scores: Value) -> Value:
     """The number that is added to each score: 0 if the query sees the key, else a negative number.
 
-    The mask is a raw mask (see `masked`) or a vector as the function WITHIN takes it.
+    The mask is a vector as the function WITHIN takes it, or a raw mask of 0 and 1: [batch, keys] or [batch, queries,
+    keys]. Of `scores` [batch, heads, queries, keys] the dtype, the batch and the keys count.
     """
     away = c.attr("mask_filter_value", -10000.0)
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
         seen, = written(c, WITHIN, mask=mask, scores=scores)
         return c.graph.select(seen, one(scores, 0), one(scores, away))
-    added = masked(c, mask)
-    return added if scores.dtype == f32 else c.graph.type_cast(added, dtype=scores.dtype)
-
-
-def masked(c: Call, mask: Value) -> Value:
-    """A raw mask of 0 and 1, [batch, keys] or [batch, queries, keys], as (1 - mask) * mask_filter_value."""
     rank = 0 if mask.shape is None else len(mask.shape)
     if mask.dtype != s32 or rank not in (2, 3):
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
     g, axes = c.graph, [1, 2] if rank == 2 else [1]
     kept = g.cast(*standard(c, "Unsqueeze", [mask, g.constant(np.asarray(axes))]), dtype=f32)
-    return g.multiply(g.subtract(np.float32(1), kept), np.float32(c.attr("mask_filter_value", -10000.0)))
+    added = g.multiply(g.subtract(np.float32(1), kept), np.float32(away))
+    return added if scores.dtype == f32 else g.type_cast(added, dtype=scores.dtype)
