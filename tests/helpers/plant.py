@@ -197,8 +197,6 @@ def nearest(path: str, root: Path) -> list[str]:
     """The test files of a source file's room: its mirror, then the room's, those that name most of its names first."""
     inner = Path(*Path(path).parts[1:] if path.startswith("graphq/") else Path(path).parts)
     folder = root / "tests" / inner.parent
-    if inner.parent.name == "matmul_compressed":
-        folder = root / "tests/kernels/matmul"
     while not folder.is_dir() or not list(folder.glob("test_*.py")):
         folder = folder.parent
     alone = folder == root / "tests"  # a room of one file

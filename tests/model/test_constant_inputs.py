@@ -131,6 +131,18 @@ def test_a_signals_handler_makes_the_first_call():
     assert call(model, feeds(2)) == 2
 
 
+def test_constants_of_other_shapes_are_others():
+    g = gq.Graph()
+    x, k = g.input("x", shape=(2, 3), dtype="f32"), g.input("k", shape=None, dtype="f32", property="constant")
+    g.output(g.multiply(x, k), name="y")
+    model, k = gq.compile(g), np.float32([1, 2, 1, 2, 1, 2])
+    x = np.ones((2, 3), np.float32)
+    assert model(x=x, k=k.reshape(2, 3)).tolist() == [[1, 2, 1], [2, 1, 2]]
+    for other in (k.reshape(1, 2, 3), k.reshape(2, 1, 3), k[:3]):
+        with pytest.raises(InputError, match="'k' is marked constant"):
+            model(x=x, k=other)
+
+
 def test_constants_are_equal_by_their_bits():
     model = model_of()
     assert np.signbit(model(feeds(-0.0))).all() and call(model, feeds(0.0)) is None

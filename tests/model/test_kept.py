@@ -118,6 +118,21 @@ def test_another_graph_is_another_model(folder):
     assert len(files(folder)) == 6 and all(compiled(g).origin.startswith(FOUND) for g in (*graphs, facts, named))
 
 
+def test_constants_of_the_same_bytes_tell_graphs_apart():
+    """Not of their dtype, or in another shape."""
+    def digest(*constants):
+        g = chain()
+        for k, x in enumerate(constants):
+            g.output(g.add_constant(x), name=f"c{k}")
+        return kept.Kept.of(g, None, 1).digest
+
+    x = np.arange(6, dtype=np.int32)
+    others = [(x,), (x.reshape(2, 3),), (x.reshape(3, 2),), (x.view(np.uint32),), (x.view(np.float32),),
+              (x.view(np.int64),), (x[:2], x[2:]), (x[:4], x[4:])]
+    assert len({digest(*constants) for constants in others}) == len(others)
+    assert digest(x) == digest(x.copy())
+
+
 def test_models_of_small_graphs_are_not_kept(folder):
     for _ in range(2):
         assert compiled(chain(FEWEST - 2)).origin == ""

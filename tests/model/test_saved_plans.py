@@ -104,7 +104,9 @@ def native():
     ({"words": {"a": (1 << 63) - 1}}, True), ({"words": {"a": 1 << 63}}, False),
     ({"words": {"a": later(int, N)}}, True), ({"words": {"a": Ref(0, -1)}}, False),
     ({"words": {"a": Ref(99, 0)}}, False), ({"words": {"a": Ref(-1, 0)}}, False),
-    ({"words": {"a": Ref(0.0, 0)}}, False), ({"words": {"a": FunctionTable((-1, 5))}}, True),
+    ({"words": {"a": Ref(0.0, 0)}}, False), ({"words": {"a": Ref(0, 7 * 64 * 4)}}, True),
+    ({"words": {"a": Ref(0, 7 * 64 * 4 + 1)}}, False), ({"slots": ((Ref(1, 64 * 32 * 4 + 1), 0, 0),)}, False),
+    ({"slots": ((0, Ref(1, 64 * 32 * 4 + 1), 0),)}, False), ({"words": {"a": FunctionTable((-1, 5))}}, True),
     ({"words": {"a": FunctionTable(("f",))}}, False), ({"words": {"a": "text"}}, False),
     ({"words": {"a": 0}, "aligned": True}, True), ({"words": {"b": 0}, "aligned": True}, False)])
 def test_steps_of_kernels(fields, fine, native):

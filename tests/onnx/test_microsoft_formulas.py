@@ -114,6 +114,17 @@ def test_rows_of_blocks_of_128_by_default():
     near(results("GatherBlockQuantized", [("W", q), ("i", np.array([3, 1])), ("S", scales)])[0], want[[3, 1]])
 
 
+@pytest.mark.parametrize("axes", [{}, {"quantize_axis": 2}, {"quantize_axis": -3, "gather_axis": 1}])
+def test_blocks_along_an_axis_of_three(axes):
+    """The second axis by default."""
+    shape, block = (32, 32, 32), 16
+    quantized_axis, axis = axes.get("quantize_axis", 1) % 3, axes.get("gather_axis", 0)
+    q, scales = (s8(*shape) >> 4).astype(ml_dtypes.int4), floats(*(2 if k == quantized_axis else 32 for k in range(3)))
+    want = (q.astype(float) * scales.astype(float).repeat(block, axis=quantized_axis)).take([3, 1], axis=axis)
+    given = [("W", q), ("i", np.array([3, 1])), ("S", scales)]
+    near(results("GatherBlockQuantized", given, {**axes, "block_size": block})[0], want)
+
+
 def dequantized(x, scale, zp=0):
     return (x.astype(float) - zp) * float(scale)
 
@@ -195,10 +206,10 @@ def test_three_tensors_joined():
 @pytest.mark.parametrize("a_turned", [0, 1])
 @pytest.mark.parametrize("b_turned", [0, 1])
 @pytest.mark.parametrize("alpha", [None, 0.5])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("bias", [None, (5,), (1, 5), (3, 5)])
 def test_products_of_integers(a_turned, b_turned, alpha, bias):
     a, b, scales = u8(3, 8), s8(8, 5), np.abs(floats(5)) / 20 + F(0.01)
-    c, zps = rng.integers(-999, 999, 5).astype(np.int32), s8(5)
+    c, zps = rng.integers(-999, 999, bias or 5).astype(np.int32), s8(5)
     attrs = {name: x for name, x in (("transA", a_turned), ("transB", b_turned), ("alpha", alpha)) if x}
     given = [("a", np.ascontiguousarray(a.T) if a_turned else a), ("AS", F(0.02)), ("AZ", np.uint8(120)),
              ("B", np.ascontiguousarray(b.T) if b_turned else b), ("BS", scales), ("BZ", zps),

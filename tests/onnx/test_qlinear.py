@@ -4,6 +4,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx_node import feeds, node_model
 
 import graphq as gq
 
@@ -168,3 +169,23 @@ def test_convolutions_in_groups(last, biased, scales, open_result):
     got = gq.reference(gq.load_onnx(m), {"x": x, **({"ys": np.asarray(ys)} if open_result else {})})
     assert got.dtype == np.uint8 and got.shape == exact.shape
     assert np.abs(got - np.clip(exact, 0, 255)).max() <= 0.501
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("pixels", [(7,), (2, 3, 5)])
+def test_convolutions_of_other_ranks(pixels, biased, last):
+    """Each output channel has its own scale, of one spatial axis and of three."""
+    x, w = rng.integers(0, 256, (2, 4, *pixels), dtype=np.uint8), rng.integers(-127, 128, (6, 4), dtype=np.int8)
+    scales, bias = np.float32([0.01, 0.02, 0.04, 0.5, 0.003, 1]), rng.integers(-9000, 9000, 6, dtype=np.int32)
+    sums = np.moveaxis(np.tensordot(w.astype(int), x.astype(int) - 117, ([1], [1])), 1, 0)
+    along = (-1, *[1] * len(pixels))
+    want = saturated(sums + (bias.reshape(along) if biased else 0),
+                     (np.float32(0.05) * scales / np.float32(0.3)).reshape(along), 9, np.uint8)
+    if last:
+        x, want = np.ascontiguousarray(np.moveaxis(x, 1, -1)), np.moveaxis(want, 1, -1)
+    given = [("x", x), ("XS", np.float32(0.05)), ("XZ", np.uint8(117)), ("W", w.reshape(6, 4, *[1] * len(pixels))),
+             ("WS", scales), ("WZ", np.zeros(6, np.int8)), ("YS", np.float32(0.3)), ("YZ", np.uint8(9)),
+             *([("B", bias)] if biased else [])]
+    m = node_model("QLinearConv", given, {"channels_last": 1} if last else {}, **({} if last else {"domain": ""}))
+    np.testing.assert_array_equal(gq.reference(gq.load_onnx(m), feeds(given)), want)

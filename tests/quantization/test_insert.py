@@ -110,7 +110,7 @@ def test_weights_and_biases(per_channel, scales):
 
 @pytest.mark.parametrize("bias, scheme, fits", [
     ([1, 2, 3], Scheme(bias="f32"), False), ([[1, 2, 3]], Scheme(), False), ([1, 2, 3], Scheme(), True),
-    ([0, 0, 1e9], Scheme(), False)])
+    ([0, 0, 1e9], Scheme(), False), ([0, -1e9, 0], Scheme(), False)])
 def test_biases_that_stay_in_f32(bias, scheme, fits):
     node = quantized(matmul(bias), scheme)
     assert (node.inputs[2].data is None) == fits

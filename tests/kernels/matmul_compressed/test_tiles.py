@@ -99,12 +99,14 @@ def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("same", ["", "zero points", "corrections"])
+@pytest.mark.parametrize("same", ["", "zero points", "corrections", "zero points but the last"])
 @pytest.mark.parametrize(("groups", "group", "n"), [(1, 1, 1), (3, 12, 37), (2, 8, 16), (4, 5, 20)])
 def test_pack_follows_the_layout(groups, group, n, same, bits):
     u, z, scales, corrections = weights(groups, group, n, bits)
     if same:
-        (z if same == "zero points" else corrections)[:] = 7
+        (corrections if same == "corrections" else z)[:] = 7
+    if same.endswith("but the last"):
+        z[-1, -1] = 8
     none = np.zeros_like(z)
     for packed, terms, points in ((pack_integers(u, z, scales, corrections, bits), corrections, z),
                                   (pack_floats(u, z, scales, bits), (2**23 + z).astype("f4").view(np.int32), none)):

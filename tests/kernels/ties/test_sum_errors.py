@@ -65,9 +65,12 @@ def test_bounds_follow_the_range_of_activations_and_the_order_of_weights():
 def test_columns_of_several_matrices_have_the_largest_bound():
     rng = np.random.default_rng(0)
     literal, w = made("chains", 40, rng), weights("random", 40, rng)
-    first = sum_error(literal, -3, 100, w.T)
-    both = sum_error(literal, -3, 100, np.concatenate([w.T, w.T // 2]), batch=2)
-    assert np.array_equal(first.proved, both.proved) and np.array_equal(first.estimated, both.estimated)
+    alone = sum_error(literal, -3, 100, w.T)
+    for place in range(3):
+        matrices = [w.T // 2] * 3
+        matrices[place] = w.T
+        among = sum_error(literal, -3, 100, np.concatenate(matrices), batch=3)
+        assert np.array_equal(alone.proved, among.proved) and np.array_equal(alone.estimated, among.estimated)
 
 
 @pytest.mark.parametrize("order", ORDERS)
