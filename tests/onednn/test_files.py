@@ -17,6 +17,7 @@ from graphq.ir.op import OPS
 from graphq.ir.verify import verify
 from graphq.onednn.files import from_graph, load_onednn_json, save_onednn_json
 from graphq.onednn.kinds import KINDS
+from graphq.passes import channels_last
 from graphq.rewrite.rule import Rewrite
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared"))
@@ -289,6 +290,24 @@ def test_what_a_pass_changes_is_written_anew_and_the_rest_as_it_was(tmp_path):
     assert [o["kind"] for o in after] == ["Dequantize", "Dequantize", "MatMul", "Abs", "Quantize"]
     assert after[:3] == doc["graph"][:3] and after[3]["id"] == 139695268706817
     assert after[3]["outputs"][0]["id"] == 13 and after[3]["outputs"][0]["shape"] == [4, 2]
+
+
+def test_attributes_that_a_pass_changes_are_written_anew(tmp_path):
+    """The node stays the file's, with its id and name, and so do its other attributes."""
+    attrs = dict(strides=("s64[]", [1, 2]), pads_begin=("s64[]", [0, 1]), pads_end=("s64[]", [1, 0]),
+                 kernel=("s64[]", [2, 3]), dilations=("s64[]", [1, 1]))
+    pool = op(5, "MaxPool", [tensor(1, [2, 3, 4, 6])], [tensor(2, [2, 3, 4, 3])],
+              data_format=("string", "NCX"), **attrs)
+    g = load(tmp_path, document(pool))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 6)).astype(np.float32)
+    want = gq.reference(g, t1=x)
+    assert channels_last(g) > 0
+    save_onednn_json(g, tmp_path / "after.json")
+    assert np.array_equal(gq.reference(load_onednn_json(tmp_path / "after.json"), t1=x), want)
+    (after,) = (o for o in json.loads((tmp_path / "after.json").read_text())["graph"] if o["kind"] == "MaxPool")
+    assert (after["id"], after["name"]) == (5, pool["name"])
+    assert after["attrs"].pop("data_format", {"value": "NXC"})["value"] == "NXC"  # which is oneDNN's default
+    assert after["attrs"] == {name: x for name, x in pool["attrs"].items() if name != "data_format"}
 
 
 def test_other_shapes_are_written_with_dense_strides(tmp_path):

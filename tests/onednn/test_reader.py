@@ -223,3 +223,28 @@ def test_strides_of_an_unknown_rank(stride, fine, tmp_path):
     else:
         with pytest.raises(ParseError, match=r"stride: must be unknown for a shape of unknown rank, got \["):
             load_onednn_json(path)
+
+
+U = -(2**63)
+
+
+@pytest.mark.parametrize("shape, stride, message", [
+    ([2, 4], [4, 1], ""), ([2, 4], [1, 2], ""), ([2, 4], [5, 1], ""), ([2, 4], [0, 1], ""), ([1, 4], [0, 1], ""),
+    ([1, 4], [7, 1], ""), ([1, 4], [1, 1], ""), ([0, 4], [1, 1], ""), ([U, 4], [U, 1], ""), ([U, 4], [4, U], ""),
+    ([U, 4], [1, 1], ""), ([2], [2**59], ""), ([1], [2**62], ""),
+    ([2, 4], [3, 1], "puts two elements at one place"), ([4, 2], [1, 3], "puts two elements at one place"),
+    ([2], [2**59 + 1], "reaches further"), ([1, 4], [U, 1], "must not be negative"),
+    ([0, 4], [U, 1], "must not be negative"), ([2, 4], [4, U], "must not be negative"),
+    ([1, 4], [-1, 1], "must not be negative"), ([0, 4], [4, -1], "must not be negative"),
+    ([U, 4], [-1, 1], "must not be negative"), ([U, 4], [1], "must have one entry")])
+def test_strides(shape, stride, message, tmp_path):
+    """Of an input alone; those of another layout are not looked at."""
+    for layout in ("strided", "any"):
+        source = {**tensor(1, shape, stride=stride), "layout_type": layout}
+        result = {**tensor(2, shape, stride=stride), "layout_type": "undef"}
+        path = write(tmp_path, document(op(0, "ReLU", [source], [result])))
+        if message and layout == "strided":
+            with pytest.raises(ParseError, match=rf"inputs\[0\].stride: {message}.*, got stride"):
+                load_onednn_json(path)
+        else:
+            load_onednn_json(path)
