@@ -160,6 +160,26 @@ def test_rows_do_not_depend_on_each_other():
         assert np.array_equal(y[k:k + 1], alone({name: v[k:k + 1] for name, v in inputs.items()}))
 
 
+@pytest.mark.parametrize("options, shape, zps", [
+    ({"qtype": "per_group", "group_shape": [1, 16]}, (4, 4), "u8"),
+    ({"qtype": "per_group", "group_shape": [2, 16]}, (2, 4), None),
+    ({"qtype": "per_group", "group_shape": [2, 16]}, (2, 4), "u8"), ({"axis": 0, "qtype": "per_channel"}, (4,), None),
+    ({"axis": 1, "qtype": "per_channel"}, (64,), "u8"), ({}, (1,), None), ({}, (1,), "u8")])
+def test_sources_that_the_kernels_do_not_take(options, shape, zps):
+    """With zero points, or scales of anything but groups of a row: they count where the source is dequantized."""
+    rng = np.random.default_rng(5)
+    g = gq.Graph()
+    x, parameters = g.input("x", shape=(4, 64), dtype="u8"), [g.input("s", shape=shape, dtype="f32")]
+    parameters += [g.input("z", shape=shape, dtype=zps)] if zps else []
+    w, s = rng.integers(-8, 8, (64, 20)).astype(NUMPY["s4"]), rng.uniform(0.1, 1, (4, 20)).astype(np.float32)
+    w = g.dynamic_dequantize(g.constant(w), g.constant(s), qtype="per_group", group_shape=[16, 1])
+    g.output(g.matmul(g.dynamic_dequantize(x, *parameters, **options), w), name="y")
+    inputs = {"x": rng.integers(0, 256, (4, 64)).astype(np.uint8), "s": rng.uniform(0.1, 1, shape).astype(np.float32),
+              **({"z": rng.integers(0, 256, shape).astype(np.uint8)} if zps else {})}
+    want = gq.reference(g, inputs)
+    np.testing.assert_allclose(gq.compile(g)(inputs), want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
 def test_scales_of_dequantize_and_sums_of_floats():
     """Weights with a scale a column, as ONNX's files have them, multiply f32 in the order of all float products."""
     rng = np.random.default_rng(1)
