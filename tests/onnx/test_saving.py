@@ -122,6 +122,26 @@ STATEMENTS += [
     "dequantize_linear(u, pu, zu, axis=0, block_size=2)",
 ]
 
+# Of one spatial axis, and of three.
+for source, one, kernels in (("x3", "[1]", "w3"), ("x5", "[1,1,1]", "w5")):
+    windows = f"strides={one}, pads_begin={one}, pads_end={one.replace('1', '0')}"
+    pool = f"{windows}, kernel={one.replace('1', '2')}"
+    first = 'data_format="NCX"'
+    STATEMENTS += [
+        f"bias_add({source}, v, {first})", f"bias_add({source}, v5)", f"prelu({source}, v, {first})",
+        f"prelu({source}, v5)", f"batch_norm_inference({source}, v, v, v, p, epsilon=0.1, {first})",
+        f"batch_norm_inference({source}, v5, v5, v5, p5, epsilon=0.1)", f"max_pool({source}, {pool}, {first})",
+        f"max_pool({source}, {pool})", f"avg_pool({source}, {pool}, exclude_pad=true, in_order=true)",
+        f"group_norm({source}, v, v, groups=3, keep_stats=false, {first})",
+        f"group_norm({source}, v5, v5, groups=5, keep_stats=false)", f"lrn({source}, size=2, {first})",
+        f"lrn({source}, size=3)", f'interpolate({source}, mode="nearest", scales={one.replace("1", "2")}, {first})',
+        f'interpolate({source}, mode="nearest", scales={one.replace("1", "2")})',
+        f'convolution({source}, {kernels}, v, {windows}, dilations={one}, {first}, weights_format="OIX")',
+        f'conv_transpose({source}, {kernels}, v, {windows}, dilations={one}, {first}, weights_format="IOX")',
+        f'convolution({source}, l{kernels}, v2, {windows}, dilations={one}, weights_format="XIO")',
+        f'conv_transpose({source}, l{kernels}, v2, {windows}, dilations={one}, weights_format="XIO", '
+        f"output_padding={one.replace('1', '0')})"]
+
 RESULTS = [
     "%r, %s = top_k(x, k=2, axis=1, largest=false)", "%r, %s = top_k(x, k=3)", "%r, %s = dynamic_range(x)",
     "%s, %r = dynamic_range(x)", "%r, %s, %o = lstm(gates4, r4, h, hc, none, len, peep)",
@@ -138,7 +158,8 @@ HEADER = """graph g(x: f32[2,3,4,5], y: f32[3,4,5], b: boolean[4,5], v: f32[3], 
     row: s64[2,1], grid: f32[2,4,5,2], pu4: f32[4,1], pb: f32[5,3], zu: u4[2,3], gates4: f32[3,2,16], r4: f32[16,4],
     h: f32[2,4], hc: f32[2,4],
     len: s32[2], peep: f32[12], gates3: f32[3,2,12], r3: f32[12,4], gb: f32[4], gates1: f32[3,2,4],
-    r1: f32[4,4])"""
+    r1: f32[4,4], x3: f32[2,3,5], w3: f32[3,3,2], lw3: f32[2,5,2], x5: f32[1,3,2,3,5], w5: f32[3,3,2,2,1],
+    lw5: f32[2,1,2,5,2])"""
 POSITIVE = ("p", "p1", "p5", "pu", "pu3", "pu4", "pb")
 
 

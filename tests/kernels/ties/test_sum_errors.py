@@ -71,6 +71,7 @@ def test_columns_of_several_matrices_have_the_largest_bound():
         matrices[place] = w.T
         among = sum_error(literal, -3, 100, np.concatenate(matrices), batch=3)
         assert np.array_equal(alone.proved, among.proved) and np.array_equal(alone.estimated, among.estimated)
+        assert (alone.largest, alone.integers) == (among.largest, among.integers)
 
 
 @pytest.mark.parametrize("order", ORDERS)
