@@ -70,6 +70,8 @@ CASES = {
     "softcap": dict(lengths=(20, 4), tokens=2, rows=20, softcap=1.5),
     "bias": dict(lengths=(20, 4), tokens=2, rows=20, bias=(2, 4), softcap=2.0),
     "bias of all": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 1)),
+    "bias of heads": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 4)),
+    "bias of batch elements": dict(lengths=(20, 4, 9), tokens=2, rows=29, bias=(3, 1)),
     "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
     "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
     "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=8),
@@ -112,6 +114,7 @@ def test_values_that_are_not_seen_do_not_matter():
     (dict(), [9], "1 new tokens behind a cache of 6 rows, and room for 7, allow no length of 9 tokens"),
     (dict(), [0], "allow no length of 0 tokens"), (dict(), [-3], "allow no length of -3 tokens"),
     (dict(lengths=(5, 5), tokens=3, rows=5, total=5, bias=(1, 1)), [5, 6], "room for 5, allow no length of 6 tokens"),
+    (dict(lengths=(5, 5), tokens=3, rows=9, total=5, bias=(2, 1)), [6, 5], "room for 5, allow no length of 6 tokens"),
     (dict(lengths=(40,), rows=39, rotary=8), [40], r"positions must be in \[0, 31\], got 39"),
     (dict(rotary=8, positions=np.array([[-1]])), [7], r"positions must be in \[0, 31\], got -1")])
 def test_lengths_and_positions_out_of_range(case, lengths, message):
