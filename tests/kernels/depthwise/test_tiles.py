@@ -1,4 +1,4 @@
-"""The depthwise kernel at every level against sums in NumPy."""
+"""The depthwise kernels of integers at every level against sums in NumPy."""
 import numpy as np
 import pytest
 from geometries import GEOMETRIES
@@ -91,24 +91,3 @@ def test_extreme_values(level, dtype, channels, weight):
 def test_no_images(level):
     got, _ = run(guarded, level, np.zeros((0, 5, 7, 4), np.uint8), np.ones((9, 4), int), 0, GEOMETRIES["3x3"])
     assert got.shape == (0, 35, 4)
-
-
-@pytest.mark.parametrize("lanes, pixels", [(1, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])
-@pytest.mark.parametrize("ko,ki,channels", [(1, 1, 64), (2, 2, 90), (3, 3, 65), (5, 3, 128)])
-def test_packed_weights(lanes, pixels, ko, ki, channels):
-    """Column sums come first; then each weight, and zeros, where the layout says."""
-    w = np.random.default_rng(0).integers(-128, 128, (ko * ki, channels))
-    layout = packing.Layout(lanes, ko, ki, pixels)
-    packed = packing.pack(w, layout)
-    assert packed.nbytes == packing.packed_bytes(layout, channels)
-    assert (packed[:4 * channels].view(np.int32) == w.sum(axis=0)).all()
-    chunk = packed[packing.header_bytes(channels):][:layout.chunk_bytes].view(f"i{layout.item}")
-    lane_of = np.argsort(layout.order.ravel())
-    at = (layout.offsets()[:, None] + 4 * lane_of) // layout.item
-    assert (chunk[at] == w[:, :layout.size]).all()
-    assert np.count_nonzero(chunk) == np.count_nonzero(w[:, :layout.size])
-
-
-def test_what_fits():
-    assert packing.fits(49, 512, 1) and packing.fits(49, 512, 8) and not packing.fits(49, 512, 3)
-    assert not packing.fits(49, 5000, 1) and not packing.fits(1025, 3, 1)
