@@ -56,6 +56,7 @@ def swish(x, alpha=1.0):
 FUNCTIONS = [
     ("Celu", 12, {}, lambda x: np.maximum(x, 0) + np.minimum(np.expm1(x), 0)),
     ("Celu", 12, {"alpha": 2.5}, lambda x: np.maximum(x, 0) + np.minimum(2.5 * np.expm1(x / 2.5), 0)),
+    ("Selu", 1, {}, lambda x: 1.0507 * np.where(x > 0, x, 1.6732 * np.expm1(x))),
     ("Selu", 6, {}, lambda x: 1.05070098 * np.where(x > 0, x, 1.67326324 * np.expm1(x))),
     ("Selu", 6, {"alpha": 2.0, "gamma": 3.0}, lambda x: 3 * np.where(x > 0, x, 2 * np.expm1(x))),
     ("Swish", 24, {}, swish), ("Swish", 24, {"alpha": 0.3}, lambda x: swish(x, 0.3)),

@@ -155,12 +155,18 @@ def test_attributes_of_conv_transpose_in_combination(auto, sized):
 
 
 @pytest.mark.parametrize("low,high", [(None, None), (0.0, None), (None, 0.5), (0.0, 0.5)])
-def test_clip_with_ends_left_out(low, high):
-    want = np.clip(X, -np.inf if low is None else low, np.inf if high is None else high)
-    ends = [None if v is None else np.float32(v) for v in (low, high)]
-    assert np.array_equal(run("Clip", X, *ends, opset=11), want)
-    assert np.array_equal(run("Clip", X, opset=6, **{k: v for k, v in (("min", low), ("max", high)) if v is not None}),
-                          want)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_clip_with_ends_left_out(low, high, dtype):
+    """Of versions 6 to 10 the ends are then those of f32."""
+    x = np.array([-np.inf, *X.ravel(), np.inf]).astype(dtype)
+    ends = [None if v is None else dtype(v) for v in (low, high)]
+    attrs = {k: v for k, v in (("min", low), ("max", high)) if v is not None}
+    want = np.clip(x, -np.inf if low is None else low, np.inf if high is None else high)
+    assert np.array_equal(run("Clip", x, *ends, opset=11), want)
+    assert np.array_equal(run("Clip", x, opset=5, **attrs), want)
+    most = np.inf if dtype == np.float16 else dtype(np.finfo(np.float32).max)
+    for opset in (6, 10):
+        assert np.array_equal(run("Clip", x, opset=opset, **attrs), np.clip(want, -most, most))
 
 
 def test_squeeze_and_unsqueeze():

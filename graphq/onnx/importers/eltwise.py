@@ -83,25 +83,23 @@ def pow_(c: Call) -> Outputs:
 
 @imports("Clip")
 def clip(c: Call) -> Outputs:
-    """Import Clip, whose limits are attributes before version 11, then constants."""
-    if c.input(0).dtype in NUMBERS:
-        return _clip_numbers(c)
-    limits = []
-    for k, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), 1):
-        limit = c.data(k)
-        if c.has(k) and (limit is None or limit.size != 1):
+    """Import Clip, whose limits are attributes before version 11, then operands.
+
+    In versions 6 to 10 a limit that is left out is that of f32, so infinities become finite.
+    """
+    x, largest = c.input(0), float(np.finfo(np.float32).max) if 6 <= c.version < 11 else np.inf
+    limits = [c.attr("min", -largest), c.attr("max", largest)]
+    if x.dtype in NUMBERS:
+        for k, function in ((1, "maximum"), (2, "minimum")):
+            limit = c.graph.add_constant(one(x, limits[k - 1])) if c.version < 11 else c.optional(k)
+            x = x if limit is None else _binary(c, function, x, limit)
+        return x
+    for k in (1, 2):
+        data = c.data(k)
+        if c.has(k) and (data is None or data.size != 1):
             return None
-        limits.append(c.attr(name, default) if limit is None else float(limit.reshape(())))
-    return c.graph.clamp(c.input(0), min=limits[0], max=limits[1])
-
-
-def _clip_numbers(c: Call) -> Value:
-    x = c.input(0)
-    for k, function in ((1, "maximum"), (2, "minimum")):
-        limit = c.optional(k)
-        if limit is not None:
-            x = _binary(c, function, x, limit)
-    return x
+        limits[k - 1] = limits[k - 1] if data is None else float(data.reshape(()))
+    return c.graph.clamp(x, min=limits[0], max=limits[1])
 
 
 @imports("Mean")
@@ -118,8 +116,9 @@ def selu(c: Call) -> Outputs:
     """Import Selu: `gamma * elu(x)`, for f32 only, since narrower floats would be rounded after each step."""
     if c.input(0).dtype != f32:
         return None
-    x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
-    return c.graph.multiply(x, one(x, c.attr("gamma", 1.05070102214813232421875)))
+    alpha, gamma = (1.67326319217681884765625, 1.05070102214813232421875) if c.version >= 6 else (1.6732, 1.0507)
+    x = c.graph.elu(c.input(0), alpha=c.attr("alpha", alpha))
+    return c.graph.multiply(x, one(x, c.attr("gamma", gamma)))
 
 
 @imports("Celu")
