@@ -44,12 +44,12 @@ def check_defaults(patch):
     attr = Call.attr
 
     def checked(c, name, default=None):
-        value = attr(c, name, default)
         op = c.node.op_type
-        if name not in c.attrs and value is not None and value != OTHERWISE.get((op, name), ...):
+        if default is not None and default != OTHERWISE.get((op, name), ...):
             want = _default(c.node.domain, op, c.version, name)
-            same = want is None or value == want or isinstance(want, float) and math.isclose(value, want, rel_tol=1e-6)
-            assert same, f"{op} {c.version}: without '{name}' it is {want!r}, the importer takes {value!r}"
-        return value
+            near = isinstance(want, float) and math.isclose(default, want, rel_tol=1e-6)
+            assert want is None or default == want or near, \
+                f"{op} {c.version}: without '{name}' it is {want!r}, the importer takes {default!r}"
+        return attr(c, name, default)
 
     patch.setattr(Call, "attr", checked)

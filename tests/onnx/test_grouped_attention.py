@@ -259,8 +259,8 @@ def test_caches_of_integers(case, bits, kind, tmp_path):
                     np.testing.assert_array_equal(ours[b, :, :n], theirs[b, :, :n])
 
 
-def changed(**values):
-    inputs, attrs = attention(batch=2, cache=4, rotary=8)
+def changed(norms=False, **values):
+    inputs, attrs = attention(batch=2, cache=4, rotary=8, norms=norms)
     return [(n, values.get(n, x)) for n, x in inputs], attrs
 
 
@@ -275,6 +275,9 @@ BAD = {
     "no widths": (changed(q=floats(2, 1, 0)), {}, r"input 0 must be \[batch, length, width\]"),
     "key alone": (changed(v=None), {}, "inputs 1 and 2 must be given together"),
     "cache alone": (changed(past_v=None), {}, "inputs 3 and 4 must be given together"),
+    "sines alone": (changed(COS=None), {}, "inputs 7 and 8 must be given together"),
+    "norm of queries alone": (changed(True, KN=None), {}, "inputs 14 and 15 must be given together"),
+    "norm of keys alone": (changed(True, QN=None), {}, "inputs 14 and 15 must be given together"),
     "cache": (changed(past_k=floats(2, 3, 4, 8)), {}, ""),
     "cosines": (changed(COS=floats(32)), {}, "input 7 must be"),
     "no cosines": (changed(COS=None, SIN=None), {}, "input 7 is required"),
