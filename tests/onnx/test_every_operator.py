@@ -57,6 +57,7 @@ DIFFERENT = {
     "MaxUnpool": r"int64\[4\]",  # as ONNX's node test has it: places are those without output_shape
     "QuantizeLinear": r"float16.*int16",  # the quotient of two f16 is f16, as version 23 says by `precision`
     "Resize": r"\((u?int|-).*mode=(linear|cubic)", "Upsample": r"\(u?int.*mode=linear",  # how integers are rounded
+    "Selu": r"^(?!.*alpha=)",  # it has no version 1, whose alpha is another
     "Sign": r"float16\[5\]",  # of NaN
     "ai.onnx.ml.TreeEnsembleClassifier": r"LOGISTIC classlabels_int64s=\[5, 7\]",  # a threshold where all are positive
     "ai.onnx.ml.TreeEnsembleRegressor": r"base_values=\[0.5, 0.25\]",  # added to targets that no leaf has, too
