@@ -249,6 +249,8 @@ def outcome(bug: Bug, folder: Path, seconds: int, tests: list[str]) -> str:
         (folder / bug.path).write_text(original)
     if process.returncode == 0:
         return "survived"
+    if "ImportError while loading conftest" in output:
+        return "conftest.py, which imports graphq"
     if process.returncode > 2:
         raise SystemExit(f"pytest does not run: {output[-500:]}")
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
