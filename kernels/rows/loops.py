@@ -236,12 +236,18 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 """For each operation along rows, the function that emits the numbers of a row."""
 
 
+def store_numbers(b: Builder, how: str, row: Value, n: Value, room: Value, stats: Value, step: Value,
+                  epsilon: Value) -> None:
+    """Emit the numbers of a row for the operation `how`, a key of LOOPS, and their stores."""
+    for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
+        x.store(stats + step * k)
+
+
 def numbers_of(how: str) -> Intrinsic:
     """Make the compiled function (row, n, room, stats, step, epsilon) of the operation `how`, a key of LOOPS."""
 
     @emits
     def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:
-        for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
-            x.store(stats + step * k)
+        store_numbers(b, how, row, n, room, stats, step, epsilon)
 
     return numbers
