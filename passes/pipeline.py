@@ -16,7 +16,7 @@ from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
 from graphq.ir.text import SHORT, to_text
-from graphq.ir.verify import verify
+from graphq.ir.verify import Consistent, verify
 from graphq.kernels.families import FAMILIES
 from graphq.passes import move_quantization, normal_forms, requantize, simplify_moves
 from graphq.passes.channels_last import channels_last
@@ -121,6 +121,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
     refusals: list[Refusal] = []
+    consistent: Consistent = {}
     if not isinstance(graph, Graph):
         raise GraphError(f"run_passes takes a Graph, got {graph!r}")
     check_passes(passes)
@@ -135,7 +136,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
             print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
         recount(partial(constant_bytes, graph))
         if check:
-            _verify_after(step, graph)
+            _verify_after(step, graph, consistent)
     return refusals
 
 
@@ -168,8 +169,8 @@ def named(names: Sequence[str]) -> tuple[Pass, ...]:
     return tuple(_NAMED[name] for name in names)
 
 
-def _verify_after(step: Pass, graph: Graph) -> None:
+def _verify_after(step: Pass, graph: Graph, consistent: Consistent) -> None:
     try:
-        verify(graph)
+        verify(graph, consistent)
     except VerifyError as e:
         raise VerifyError(f"after pass {pass_name(step)}: {e}") from None

@@ -2,32 +2,41 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import is_
 
 from graphq.errors import GraphqError, VerifyError
 from graphq.ir.graph import Graph, Node, TensorType, Use, Value
 
+Consistent = dict[Node, tuple[object, ...]]
+"""The nodes whose attributes and types fit, each with all that this depends on (`_facts`)."""
 
-def verify(graph: Graph) -> None:
-    """Raise VerifyError, naming node and rule, unless the graph is consistent."""
-    wanted: dict[Value, Counter[Use]] = {}
+
+def verify(graph: Graph, consistent: Consistent | None = None) -> None:
+    """Raise VerifyError, naming node and rule, unless the graph is consistent.
+
+    Calls that are given the same `consistent`, which is empty at first, check the attributes and types of a node only
+    once if nothing that they depend on changes between the calls.
+    """
+    consistent = {} if consistent is None else consistent
+    wanted: dict[Value, set[Use]] = {}
     for v in graph.inputs:
         if v.node is not None or v.graph is not graph or not v.name or v in wanted:
             raise VerifyError(f"input {graph.label(v)}: not a named input of graph '{graph.name}', or there twice")
-        wanted[v] = Counter()
+        wanted[v] = set()
     position = float("-inf")
     for node in graph.nodes:
         if node.removed or node.graph is not graph or node.position <= position:
             raise VerifyError(f"{graph.describe(node)}: removed, of another graph, or its position is out of order")
         position = node.position
-        _define(graph, node, wanted)
+        _define(graph, node, wanted, consistent)
     _outputs(graph, wanted)
     for v, uses in wanted.items():
-        if Counter(v.uses) != uses:
+        if len(v.uses) != len(uses) or set(v.uses) != uses:
             raise VerifyError(f"{graph.label(v)}: recorded uses differ from the operands of nodes and the outputs")
-    names = Counter(v.name for v in wanted if v.name is not None)
-    for name, count in names.items():
-        if count > 1:
-            raise VerifyError(f"the name '{name}' is given to {count} values")
+    names = [v.name for v in wanted if v.name is not None]
+    if len(set(names)) != len(names):
+        (name, count), = Counter(names).most_common(1)
+        raise VerifyError(f"the name '{name}' is given to {count} values")
 
 
 def check_order(graph: Graph) -> None:
@@ -44,7 +53,7 @@ def check_order(graph: Graph) -> None:
             raise VerifyError(f"output '{name}' is not a value of the graph")
 
 
-def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None:
+def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
     """Check one node against the values that earlier nodes define, and add its outputs to them."""
     for k, v in enumerate(node.inputs):
         if v is None:
@@ -52,20 +61,36 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None
         if v not in wanted:
             raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
                               "a cycle or bad order")
-        wanted[v][Use(node, k)] += 1
+        wanted[v].add(Use(node, k))
     for k, out in enumerate(node.outputs):
         if out.node is not node or out.index != k or out.graph is not graph:
             raise VerifyError(f"{graph.describe(node)}: output {k} does not point back to its node")
-        wanted[out] = Counter()
+        wanted[out] = set()
+    bodies = {name: value for name, value in node.attrs.items() if isinstance(value, Graph)}
+    facts, before = _facts(node), consistent.get(node, ())
+    if not bodies and len(facts) == len(before) and all(map(is_, facts, before)):
+        return
     try:
         _attributes(node)
+        for name, body in bodies.items():
+            try:
+                verify(body, consistent)
+            except VerifyError as e:
+                raise VerifyError(f"in '{name}': {e}") from None
         _types(node)
     except GraphqError as e:
         raise VerifyError(f"{graph.describe(node)}: {e}") from None
+    consistent[node] = facts
+
+
+def _facts(node: Node) -> tuple[object, ...]:
+    """All that the rules for a node's attributes and types depend on, except for what is in bodies."""
+    operands = (v if v is None else v.type for v in node.inputs)
+    return (node.op, *operands, len(node.inputs), *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
 
 
 def _attributes(node: Node) -> None:
-    """Check that operands and attributes fit the op's signature, and that bodies are consistent."""
+    """Check that operands and attributes fit the op's signature."""
     node.op.check_operands(node.inputs)
     missing = [name for name in node.op.attributes if name not in node.attrs]
     if missing:
@@ -74,11 +99,6 @@ def _attributes(node: Node) -> None:
     for name, value in node.attrs.items():
         if type(value) is not type(complete[name]):
             raise VerifyError(f"attribute '{name}' is not in normal form: {value!r}")
-        if isinstance(value, Graph):
-            try:
-                verify(value)
-            except VerifyError as e:
-                raise VerifyError(f"in '{name}': {e}") from None
 
 
 def _types(node: Node) -> None:
@@ -88,11 +108,11 @@ def _types(node: Node) -> None:
         raise VerifyError(f"inferred types are {', '.join(map(str, types))}")
 
 
-def _outputs(graph: Graph, wanted: dict[Value, Counter[Use]]) -> None:
+def _outputs(graph: Graph, wanted: dict[Value, set[Use]]) -> None:
     names = graph.output_names
     if len(names) != len(graph.outputs) or len(set(names)) != len(names):
         raise VerifyError(f"output names {names} do not fit {len(graph.outputs)} outputs")
     for k, (v, name) in enumerate(zip(graph.outputs, names, strict=True)):
         if v not in wanted:
             raise VerifyError(f"output '{name}' is not a value of the graph")
-        wanted[v][Use(None, k)] += 1
+        wanted[v].add(Use(None, k))

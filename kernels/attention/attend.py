@@ -6,19 +6,20 @@ in a temporary buffer; each piece of the blocks has a buffer of its own.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import rotation
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s32, transpose_tiles
-from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, constant, smaller, vector
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import Record, transpose_tiles
+from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c64, constant, larger, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
-from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK
-from graphq.kernels.rows.loops import computed, numbers_of
+from graphq.kernels.rows.loops import computed, store_numbers
 from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 LANES = 16
@@ -34,7 +35,6 @@ capacity, most, half, places and positions have the meaning that `cache.KEEP` gi
 bits of f32 numbers. The strides of `bias` are in bytes. `each` is the number of query rows of a block. The caller fills
 in the addresses; those of scales are needed only for caches of integers.
 """
-view = ATTEND.view
 ROW = Record("query", "first", "last", "target", "bias", "stats")
 """What a tile keeps of a query row in the temporary buffer.
 
@@ -48,11 +48,10 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
-def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Intrinsic:
-    """Make the function that stores the scores of a tile for keys `base` to `high` (exclusive), 16 at a time."""
+def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Callable[..., None]:
+    """Make the function that emits the scores of a tile for keys `base` to `high` (exclusive), 16 at a time."""
     kind = vector(F32, LANES)
 
-    @emits
     def scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, scale: Value,
                base: Value, high: Value) -> None:
         tile = _tile(room, lines, stride, rows)
@@ -108,8 +107,8 @@ def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) 
     return out
 
 
-def _outputs(rows: int, size: int, bits: int) -> Intrinsic:
-    """Make the function that stores the weighted sums of values of a tile.
+def _outputs(rows: int, size: int, bits: int) -> Callable[..., None]:
+    """Make the function that emits the weighted sums of values of a tile.
 
     A row leaves out the values of keys that it does not see. All rows see the keys from `common` up to `until`
     (exclusive).
@@ -117,7 +116,6 @@ def _outputs(rows: int, size: int, bits: int) -> Intrinsic:
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))
 
-    @emits
     def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
                 high: Value, common: Value, until: Value) -> None:
         tile = _tile(room, lines, stride, rows)
@@ -132,8 +130,8 @@ def _outputs(rows: int, size: int, bits: int) -> Intrinsic:
                 start = base + blocks.k * BLOCK
                 stop = smaller(start + BLOCK, high)
                 chains = [b.value(kind, 0.0)] * (rows * len(parts))
-                middle = smaller((common > start).select(common, start), stop)
-                end = smaller((until > middle).select(until, middle), stop)
+                middle = smaller(larger(common, start), stop)
+                end = smaller(larger(until, middle), stop)
                 for begin, limit, partly in ((start, middle, True), (middle, end, False), (end, stop, True)):
                     with Loop(b, limit - begin, chains) as loop:
                         key = begin + loop.k
@@ -167,62 +165,82 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
 def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
     """Make the block function for tiles of `rows` query rows and heads of `size` numbers of `bits` bits."""
-    copy, rotate, numbers = row_copier(), rotation(bool(interleaved)), numbers_of("softmax")
-    scores, outputs = _scores(rows, size, bool(capped), bool(biased), bits), _outputs(rows, size, bits)
-    row_view = ROW.view
+    rotate, scores, outputs = (rotation(bool(interleaved)), _scores(rows, size, bool(capped), bool(biased), bits),
+                               _outputs(rows, size, bits))
     wide = 4 * -(-size // LANES) * LANES
 
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        tokens, groups, shared, capacity, each = a.tokens, a.groups, a.shared, a.capacity, a.each
-        m, window, causal, half, places = tokens * shared, a.window, a.causal, a.half, a.places
-        parts = (m + each - 1) // each
-        head = index // parts
-        n, group, begin = head // groups, head % groups, index % parts * each
-        room = a.rooms + ((index + 1) * a.room_count - 1) // (a.batch * groups * parts) * a.room_bytes
-        turned = room + 64 * rows
+    @emits
+    def block(b: Builder, args: Value, index: Value) -> None:
+
+        def fields(*names: str) -> Iterator[Value]:
+            return (ATTEND.load(args, name) for name in names)
+
+        def leave(wrong: Value) -> None:
+            with b.if_then(wrong):
+                b.ret_void()
+
+        tokens, groups, shared, capacity, each = fields("tokens", "groups", "shared", "capacity", "each")
+        rooms, room_count, room_bytes, batch = fields("rooms", "room_count", "room_bytes", "batch")
+        m = tokens * shared
+        parts = (m + each - 1).udiv(each)
+        head = index.udiv(parts)
+        n, group, begin = head.udiv(groups), head.urem(groups), index.urem(parts) * each
+        room = rooms + ((index + 1) * room_count - 1).udiv(batch * groups * parts) * room_bytes
+        turned = room + LINE * rows
         lines = turned + rows * wide
-        stride = (a.room_bytes - rows * (64 + wide)) // rows
-        length = load_s32(a.lengths + 4 * n)
-        before = max(length + 1 - tokens, 0)
-        if length < 0 or before > a.rows or before + tokens > a.most:
-            return
-        cache, scale = head * capacity * (size * bits // 8), group * 4 * size
-        keys, values = a.keys + cache, a.values + cache
-        key_scale, value_scale = a.key_scale + scale, a.value_scale + scale
-        for r in range(begin, min(begin + each, m), rows):
-            low, common, high, until = capacity, 0, 0, capacity
-            for k in range(rows):
-                row = min(r + k, m - 1)
-                i, token, h = row // shared, n * tokens + row // shared, group * shared + row % shared
-                x = row_view(room + 64 * k)
-                x.last = before + i + 1 if causal else length + 1
-                x.first = max(x.last - window, 0) if window else 0
-                low, common = min(low, x.first), max(common, x.first)
-                high, until = max(high, x.last), min(until, x.last)
-                x.query = a.query + token * a.stride + h * (4 * size)
-                x.target = a.target + (token * groups * shared + h) * (4 * size)
-                if biased:
-                    x.bias = a.bias + n * a.bias_batch + h * a.bias_head + i * a.bias_row
-                if sunk:
-                    store_s32(lines + stride * k + 60, load_s32(a.sinks + 4 * h))
-                if rotary:
-                    place = load_s64(a.positions + 8 * token) if a.positions else before + i
-                    if place < 0 or place >= places:
-                        return
-                    copy(x.query, turned + k * wide, 4 * size)
-                    angles = 4 * half * place
-                    rotate(x.query, turned + k * wide, a.cos + angles, a.sin + angles, half)
-                    x.query = turned + k * wide
+        stride = (room_bytes - rows * (LINE + wide)).udiv(rows)
+        past, most, lengths = fields("rows", "most", "lengths")
+        length = (lengths + n * 4).load(I32).sext(I64)
+        before = larger(length + 1 - tokens, 0)
+        leave((length < 0) | (before > past) | (before + tokens > most))
+        caches, scales = head * capacity * (size * bits // 8), group * (4 * size)
+        keys, values = (x + caches for x in fields("keys", "values"))
+        key_scale, value_scale = (x + scales for x in fields("key_scale", "value_scale"))
+
+        def describe(k: Value, row: Value, last: Value, first: Value) -> None:
+            """Store what the tile keeps of its row `k`, and the rotated query."""
+            record, i, h = room + k * LINE, row.udiv(shared), group * shared + row.urem(shared)
+            token = n * tokens + i
+            query, target, step = fields("query", "target", "stride")
+            query, target = query + token * step + h * (4 * size), target + (token * groups * shared + h) * (4 * size)
+            if rotary:
+                half, places, cos, sin, positions = fields("half", "places", "cos", "sin", "positions")
+                with Loop(b, positions.ne(0).zext(I64), [before + i]) as positioned:
+                    positioned.update([(positions + token * 8).load(I64, 8)])
+                (place,) = positioned.values
+                leave((place < 0) | (place >= places))
+                own, angles = turned + k * wide, half * 4 * place
+                for j in range(0, size, LANES):
+                    columns = Columns(b, LANES, c64(j), tail_mask(LANES, c64(min(LANES, size - j))))
+                    columns.store(columns.load(query, F32, 4), own, F32, 4)
+                rotate(b, query, own, cos + angles, sin + angles, half)
+                query = own
+            if sunk:
+                (ATTEND.load(args, "sinks") + h * 4).load(I32).store(lines + stride * k + (LINE - 4))
+            row_fields = {"query": query, "first": first, "last": last, "target": target}
+            if biased:
+                bias, of_batch, of_head, of_row = fields("bias", "bias_batch", "bias_head", "bias_row")
+                row_fields["bias"] = bias + n * of_batch + h * of_head + i * of_row
+            for name, x in row_fields.items():
+                x.store(record + 8 * ROW.number(name), 8)
+
+        window, causal = fields("window", "causal")
+        with Loop(b, (smaller(begin + each, m) - begin + (rows - 1)) // rows) as tile:
+            with Loop(b, c64(rows), [capacity, c64(0), c64(0), capacity]) as loop:
+                low, common, high, until = loop.values
+                row = smaller(begin + tile.k * rows + loop.k, m - 1)
+                last = causal.ne(0).select(before + row.udiv(shared) + 1, length + 1)
+                first = window.ne(0).select(larger(last - window, 0), 0)
+                describe(loop.k, row, last, first)
+                loop.update([smaller(low, first), larger(common, first), larger(high, last), smaller(until, last)])
+            low, common, high, until = loop.values
             base = low // BLOCK * BLOCK
-            scores(args, room, lines, stride, keys, key_scale, base, high)
-            for k in range(rows):
-                line, n_scores = lines + stride * k + 64, high - base
-                if sunk:
-                    numbers(line - 4, n_scores + 1, line - 4, room + 64 * k + 40, 4, 0)
-                else:
-                    numbers(line, n_scores, line, room + 64 * k + 40, 4, 0)
-            outputs(room, lines, stride, values, value_scale, base, high, common, until)
+            scores(b, args, room, lines, stride, keys, key_scale, base, high)
+            with Loop(b, c64(rows)) as loop:
+                line = lines + stride * loop.k + (LINE - 4 * sunk)
+                stats = room + loop.k * LINE + 8 * ROW.number("stats")
+                store_numbers(b, "softmax", line, high - base + sunk, line, stats, c64(4), c64(0))
+            outputs(b, room, lines, stride, values, value_scale, base, high, common, until)
 
     return Functions(block=block)
 

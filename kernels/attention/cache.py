@@ -5,6 +5,8 @@ only the new rows are written.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
@@ -30,10 +32,9 @@ is f32 [groups, size], for caches of integers. The caller fills in the addresses
 view = KEEP.view
 
 
-def rotation(interleaved: bool) -> Intrinsic:
-    """Make the function that stores the `half` pairs of a row, rotated by their angles."""
+def rotation(interleaved: bool) -> Callable[..., None]:
+    """Make the function that emits stores of the `half` pairs of a row, rotated by their angles."""
 
-    @emits
     def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value) -> None:
         if interleaved:
             with Loop(b, half) as loop:
@@ -99,7 +100,7 @@ def number_of(report: int) -> int:
 
 def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
     """Make the block function that writes caches of `bits` bits; `rotary` and `interleaved` are flags."""
-    copy, rotate, pack = row_copier(), rotation(bool(interleaved)), packing(bits)
+    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(bits)
     whole, room = bits < 32, 4 * MOST
 
     def block(args: int, index: int) -> None:

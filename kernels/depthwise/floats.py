@@ -19,6 +19,7 @@ multiple of the length of a line.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ from graphq.base.sizes import is_open, largest, later
 from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import Record, repeated, stack
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, load_first, tail_mask
@@ -54,7 +55,6 @@ TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across",
 
 The caller fills in the addresses of images, of weights, and of a WINDOWS block that contains the result of `table`.
 """
-view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
@@ -138,10 +138,9 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-@emits
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Store the addresses of the columns that a tile reads, run by run; outside the image, the address of padding.
+    """Emit stores of the addresses of the columns that a tile reads, run by run; padding stands for columns outside.
 
     `outer` is the number of the tile's line in the image, `tile` its number in the line. The stored addresses take
     `nbytes` bytes.
@@ -161,8 +160,8 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
             address.store(into + here, 8)
 
 
-def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Intrinsic:
-    """Make the function that writes the outputs of the tile at row i, from the addresses that `locate` has stored.
+def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
+    """Make the function that emits the outputs of the tile at row i, from the addresses that `locate` has stored.
 
     If the image has fewer channels than a chunk, `few` is their number, otherwise 0.
     """
@@ -171,7 +170,6 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
     stored = vector(STORAGE_IR[dtype], loaded)
     zeros = [constant(kind, 0.0)] * (pixels * vectors)
 
-    @emits
     def write_tile(b: Builder, args: Value, batch: Value, i: Value, addresses: Value, runs: Value, weights: Value,
                    channels: Value) -> None:
 
@@ -218,22 +216,21 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
 
 def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
     """Make the block function, which reserves `room` bytes for the addresses of a tile's columns."""
-    multiply = multiplication(store, dtype, tile, few, multiplier)
-    run, pixels, line_bytes = tile.run, tile.pixels, tile.lines * LINE * 8
+    write_tile = multiplication(store, dtype, tile, few, multiplier)
 
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        images, windows, weights, image_bytes = a.images, a.windows, a.weights, a.image_bytes
-        tiles, across, each, m, channels = a.tiles, a.across, a.each, a.m, a.channels
-        x = view_windows(windows)
-        ow, outers, runs = x.width, x.height, x.ko * (x.ki // run)
-        addresses = stack(room)
-        for k in range(index * each, min((index + 1) * each, tiles)):
-            line, column = k // across, k % across
-            pixel = line * ow + min(column * pixels, ow - pixels)
-            image = images + line // outers * image_bytes
-            locate(windows, image, line % outers, column, runs * line_bytes, addresses)
-            multiply(args, pixel // m, pixel % m, addresses, runs, weights, channels)
+    @emits
+    def block(b: Builder, args: Value, index: Value) -> None:
+        images, windows, weights, image_bytes, tiles, across, each, m, channels = (TILES.load(args, x) for x in (
+            "images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels"))
+        ow, outers, ko, ki = (WINDOWS.load(windows, x) for x in ("width", "height", "ko", "ki"))
+        runs, addresses, begin = ko * ki.udiv(tile.run), stack_memory(b, room), index * each
+        with Loop(b, smaller(begin + each, tiles) - begin) as loop:
+            k = begin + loop.k
+            line, column = k.udiv(across), k.urem(across)
+            pixel = line * ow + smaller(column * tile.pixels, ow - tile.pixels)
+            image = images + line.udiv(outers) * image_bytes
+            locate(b, windows, image, line.urem(outers), column, runs * (tile.lines * LINE * 8), addresses)
+            write_tile(b, args, pixel.udiv(m), pixel.urem(m), addresses, runs, weights, channels)
 
     return Functions(speed=3, block=block)
 

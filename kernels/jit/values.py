@@ -344,6 +344,11 @@ def joined(lanes: Sequence[Value]) -> Value:
     return out
 
 
+def larger(x: Value, y: Operand) -> Value:
+    """The larger one of two signed integers."""
+    return (x > y).select(x, y)
+
+
 def smaller(x: Operand, y: Operand) -> Value:
     """x if x < y, else y; so it is y if one of two floats is NaN.
 

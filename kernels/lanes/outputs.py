@@ -112,7 +112,7 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
         functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
         factors = (factor(store.second_look, n) for n in range(len(store.second_look.factors)))
         functions |= zip(NAMES[len(functions):], factors, strict=False)
-    return Functions(speed=3, **functions)
+    return Functions(speed=1, **functions)
 
 
 def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:

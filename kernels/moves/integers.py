@@ -15,14 +15,13 @@ from graphq.dtypes import DType, boolean, f32
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s32, store_s64, store_u8
-from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, vector
+from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.jit.x86 import Loop
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
 """The argument block of a cast of `size` elements, `each` in a block. The caller fills in the addresses."""
-view = CAST.view
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
@@ -50,20 +49,16 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
         return (b.sext if signed else b.zext)(x, vector(result, lanes))
 
     @emits
-    def elements(b: Builder, source: Value, target: Value, count: Value) -> None:
-        done = c64(0)
+    def block(b: Builder, args: Value, index: Value) -> None:
+        source, target, size, each = (CAST.load(args, x) for x in ("source", "target", "size", "each"))
+        first = index * each
+        count, done = smaller(each, size - first), c64(0)
         for lanes in (LANES, 1):
             with Loop(b, (count - done) // lanes) as loop:
-                k = done + loop.k * lanes
+                k = first + done + loop.k * lanes
                 x = (source + k * (source_bits // 8)).load(vector(source_type, lanes))
                 convert(b, x, lanes).store(target + k * (target_bits // 8))
             done = count // LANES * LANES
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        first = index * a.each
-        elements(a.source + first * (source_bits // 8), a.target + first * (target_bits // 8),
-                 min(a.each, a.size - first))
 
     return Functions(block=block)
 

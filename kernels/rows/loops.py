@@ -1,10 +1,9 @@
 """Kernels of operations along rows (formulas in `numbers.rows`): loops over a row of f32.
 
-Each is a function (row, n, room, stats, step, epsilon) for compiled code to call. It reads the n numbers at the address
-`row`. Softmax also stores its powers at the address `room`. The function computes one or two numbers of the row, such
-as a mean, and stores them from `stats` on, `step` bytes apart. `epsilon` is the address of an f32. Vectors have the
-same number of lanes at every ISA level, since the lanes fix the order of the sums; LLVM splits them into the machine's
-vectors.
+`store_numbers` emits each. Its code reads the n numbers at the address `row`. Softmax also stores its powers at the
+address `room`. The code computes one or two numbers of the row, such as a mean, and stores them from `stats` on, `step`
+bytes apart. `epsilon` is the address of an f32. Vectors have the same number of lanes at every ISA level, since the
+lanes fix the order of the sums; LLVM splits them into the machine's vectors.
 """
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.expression import Expr
@@ -236,12 +234,8 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 """For each operation along rows, the function that emits the numbers of a row."""
 
 
-def numbers_of(how: str) -> Intrinsic:
-    """Make the compiled function (row, n, room, stats, step, epsilon) of the operation `how`, a key of LOOPS."""
-
-    @emits
-    def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:
-        for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
-            x.store(stats + step * k)
-
-    return numbers
+def store_numbers(b: Builder, how: str, row: Value, n: Value, room: Value, stats: Value, step: Value,
+                  epsilon: Value) -> None:
+    """Emit the numbers of a row for the operation `how`, a key of LOOPS, and their stores."""
+    for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
+        x.store(stats + step * k)

@@ -10,12 +10,15 @@ from __future__ import annotations
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, load_s64
-from graphq.kernels.lanes.store_code import epilogue
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import Record
+from graphq.kernels.jit.values import Builder, Value, c64, smaller
+from graphq.kernels.jit.x86 import Loop
+from graphq.kernels.lanes.store_code import EpilogueEmitter, SlotOperand
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
-from graphq.kernels.rows.loops import numbers_of
+from graphq.kernels.rows.loops import store_numbers
 from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
@@ -31,7 +34,6 @@ and the plan fills in that of the rooms: for each piece of the blocks that threa
 `columns` is the number of results of a row, n or 1. It is a field, not a constant of the code: if LLVM knew that rows
 have one result, it would store the low byte of an s32 result by storing all four bytes.
 """
-view, view_slot = ROWS.view, SLOT.view
 
 
 def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
@@ -40,32 +42,28 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
     With `direct` the prologue only loads f32, so rows are read in place. With `reduces` the epilogue's accumulators are
     the numbers of the rows, not the elements.
     """
-    read, numbers = epilogue(prologue, lanes, into_acc=True), numbers_of(how)
-    write, after = epilogue(store, lanes), 24 * prologue.slots
-    in_room = how.startswith("softmax")
 
-    def block(args: int, index: int) -> None:
-        a, x = view(args), view_slot(args + SLOTS)
-        m, n, each, step, columns, epsilon = a.m, a.n, a.each, a.step, a.columns, a.epsilon
-        parts = (m + each - 1) // each
-        batch, first = index // parts, index % parts * each
-        room = a.rooms + ((index + 1) * a.room_count - 1) // (a.batch * parts) * a.room_bytes
-        numbers_at, source, stride = a.numbers, x.address, x.stride
-        if direct and x.table:
-            source += load_s64(x.table + 8 * batch)
-        for i in range(first, min(first + each, m)):
-            stats = numbers_at + 4 * (batch * m + i)
-            if direct:
-                row = source + i * stride
-            else:
+    @emits
+    def block(b: Builder, args: Value, index: Value) -> None:
+        batches, m, n, each, rooms, room_count, room_bytes = (ROWS.load(args, x) for x in (
+            "batch", "m", "n", "each", "rooms", "room_count", "room_bytes"))
+        numbers, step, epsilon, columns = (ROWS.load(args, x) for x in ("numbers", "step", "epsilon", "columns"))
+        parts, start = (m + each - 1).udiv(each), c64(0)
+        batch, first = index.udiv(parts), index.urem(parts) * each
+        room = rooms + ((index + 1) * room_count - 1).udiv(batches * parts) * room_bytes
+        source = SlotOperand.read(b, (args, batch, start, start), 0, "f32", "vector") if direct else None
+        with Loop(b, smaller(first + each, m) - first) as loop:
+            i = first + loop.k
+            stats = numbers + (batch * m + i) * 4
+            if source is None:
                 row = room
-                read(args, batch, i, 0, 1, n, room, 0, 0)
-            numbers(row, n, room, stats, step, epsilon)
-            if reduces:
-                acc = stats
+                EpilogueEmitter(b, prologue, lanes, (args, batch, i, start), into_acc=True).emit(c64(1), n, room, start)
             else:
-                acc = room if in_room else row
-            write(args + after, batch, i, 0, 1, columns, acc, 0, 0)
+                row = source.row(i)
+            store_numbers(b, how, row, n, room, stats, step, epsilon)
+            acc = stats if reduces else room if how.startswith("softmax") else row
+            after = args + 24 * prologue.slots
+            EpilogueEmitter(b, store, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
 
     return Functions(block=block)
 
