@@ -1,4 +1,4 @@
-"""What 16 bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add."""
+"""What bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add; what is faster in f32."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.ir import Graph, TensorType, Value
+from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.jit.isa import Level
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import Product, products
@@ -45,6 +45,27 @@ REPEATED = Times(4.0, 100.0, 0.4)
 WITHOUT_VNNI = 8.0
 """The time of a million multiply-accumulates of 8 bits on other CPUs, where that of f32 is 9.6."""
 
+FULL = 64
+"""The channels that a depthwise kernel of 8 bits computes at a time where there are so many."""
+SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
+"""Elementwise operations that take no longer than the quantize after them."""
+MANY = 4e5
+"""The multiply-accumulates from which on such a kernel is faster than that of f32."""
+
+
+def _around(node: Node) -> set[Node]:
+    """The elementwise operations between a product and what it reads, and between it and what reads it."""
+    found: set[Node] = set()
+    for forward in (False, True):
+        waiting = [node]
+        while waiting:
+            n = waiting.pop()
+            near = [m for v in n.outputs for m in v.users] if forward else [v.node for v in n.operands]
+            new = {m for m in near if m is not None and m.op.elementwise and m not in found}
+            found |= new
+            waiting += new
+    return found
+
 
 @dataclass(frozen=True)
 class Price:
@@ -60,6 +81,19 @@ class Price:
         types = {str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)])) for v in self.graph.inputs}
         return [p for p in products(self.graph.specialise(types))
                 if all(x.type.known for x in (*p.factors, p.node.output))]
+
+    def faster_in_floats(self, product: Product) -> bool:
+        """Whether a product takes less time in f32 than in 8 bits.
+
+        That is so of depthwise convolutions, except on CPUs with VNNI if they have FULL channels, MANY
+        multiply-accumulates, and nothing but SHORT operations around them: they multiply little for each element, so
+        that quantizing what they read and give, and computing again what is near a tie, costs more than it saves.
+        """
+        if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
+            return False
+        macs, _ = self.work.get(product.name, (np.inf, 0.0))
+        return not self.level.has("vnni") or product.groups < FULL or macs < MANY \
+            or any(n.op.name not in SHORT for n in _around(product.node))
 
     @lazy_property
     def shares(self) -> dict[str, tuple[float, float]]:
