@@ -41,9 +41,6 @@ If they take all the time that 8 bits save beside f32, they must take away that 
 CAUTION = 0.0005
 """With a single batch, a setting with margins is preferred if its loss is at most this much above the least one: a new
 batch that exceeds ranges without margins would lose more."""
-LITTLE = 0.02
-"""Products are little work as long as the smallest ones have at most this share of the model's work together. All of
-them are tried in f32 at once."""
 MOST_WIDE = 0.5
 """The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
 that with 16 bits for all of them f32 is faster."""
@@ -309,18 +306,11 @@ class Search:
         return next((s for s in parts if self.loss(s) <= self.loss(setting)), setting)
 
     def exact_where_little(self, setting: Setting) -> Setting:
-        """The setting with f32 for the products that are `little_work`, which takes less time than 16 bits there."""
+        """The setting with f32 for the products of little work (`Price.little`), which is faster than 16 bits there."""
         s, given = setting.scheme, {*self.scheme.wide, *self.scheme.wide_weights}
-        floats = [n for n in self.little_work if n not in given and n not in s.exclude]
+        floats = [n for n in self.price.little(self.products) if n not in given and n not in s.exclude]
         wide = {part: [n for n in getattr(s, part) if n not in floats] for part in ("wide", "wide_weights")}
         return with_scheme(setting, exclude=(*s.exclude, *floats), **wide)
-
-    @property
-    def little_work(self) -> list[str]:
-        """The names of the products that have least of the work, LITTLE of it together."""
-        shares = self.price.shares
-        together = np.cumsum([sum(x) / 2 for x in shares.values()])
-        return [n for n, x in zip(shares, together, strict=True) if x <= LITTLE and n in self.products]
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
              loss: Callable[[Setting], float] | None = None) -> bool:

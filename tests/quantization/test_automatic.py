@@ -113,7 +113,7 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
     assert found.losses[found.setting] == min(found.losses.values())
     model = gq.compile(found.graph)
     model(batches[0])
-    assert model.coverage().share == 1 or found.setting.scheme.exclude == ("depthwise",)
+    assert (model.coverage().share == 1) == (not found.setting.scheme.exclude) and model.coverage().share > 0.7
 
 
 def test_sixteen_bits_where_eight_lose_much(monkeypatch):
@@ -143,10 +143,10 @@ def gated():
 
 
 def test_products_of_little_work_stay_in_floats_first():
-    """Each of two has 1 / 2002 of the multiply-accumulates, and 1,088 of 132,224 elements: 0.4 % of the work."""
+    """Each of two has 1 / 2002 of the multiply-accumulates."""
     graph, batches = gated()
     work = Search(graph, batches[:-1])
-    assert work.little_work == ["squeeze", "excite"]
+    assert work.price.little(work.products) == ["squeeze", "excite"]
     plain = work.uniform(Candidate("min_max"))
     assert work.loss(work.exact_where_little(plain)) < 0.75 * work.loss(plain)
     found = automatic(graph, batches[:-1])

@@ -165,7 +165,7 @@ def test_little_work_is_tried_again_once_other_products_have_16_bits(monkeypatch
     """At first what it loses is hidden behind what the others lose."""
     work = Search(*perceptron())
     first, *_, last = work.products
-    monkeypatch.setattr(Search, "little_work", [last])
+    monkeypatch.setattr(Price, "little", lambda self, names: [last])
     monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("mse")))
     monkeypatch.setattr(Search, "widened", lambda self, setting: wider(setting, [(first, "wide")]))
     monkeypatch.setattr(Search, "loss", lambda self, setting: {
@@ -179,7 +179,7 @@ def test_little_work_in_floats_needs_no_sixteen_bits(monkeypatch):
     """Products that the user gave 16 bits keep them, and stay in integers."""
     graph, batches = perceptron()
     first, last = Search(graph, batches).products
-    monkeypatch.setattr(Search, "little_work", [first, last])
+    monkeypatch.setattr(Price, "little", lambda self, names: [first, last])
     work = Search(graph, batches, Scheme(wide=[first]))
     wide = wider(work.uniform(Candidate("mse")), [(last, "wide"), (last, "wide_weights")])
     found = work.exact_where_little(wide).scheme
