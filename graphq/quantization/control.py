@@ -60,7 +60,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     accuracy_f32, time_f32 = trial.run("f32", compile(search.graph, cache="kernels"))
     setting = chosen_setting(search)
     order = search.ranked(setting)
-    excluded = tuple(setting.scheme.exclude)
+    excluded = faster = tuple(setting.scheme.exclude)
     accuracy, milliseconds = trial.of(setting, excluded)
     if setting.scheme.between and accuracy_f32 - accuracy > max_drop:
         setting = with_scheme(setting, between=())
@@ -71,7 +71,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
                              f"{accuracy_f32:g}: does `evaluate` give the same for the same model?")
         excluded += (order.pop(0),)
         accuracy, milliseconds = trial.of(setting, excluded)
-    for name in excluded[:-1]:
+    for name in excluded[len(faster):-1]:
         fewer = tuple(n for n in excluded if n != name)
         found = trial.of(setting, fewer)
         if accuracy_f32 - found[0] <= max_drop:

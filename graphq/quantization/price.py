@@ -1,14 +1,14 @@
-"""What 16 bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add."""
+"""What bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add; what is faster in f32."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.ir import Graph, TensorType, Value
+from graphq.ir import Graph, Node, TensorType
 from graphq.kernels.jit.isa import Level
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import Product, products
@@ -45,6 +45,29 @@ REPEATED = Times(4.0, 100.0, 0.4)
 WITHOUT_VNNI = 8.0
 """The time of a million multiply-accumulates of 8 bits on other CPUs, where that of f32 is 9.6."""
 
+LITTLE, LITTLE_MACS = 0.02, 0.1
+"""By what share of the model's time that of products of little work may grow in f32, and their multiply-accumulates."""
+FULL = 64
+"""The channels that a depthwise kernel of 8 bits computes at a time where there are so many."""
+SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
+"""Elementwise operations that take no longer than the quantize after them."""
+MANY = 4e5
+"""The multiply-accumulates from which on such a kernel is faster than that of f32."""
+
+
+def _around(node: Node) -> set[Node]:
+    """The elementwise operations between a product and what it reads, and between it and what reads it."""
+    found: set[Node] = set()
+    for forward in (False, True):
+        waiting = [node]
+        while waiting:
+            n = waiting.pop()
+            near = [m for v in n.outputs for m in v.users] if forward else [v.node for v in n.operands]
+            new = {m for m in near if m is not None and m.op.elementwise and m not in found}
+            found |= new
+            waiting += new
+    return found
+
 
 @dataclass(frozen=True)
 class Price:
@@ -61,21 +84,41 @@ class Price:
         return [p for p in products(self.graph.specialise(types))
                 if all(x.type.known for x in (*p.factors, p.node.output))]
 
-    @lazy_property
-    def shares(self) -> dict[str, tuple[float, float]]:
-        """The shares of each product in all multiply-accumulates, and in all elements read and written.
+    def faster_in_floats(self, product: Product) -> bool:
+        """Whether a product takes less time in f32 than in 8 bits.
 
-        The products are sorted by the mean of both shares, smallest first.
+        That is so of depthwise convolutions, except on CPUs with VNNI if they have FULL channels, MANY
+        multiply-accumulates, and nothing but SHORT operations around them: they multiply little for each element, so
+        that quantizing what they read and give, and computing again what is near a tie, costs more than it saves.
         """
-        work = np.reshape([_work(p, p.factors) for p in self.sized], (-1, 2))
-        shares = work / work.sum(axis=0)
-        return {self.sized[k].name: (float(shares[k, 0]), float(shares[k, 1]))
-                for k in np.argsort(shares.mean(axis=1), kind="stable")}
+        if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
+            return False
+        macs, _ = self.work.get(product.name, (np.inf, 0.0))
+        return not self.level.has("vnni") or product.groups < FULL or macs < MANY \
+            or any(n.op.name not in SHORT for n in _around(product.node))
+
+    def little(self, names: Collection[str]) -> list[str]:
+        """Of these products those whose time grows least in f32: by the share LITTLE of the model's time, together.
+
+        They have at most the share LITTLE_MACS of all multiply-accumulates.
+        """
+        integers, found = self.times(INTEGERS), []
+        grows = {n: FLOATS.of([w]) - integers.of([w]) for n, w in self.work.items() if n in names}
+        time = LITTLE * integers.of(self.work.values())
+        macs = LITTLE_MACS * sum(macs for macs, _ in self.work.values())
+        for name in sorted(grows, key=lambda n: grows[n]):
+            time, macs = time - max(0.0, grows[name]), macs - self.work[name][0]
+            if time < 0 or macs < 0:
+                break
+            found.append(name)
+        return found
 
     @lazy_property
     def work(self) -> dict[str, tuple[float, float]]:
         """The multiply-accumulates of each product, and the elements of its activations and of its result."""
-        return {p.name: _work(p, [p.factors[k] for k in p.activations]) for p in self.sized}
+        return {p.name: (float(MACS[p.node.op.name](p.node)),
+                         float(sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))))
+                for p in self.sized}
 
     def times(self, of_vnni: Times) -> Times:
         """The times of products of 8 bits on the CPU that the graph is compiled for."""
@@ -92,8 +135,3 @@ class Price:
         work = self.work.values()
         return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)
 
-
-def _work(product: Product, read: Sequence[Value]) -> tuple[float, float]:
-    """The multiply-accumulates of a product, and the elements of its result and of what it reads."""
-    node = product.node
-    return float(MACS[node.op.name](node)), float(sum(x.type.size for x in (*read, node.output)))

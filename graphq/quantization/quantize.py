@@ -5,16 +5,17 @@ The best setting is then made with the statistics of all batches. One model, com
 (`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
 setting is the largest 1 - cosine of its outputs with f32. The steps:
 
+    0. leave in f32 the depthwise convolutions that are faster so (`price`)
     1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32
     2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
-       with 16 bits (as two of 8) for products that are little work; then try to correct biases
-    3. if the loss is still above TARGET, give 16 bits to the products that lose most
+       with f32 for products that are little work; then try to correct biases
+    3. if the loss is still above TARGET, give 16 bits (as two of 8) to the products that lose most
     4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
     5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
-       chaotic: quantize the graph by each of the MADE best settings, and compare these graphs; if products got 16 bits,
-       try 16 bits again for those that are little work
-    6. quantize values between products, too, which saves time: as many as do not raise the loss
-    7. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
+       chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
+    6. if the loss is not small already, try f32, again, for products that are little work
+    7. quantize values between products, too, which saves time: as many as do not raise the loss
+    8. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
        within TARGET
 """
 from __future__ import annotations
@@ -31,7 +32,7 @@ from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_dynamic, insert_static
 from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared
 from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
-from graphq.quantization.search import TARGET, Search
+from graphq.quantization.search import GOOD, TARGET, Search
 from graphq.quantization.selection import resolved
 from graphq.quantization.speed import Speed, speed
 from graphq.quantization.statistics import Statistics
@@ -145,7 +146,7 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     setting = work.best(settings)
     wide = preset != "performance"
     if wide and work.loss(setting) > TARGET:
-        little = work.best([*map(work.widened_where_little, settings)])
+        little = work.best([*map(work.exact_where_little, settings)])
         setting = little if work.pays(little, setting, 0) else setting
     setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting) if wide else setting
@@ -153,8 +154,8 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
     setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
-    if wide and setting.scheme.wide:
-        little = work.widened_where_little(setting)  # what these lose is seen now that others lose less
+    if wide and work.loss(setting) > GOOD:
+        little = work.exact_where_little(setting)  # what these lose is seen now that others lose less
         setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting

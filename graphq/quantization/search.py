@@ -41,9 +41,6 @@ If they take all the time that 8 bits save beside f32, they must take away that 
 CAUTION = 0.0005
 """With a single batch, a setting with margins is preferred if its loss is at most this much above the least one: a new
 batch that exceeds ranges without margins would lose more."""
-LITTLE = 0.02
-"""Products are little work as long as the smallest ones have at most this share of the model's work together. All of
-them are tried with 16 bits at once."""
 MOST_WIDE = 0.5
 """The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
 that with 16 bits for all of them f32 is faster."""
@@ -103,20 +100,20 @@ class Chosen:
 class Search:
     """The state of a search: batches and their `folds`, what calibration found on them, and the losses so far.
 
-    Every setting tried begins with the bits that `scheme` gives. `level` is the ISA level that the graph is compiled
-    for.
+    Every setting tried begins with the bits that `scheme` gives, and leaves in f32 what is faster so. `level` is the
+    ISA level that the graph is compiled for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
         self.graph = prepared(graph)
-        self.scheme = resolved(self.graph, scheme or Scheme())
         self.batches = _numbered(batches, graph)
         self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
-        self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         model = compile(self.graph, cache="kernels")
         self.level = model.level
         self.price = Price(self.graph, self.batches[0], self.level)
+        self.scheme = self._without_slow(resolved(self.graph, scheme or Scheme()))
+        self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no batch that is held out gives outputs with any elements")
@@ -127,6 +124,13 @@ class Search:
         self._uses = 0
         self.losses: dict[Setting, float] = {}
         self.compared: dict[Setting, dict[int, float]] = {}
+
+    def _without_slow(self, scheme: Scheme) -> Scheme:
+        """The scheme without the products that are `faster_in_floats`; those of which it says anything stay."""
+        said = {*scheme.wide, *scheme.wide_weights, *dict(scheme.limits)}
+        slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p)
+                and said.isdisjoint((p.name, str(p.factors[0].name)))]
+        return replace(scheme, exclude=(*scheme.exclude, *slow))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
         """What calibration finds on each of the given parts of the batches.
@@ -264,7 +268,7 @@ class Search:
             return self._widened(setting)
 
     def _widened(self, setting: Setting) -> Setting:
-        best, count = setting, 1
+        best, few, count = setting, 0, 1
         order = self.costs(setting) if self.loss(best) > TARGET else []
         most = int(np.ceil(MOST_WIDE * len(order)))
         while count <= most:
@@ -273,7 +277,14 @@ class Search:
                 best = tried
             if self.loss(tried) <= TARGET:
                 break
-            count = min(2 * count, most) if count < most else most + 1
+            few, count = count, min(2 * count, most) if count < most else most + 1
+        while self.loss(best) <= TARGET and count - few > 1:  # fewer may be enough
+            middle = (few + count) // 2
+            tried = wider(setting, order[:middle])
+            if self.loss(tried) <= TARGET:
+                best, count = tried, middle
+            else:
+                few = middle
         return best
 
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
@@ -294,17 +305,12 @@ class Search:
         parts = (tried(order[:len(order) * part // 4]) for part in (3, 2, 1))
         return next((s for s in parts if self.loss(s) <= self.loss(setting)), setting)
 
-    def widened_where_little(self, setting: Setting) -> Setting:
-        """The setting with 16 bits for both operands of the products that are `little_work`."""
-        return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)
-                               if name not in getattr(setting.scheme, part)])
-
-    @property
-    def little_work(self) -> list[str]:
-        """The names of the products that have least of the work, LITTLE of it together."""
-        shares = self.price.shares
-        together = np.cumsum([sum(x) / 2 for x in shares.values()])
-        return [n for n, x in zip(shares, together, strict=True) if x <= LITTLE and n in self.products]
+    def exact_where_little(self, setting: Setting) -> Setting:
+        """The setting with f32 for the products of little work (`Price.little`), which is faster than 16 bits there."""
+        s, given = setting.scheme, {*self.scheme.wide, *self.scheme.wide_weights}
+        floats = [n for n in self.price.little(self.products) if n not in given and n not in s.exclude]
+        wide = {part: [n for n in getattr(s, part) if n not in floats] for part in ("wide", "wide_weights")}
+        return with_scheme(setting, exclude=(*s.exclude, *floats), **wide)
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
              loss: Callable[[Setting], float] | None = None) -> bool:
@@ -335,7 +341,7 @@ class Search:
         for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
             found = self.noise(with_scheme(setting, **{other: everything}))
             noise |= {(n, part): found.get(n, 0.0) for n in everything
-                      if part in self.parts(n) and n not in getattr(setting.scheme, part)}
+                      if part in self.parts(n) and n not in (*getattr(setting.scheme, part), *setting.scheme.exclude)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
         losses = {}
         for name, part in progress(order[:TRIED], "factors"):

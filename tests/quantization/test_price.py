@@ -1,11 +1,14 @@
-"""The estimated times by which 16 bits are priced."""
+"""The estimated times by which 16 bits are priced, and what is faster in f32."""
+import numpy as np
 import pytest
 from float_networks import perceptron
 
+import graphq as gq
 from graphq.kernels.jit.isa import available
 from graphq.quantization.price import INTEGERS, LEAST_SAVED, Price
-from graphq.quantization.products import prepared
+from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Scheme, Setting
+from graphq.quantization.search import Search
 
 
 class OfLevel:
@@ -35,11 +38,61 @@ def test_times_by_hand(vnni, of_eight, of_more, monkeypatch):
     assert price.saved == pytest.approx(max(LEAST_SAVED, (103 * 9.6 + 2 * 55 + 2 * 0.6) / eight - 1))
 
 
+@pytest.mark.parametrize("work, found", [
+    ({"a": (1e6, 0), "b": (100e6, 0), "c": (3e5, 1e3)}, ["c", "a"]),  # by what f32 adds: 1.6, 5.6 and 580 of 385
+    ({"a": (2e6, 0), "b": (100e6, 0), "c": (3e5, 1e3)}, ["c"]),  # together 2 %
+    ({"a": (2e6, 7e5), "b": (100e6, 0), "c": (3e5, 1e3)}, ["a", "c"]),  # -1.9
+    ({"a": (5e6, 3e6), "b": (50e6, 0), "c": (3e5, 1e3), "d": (1e6, 9e9)}, ["a", "c"]),  # "d" is not asked for
+    ({"a": (8e6, 3e6), "b": (50e6, 0), "c": (1e6, 1e3)}, [])])  # a seventh of all multiply-accumulates
+def test_what_is_little_work_in_floats(work, found, monkeypatch):
+    price = Price(None, None, OfLevel(True))
+    monkeypatch.setitem(price.__dict__, "work", work)
+    assert price.little(["a", "b", "c"]) == found
+
+
+def depthwise(channels, size, after="relu", before="clamp", kernel=3, groups=None):
+    """A product, `before`, a convolution with a group for each channel, `after`, a product."""
+    g = gq.Graph("depthwise")
+    steps = {"relu": g.relu, "clamp": lambda x: g.clamp(x, min=0.0, max=6.0), "gelu": g.gelu,
+             "silu": lambda x: g.multiply(x, g.sigmoid(x)), "sum": lambda x: g.add(x, x)}
+
+    def product(x, name, groups=1, kernel=1):
+        w = np.ones((channels, channels // groups, kernel, kernel), np.float32)
+        pads = [kernel // 2] * 2
+        return g.convolution(x, w, name=name, groups=groups, pads_begin=pads, pads_end=pads, data_format="NCX",
+                             weights_format="OIX")
+
+    y = steps[before](product(g.input("x", shape=(1, channels, size, size), dtype="f32"), "first"))
+    y = steps[after](product(y, "depthwise", groups or channels, kernel))
+    g.output(product(y, "last"), name="y")
+    return prepared(g), {"x": np.ones((1, channels, size, size), np.float32)}
+
+
+@pytest.mark.parametrize("given, vnni, faster", [
+    (dict(channels=64, size=28), True, False), (dict(channels=64, size=28), False, True),
+    (dict(channels=64, size=28, after="sum"), True, False), (dict(channels=48, size=56), True, True),
+    (dict(channels=64, size=14), True, True), (dict(channels=64, size=14, kernel=7), True, False),
+    (dict(channels=64, size=28, after="silu"), True, True), (dict(channels=64, size=28, before="silu"), True, True),
+    (dict(channels=64, size=28, before="gelu"), True, True), (dict(channels=64, size=28, groups=32), False, False)])
+def test_what_is_faster_in_floats(given, vnni, faster):
+    """Depthwise convolutions where 8 bits do not pay; products around them never."""
+    graph, batch = depthwise(**given)
+    price = Price(graph, batch, OfLevel(vnni))
+    assert [price.faster_in_floats(p) for p in products(graph)] == [False, faster, False]
+
+
+@pytest.mark.parametrize("scheme, left", [
+    (Scheme(), ("depthwise",)), (Scheme(wide=["depthwise"]), ()), (Scheme(wide_weights=["depthwise"]), ()),
+    (Scheme(limits={"clamp": (0, 6)}), ()), (Scheme(exclude=["first"]), ("first", "depthwise"))])
+def test_what_is_faster_in_floats_stays_so_unless_the_scheme_says_something_of_it(scheme, left):
+    graph, batch = depthwise(8, 8)
+    graph.rename(next(n for n in graph.nodes if n.op.name == "clamp").output, "clamp")
+    work = Search(graph, [batch, batch], scheme)
+    assert work.scheme.exclude == left and set(work.products) == {"first", "depthwise", "last"} - set(left)
+
+
 def test_work_of_a_graph():
     graph, batches = perceptron()
     price = Price(prepared(graph), batches[0], available()[0])
-    macs, elements = (sum(x) for x in zip(*price.shares.values(), strict=True))
-    assert macs == pytest.approx(1) and elements == pytest.approx(1)
-    means = [sum(x) for x in price.shares.values()]
-    assert means == sorted(means) and set(price.work) == set(price.shares) and len(price.work) == 2
+    assert len(price.work) == 2
     assert price.work["hidden"] == (6 * 16 * 32, 6 * 16 + 6 * 32)

@@ -6,7 +6,7 @@ from float_networks import perceptron
 from graphq.quantization import search
 from graphq.quantization.price import Price
 from graphq.quantization.quantize import chosen_setting
-from graphq.quantization.scheme import Candidate, Setting, with_scheme
+from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
 from graphq.quantization.search import Search, _few, folds, wider
 
 
@@ -81,7 +81,7 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
         assert chosen == tried[scores.index(min(scores))]
 
 
-def test_sixteen_bits_double_until_they_are_enough(work, plain, monkeypatch):
+def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are(work, plain, monkeypatch):
     factors = [(f"p{k}", "wide") for k in range(10)]
     monkeypatch.setattr(Search, "costs", lambda self, setting: factors)
     asked = []
@@ -98,7 +98,9 @@ def test_sixteen_bits_double_until_they_are_enough(work, plain, monkeypatch):
         return len(made), [n for k, n in enumerate(asked) if n and n not in asked[:k]]
 
     assert losing({0: 0.001}) == (0, [])  # below TARGET
-    assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001}) == (4, [1, 2, 4])
+    assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.4}) == (4, [1, 2, 4, 3])
+    assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.0015}) == (3, [1, 2, 4, 3])
+    assert losing({0: 1.0, 1: 0.9, 2: 0.8, 4: 0.7, 5: 0.6}) == (4, [1, 2, 4, 5])
     assert losing({0: 1.0, 1: 0.7, 2: 0.6, 4: 0.5, 5: 0.45}) == (4, [1, 2, 4, 5])  # half of the factors at most
     assert losing({0: 1.0, 1: 0.001}) == (1, [1])
 
@@ -163,10 +165,22 @@ def test_little_work_is_tried_again_once_other_products_have_16_bits(monkeypatch
     """At first what it loses is hidden behind what the others lose."""
     work = Search(*perceptron())
     first, *_, last = work.products
-    monkeypatch.setattr(Search, "little_work", [last])
+    monkeypatch.setattr(Price, "little", lambda self, names: [last])
     monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("mse")))
     monkeypatch.setattr(Search, "widened", lambda self, setting: wider(setting, [(first, "wide")]))
     monkeypatch.setattr(Search, "loss", lambda self, setting: {
-        (): 0.01, (last,): 0.01, (first,): 0.004, (first, last): 1e-5}[setting.scheme.wide])
+        ((), ()): 0.01, ((), (last,)): 0.01, ((first,), ()): 0.004, ((first,), (last,)): 1e-5}[
+            setting.scheme.wide, setting.scheme.exclude])
     found = chosen_setting(work, "accuracy").scheme
-    assert found.wide == (first, last) and found.wide_weights == (last,)
+    assert found.wide == (first,) and found.exclude == (last,) and not found.wide_weights
+
+
+def test_little_work_in_floats_needs_no_sixteen_bits(monkeypatch):
+    """Products that the user gave 16 bits keep them, and stay in integers."""
+    graph, batches = perceptron()
+    first, last = Search(graph, batches).products
+    monkeypatch.setattr(Price, "little", lambda self, names: [first, last])
+    work = Search(graph, batches, Scheme(wide=[first]))
+    wide = wider(work.uniform(Candidate("mse")), [(last, "wide"), (last, "wide_weights")])
+    found = work.exact_where_little(wide).scheme
+    assert (found.wide, found.wide_weights, found.exclude) == ((first,), (), (last,))
