@@ -14,7 +14,7 @@ setting is the largest 1 - cosine of its outputs with f32. The steps:
     5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
        chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
     6. if the loss is not small already, try f32, again, for products that are little work
-    7. quantize values between products, too, which saves time: as many as do not raise the loss
+    7. quantize values between products, too, which saves time: as many as leave the loss what it is, or small
     8. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
        within TARGET
 """

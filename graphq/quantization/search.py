@@ -288,8 +288,9 @@ class Search:
         return best
 
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
-        """The setting with all values between products quantized, or a part of them, if that loses no more."""
+        """The setting with all values between products in integers, or a part, if the loss does not grow above GOOD."""
         every, already = tuple(range(len(self.batches))), setting.scheme.between
+        most = max(GOOD, self.loss(setting))
         statistics = self.known(every).plain
         values = self.between(with_scheme(setting, between=self.outputs.between), every)
         error = {name: relative_error(statistics[name], p) for name, p in values.items() if name not in already}
@@ -298,12 +299,12 @@ class Search:
         def tried(names: Sequence[str]) -> Setting:
             return with_scheme(setting, between=(*already, *names))
 
-        if not order or all_of_them or self.loss(tried(order)) <= self.loss(setting):
+        if not order or all_of_them or self.loss(tried(order)) <= most:
             return tried(order)
         alone = {name: self.loss(tried([name])) for name in progress(order[:TRIED], "values between products")}
         order = [*sorted(alone, key=lambda name: alone[name]), *order[TRIED:]]
         parts = (tried(order[:len(order) * part // 4]) for part in (3, 2, 1))
-        return next((s for s in parts if self.loss(s) <= self.loss(setting)), setting)
+        return next((s for s in parts if self.loss(s) <= most), setting)
 
     def exact_where_little(self, setting: Setting) -> Setting:
         """The setting with f32 for the products of little work (`Price.little`), which is faster than 16 bits there."""
