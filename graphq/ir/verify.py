@@ -84,9 +84,13 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent:
 
 
 def _facts(node: Node) -> tuple[object, ...]:
-    """All that the rules for a node's attributes and types depend on, except for what is in bodies."""
+    """All that the rules for a node's attributes and types depend on, except for what is in bodies.
+
+    These are objects that the node holds, to be compared by identity; the operation stands between operands and the
+    rest, so that tuples of other numbers of operands differ.
+    """
     operands = (v if v is None else v.type for v in node.inputs)
-    return (node.op, *operands, len(node.inputs), *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
+    return (*operands, node.op, *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
 
 
 def _attributes(node: Node) -> None:
