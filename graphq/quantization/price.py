@@ -46,13 +46,14 @@ WITHOUT_VNNI = 8.0
 """The time of a million multiply-accumulates of 8 bits on other CPUs, where that of f32 is 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
-"""By what share of the model's time that of products of little work may grow in f32, and their multiply-accumulates."""
+"""Products of little work add at most the share LITTLE to the model's time in f32, all together, and have at most the
+share LITTLE_MACS of its multiply-accumulates."""
 FULL = 64
 """The channels that a depthwise kernel of 8 bits computes at a time where there are so many."""
+MANY = 4e5
+"""The multiply-accumulates from which on a depthwise convolution of 8 bits is faster than one of f32, with VNNI."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
-MANY = 4e5
-"""The multiply-accumulates from which on such a kernel is faster than that of f32."""
 
 
 def _around(node: Node) -> set[Node]:

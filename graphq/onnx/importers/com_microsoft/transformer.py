@@ -216,7 +216,7 @@ def hidden(c: Call, mask: Value, scores: Value) -> Value:
     """The number that is added to each score: 0 if the query sees the key, else a negative number.
 
     The mask is a vector as the function WITHIN takes it, or a raw mask of 0 and 1: [batch, keys] or [batch, queries,
-    keys]. Of `scores` [batch, heads, queries, keys] the dtype, the batch and the keys count.
+    keys]. `scores` is [batch, heads, queries, keys]; only its dtype and the sizes of batch and keys are used.
     """
     away = c.attr("mask_filter_value", -10000.0)
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
