@@ -141,7 +141,10 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
-    """The best setting that the `preset` allows (`Scheme`), with all products quantized except excluded ones."""
+    """The best setting that the `preset` allows (`Scheme`).
+
+    Products stay in f32 that the scheme excludes, that are faster so, or that lose less so at little cost of time.
+    """
     settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
     setting = work.best(settings)
     wide = preset != "performance"
