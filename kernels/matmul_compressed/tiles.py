@@ -20,12 +20,13 @@ traffic of f32 weights, which bounds a product with one row. The accumulators th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, store_s32
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, stack_memory, store_s32
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, flipped
@@ -51,6 +52,8 @@ AHEAD = 3072
 1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). Products whose weights are in the caches
 take as long as without prefetches.
 """
+AT_ONCE = {4: 4, 8: 6, 16: 8}
+"""How many rows a tile of f32 multiplies at a time, by the columns of a vector: as registers hold the accumulators."""
 UNROLLED = 32
 """How many k a tile of one row multiplies in a turn of its loop.
 
@@ -68,6 +71,10 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
     return group
 
 
+Rows: TypeAlias = Callable[[Value], Iterator[list[Value]]]
+"""Emits the weights of the line of a given number, row by row, in vectors of columns."""
+
+
 class _Tile:
     """What all tiles of `rows` x 16 * `panels` outputs share, in vectors of `columns` columns: `parts` a panel."""
 
@@ -75,7 +82,6 @@ class _Tile:
         self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
         self.parts, self.columns, self.line_rows = PANEL // columns, columns, 32 // bits
         self.line_shift = self.line_rows.bit_length() - 1
-        self.sources = clamped(f, rows)
         self.group, self.groups, self.panel_bytes, self.group_bytes, *self.places = (
             DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
         self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
@@ -120,6 +126,7 @@ class _IntegerTile(_Tile):
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply,
                  emulated: bool) -> None:
         super().__init__(b, f, rows, panels, bits, how.lanes)
+        self.sources = clamped(f, rows)
         self.how, self.kind, self.emulated = how, vector(I32, how.lanes), emulated
         self.flip = FLIP if a_dtype == "u8" else 0
         args, batch, i = (FRAME.load(f.address, name) for name in ("args", "batch", "i"))
@@ -206,43 +213,81 @@ class _IntegerTile(_Tile):
 
 
 class _FloatTile(_Tile):
+    """A tile of f32 activations. It multiplies `at_once` of its rows at a time, with accumulators in registers.
+
+    If it has more rows, the first of them leave the weights of a block of sums unpacked on the stack for the others.
+    """
+
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int, at_once: int) -> None:
+        super().__init__(b, f, rows, panels, bits, columns)
+        self.kind, self.at_once, self.row_bytes = vector(F32, columns), at_once, 4 * PANEL * panels
+        self.unpacked = stack_memory(b, BLOCK * self.row_bytes) if rows > at_once else None
+
     def emit(self) -> None:
-        """Emit the loop over blocks of sums and, inside it, the loop over a block's groups."""
-        b, kind = self.b, vector(F32, self.columns)
+        """Emit the loop over blocks of sums and, inside it, the loop over the tile's rows."""
+        b, f = self.b, self.f
         self.clear()
         each = c64(BLOCK) // self.group
         with Loop(b, (self.groups + each - 1) // each) as blocks:
             first = blocks.k * each
-            with Loop(b, smaller(each, self.groups - first), self.zeros(kind)) as groups:
-                group = first + groups.k
-                scales, of_zeros = ([address.load(kind) for address in addresses]
-                                    for addresses in (self.scales(group), self.terms(group)))
-                k, line = group * (4 * self.group), self.line_of(group)
-                with Loop(b, self.group_lines, groups.values) as lines:
-                    lines.update(self.multiply(k + lines.k * (4 * self.line_rows), line + lines.k * LINE, scales,
-                                               of_zeros, lines.values))
-                groups.update(lines.values)
-            for n, value in enumerate(groups.values):
-                self.add(n, value)
+            count = smaller(each, self.groups - first)
+            self.multiply(first, count, c64(0), self.unpack)
+            if self.unpacked is not None:
+                with Loop(b, (f.rows - 1) // self.at_once) as parts:
+                    self.multiply(first, count, (parts.k + 1) * self.at_once, self.load)
 
-    def multiply(self, k: Value, line: Value, scales: Sequence[Value], of_zeros: Sequence[Value],
-                 acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of the weights in the line at offset `line` with activations; returns the new accumulators.
+    def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Rows]) -> None:
+        """Emit the products of `at_once` rows from `row` on with `count` groups from `first` on, and add them.
 
-        The activations begin at byte `k` of each row. The weights are unpacked and multiplied row by row.
+        `weights` emits what a group needs, given its number and that in its block of sums.
         """
-        kind, integers, out = vector(F32, self.columns), vector(I32, self.columns), list(acc)
-        packed = [address.load(integers) for address in self.vectors(line)]
-        base = int(FLOAT_BASE.view("i4"))
-        for row in range(self.line_rows):
-            shift = 8 * (row % 4) + 4 * (row // 4)
-            weights = [(((x.shr(shift) if shift else x) & (1 << self.bits) - 1 | base).as_type(kind) - of_zero) * scale
-                       for x, scale, of_zero in zip(packed, scales, of_zeros, strict=True)]
-            for i, source in enumerate(self.sources):
-                x = (source + k + 4 * row).load(F32).splat(self.columns)
-                for n, weight in enumerate(weights, i * len(weights)):
-                    out[n] = x.math("fma", weight, out[n])
-        return out
+        b, f = self.b, self.f
+        sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
+        with Loop(b, count, [constant(self.kind, 0)] * (self.at_once * self.panels * self.parts)) as groups:
+            group = first + groups.k
+            rows = weights(group, groups.k)
+            with Loop(b, self.group_lines, groups.values) as lines:
+                out, k = list(lines.values), group * (4 * self.group) + lines.k * (4 * self.line_rows)
+                for number, of_columns in enumerate(rows(lines.k)):
+                    for i, source in enumerate(sources):
+                        x = (source + k + 4 * number).load(F32).splat(self.columns)
+                        for n, weight in enumerate(of_columns, i * len(of_columns)):
+                            out[n] = x.math("fma", weight, out[n])
+                lines.update(out)
+            groups.update(lines.values)
+        for n, value in enumerate(groups.values):
+            address = f.acc + row * self.row_bytes + 4 * self.columns * n
+            (address.load(self.kind) + value).store(address)
+
+    def unpack(self, group: Value, index: Value) -> Rows:
+        """Emit the loads of a group's scales; the result unpacks a line, and stores it if the tile has more rows."""
+        scales, of_zeros = ([address.load(self.kind) for address in addresses]
+                            for addresses in (self.scales(group), self.terms(group)))
+        first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
+
+        def rows(line: Value) -> Iterator[list[Value]]:
+            words = [address.load(vector(I32, self.columns)) for address in self.vectors(first + line * LINE)]
+            for row in range(self.line_rows):
+                shift = 8 * (row % 4) + 4 * (row // 4)
+                out = [(((x.shr(shift) if shift else x) & (1 << self.bits) - 1 | base).as_type(self.kind) - of_zero)
+                       * scale for x, scale, of_zero in zip(words, scales, of_zeros, strict=True)]
+                if self.unpacked is not None:
+                    for address, weight in zip(self.kept(index, line, row), out, strict=True):
+                        weight.store(address)
+                yield out
+
+        return rows
+
+    def load(self, group: Value, index: Value) -> Rows:
+        """As `unpack`, of weights that are on the stack."""
+        return lambda line: ([address.load(self.kind) for address in self.kept(index, line, row)]
+                             for row in range(self.line_rows))
+
+    def kept(self, index: Value, line: Value, row: int) -> list[Value]:
+        """The addresses of the unpacked weights of row `row` of a line, in group `index` of the block of sums."""
+        assert self.unpacked is not None
+        first = self.unpacked + (index * self.group + line * self.line_rows + row) * self.row_bytes
+        return [first + 4 * self.columns * n for n in range(self.panels * self.parts)]
 
 
 def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated: bool) -> Intrinsic:
@@ -257,10 +302,11 @@ def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated
 
 def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 in rows."""
+    at_once = min(rows, AT_ONCE[lanes])
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
-        _FloatTile(b, Frame.read(address), rows, panels, bits, lanes).emit()
+        _FloatTile(b, Frame.read(address), rows, panels, bits, lanes, at_once).emit()
 
     return tile
 
@@ -317,10 +363,15 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles for `k` bytes: a row of weights takes its products, and 1.5 operations to unpack a vector."""
+    """Estimate cycles for `k` bytes: a row of weights takes its products, and 1.5 operations to unpack a vector.
+
+    Where the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored.
+    """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max(rows * panels + 1.5 * panels, 4)
-    return -(-m // rows) * panel_count(n) / panels * (k // 4 * group + 30 + 3 * rows * panels * parts)
+    at_once = min(rows, AT_ONCE[PANEL // parts])
+    multiplied, tiles = -(-m // at_once) * at_once, -(-m // rows)
+    products = max((multiplied + (2.5 if rows > at_once else 1.5) * tiles) * panels * parts, 4 * tiles)
+    return panel_count(n) / panels * (k // 4 * products + 30 * tiles + 3 * multiplied * panels * parts)
 
 
 def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
@@ -382,15 +433,15 @@ def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool,
     return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 4))
 
 
-@register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
+@register_kernel(FLOATS, ((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
                  layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
     return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 8))
 
 
-@register_kernel(FLOATS, ((8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512", partial(estimate_floats, parts=1),
-                 layouts=("rows",))
+@register_kernel(FLOATS, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
+                 partial(estimate_floats, parts=1), layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 16 columns a vector."""
     return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 16))

@@ -26,7 +26,8 @@ RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k
     k.level not in NATIVE or k.dtypes[0] != "u8" and k is FIRST[k.level, k.dtypes])]
 SHAPES = [  # m, groups, group, n
     (1, 1, 1, 1), (1, 4, 32, 64), (2, 3, 8, 17), (3, 2, 7, 16), (5, 3, 12, 37), (7, 1, 131, 80), (13, 5, 4, 130)]
-FLOAT_SHAPES = [(1, 1, 8, 1), (1, 9, 32, 64), (3, 2, 256, 16), (5, 3, 128, 37), (9, 5, 64, 50), (13, 33, 8, 130)]
+FLOAT_SHAPES = [(1, 1, 8, 1), (1, 9, 32, 64), (3, 2, 256, 16), (5, 3, 128, 37), (9, 5, 64, 50), (13, 33, 8, 130),
+                (43, 3, 128, 49)]
 
 
 def weights(groups, group, n, bits, seed=0):
