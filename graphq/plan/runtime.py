@@ -19,7 +19,7 @@ import numpy as np
 
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
-from graphq.base.programs import Program, Values
+from graphq.base.programs import Numbers, Program, Values
 from graphq.base.progress import progress
 from graphq.base.sizes import Later, Trace, is_open, parts
 from graphq.ir import TensorType
@@ -58,9 +58,9 @@ class OpenPlan:
 
     `template` has the table of all kernels' steps, a row each (`threads.steps.STEP`), then their argument blocks one
     after another; `starts` says where each block begins. Words that are not the same in all runs are 0 in the template,
-    and are listed in `numbers` and `places`. `segments` are the Python steps, and for each group of neighbouring steps
-    of kernels a slice of the table. `aligned` has the numbers of the inputs whose arrays a run copies if they do not
-    start at a cache line.
+    and are listed in `places` or, as open sizes, in `numbers`, with their indices in `numbers_at`. `segments` are the
+    Python steps, and for each group of neighbouring steps of kernels a slice of the table. `aligned` has the numbers of
+    the inputs whose arrays a run copies if they do not start at a cache line.
     """
 
     because = ""
@@ -69,7 +69,7 @@ class OpenPlan:
                  passed: tuple[History, list[Refusal]] | None = None) -> None:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.functions: list[tuple[int, Function | FunctionTable]] = []
-        self.numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
+        self._numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
         self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: word, buffer, offset
         self.aligned: set[int] = set()
         native = [step for step in plan.steps if isinstance(step, Step)]
@@ -83,6 +83,8 @@ class OpenPlan:
                 if one.aligned and isinstance(a := one.words["a"], Ref) and plan.buffers[a.buffer].storage == "input":
                     self.aligned.add(plan.buffers[a.buffer].index)
         self.template, self.starts = np.array(template or [0], np.int64), np.array(starts, np.int64)
+        self.numbers_at = np.array([at for at, _ in self._numbers], np.int64)
+        self.numbers = Numbers([number for _, number in self._numbers])
         self.segments: list[slice | PythonStep] = []
         first = 0
         for _, steps in groupby(plan.steps, type):
@@ -99,6 +101,7 @@ class OpenPlan:
         self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                 for step in plan.steps)
         self.clashes = find_clashes(self.lives)
+        self._nbytes = Numbers([plan.buffers[b].nbytes for b in self.clashes])
         self._latest: tuple[list[int], Places] = [], Places({}, 0, np.zeros(0, np.int64))
 
     @lazy_property
@@ -126,7 +129,7 @@ class OpenPlan:
 
     def places_at(self, values: Values) -> Places:
         """The buffers' places in the arena, which are those of the latest other sizes if all buffers are as large."""
-        sizes = [values.of(self.plan.buffers[b].nbytes) for b in self.clashes]
+        sizes = self._nbytes.at(values)
         latest, places = self._latest
         if sizes != latest:
             offsets, nbytes = plan_arena(dict(zip(self.clashes, sizes, strict=True)), self.clashes)
@@ -157,7 +160,7 @@ class OpenPlan:
                 return address_of(data) + word.offset
             self.places[self.plan.buffers[word.buffer].storage].append((at, *word))
         elif is_open(word):
-            self.numbers.append((at, word))
+            self._numbers.append((at, word))
         else:
             return index(word)
         return 0
@@ -260,8 +263,8 @@ class Runner:
         self._arenas.give_back(arena)
 
     def _instance(self, *, traced: bool = False) -> _Instance:
-        numbers = [(at, self._values.of(number)) for at, number in self.open.numbers]
-        for _, word in (*self.open.functions, *numbers):  # begin all compilations before waiting for one
+        numbers = self.open.numbers.at(self._values)
+        for word in (*(x for _, x in self.open.functions), *numbers):  # begin all compilations before waiting for one
             if isinstance(word, Function | FunctionTable):
                 word.want()
         if self.open.functions:
@@ -325,14 +328,13 @@ class _Instance:
     record when and where they run: the attribute `traced` has their recorders, None for a Python step.
     """
 
-    def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[tuple[int, int | Function | FunctionTable]],
+    def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[int | Function | FunctionTable],
                  places: Places, cache: bool, *, traced: bool = False) -> None:
         self._open, self._values, plan = open, values, open.plan
         self._constants: dict[int, np.ndarray | None] = {}
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = open.template.copy()
-        for at, number in numbers:
-            self.words[at] = number
+        self.words[open.numbers_at] = list(map(index, numbers))
         for at, k, _ in open.places["report"]:
             self.words[at] = ctypes.addressof(self.reports) + 8 * plan.buffers[k].index
         for at, k, offset in open.places["constant"]:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from graphq.base.programs import Program, needed_slots, record, restored, text_of, why_not
+from graphq.base.programs import Numbers, Program, needed_slots, record, restored, text_of, why_not
 from graphq.base.sizes import Trace, later
 
 
@@ -27,6 +27,9 @@ def test_numbers_at_other_sizes(trace):
     values = Program(trace, [area, rest, pair]).at([10, 3])
     assert [values.of(x) for x in (area, rest, pair)] == [31, -7, [31, 62]]
     assert values.of((area, [rest, 5], {"k": pair, "s": "text"}, 7)) == (31, [-7, 5], {"k": [31, 62], "s": "text"}, 7)
+    numbers = Numbers([area, 5, pair])
+    assert numbers.at(values) == [31, 5, [31, 62]]
+    assert numbers.at(Program(trace, [area, pair]).at([2, 3])) == [7, 5, [7, 14]]
     made = values.of(partial(max, area, key=abs))
     assert (made.func, made.args, made.keywords) == (max, (31,), {"key": abs})
     with pytest.raises(KeyError):
