@@ -296,6 +296,28 @@ def test_workers_end_when_idle_and_start_again(fresh, here, monkeypatch):
         assert all(process.popen.poll() is not None for process in processes)
 
 
+def test_a_process_ends_after_its_most_jobs_and_another_goes_on(here, monkeypatch):
+    monkeypatch.setattr(compiling, "_CHILD", ECHO)
+    monkeypatch.setattr(compiling, "_processes_work", True)
+    monkeypatch.setattr(compiling, "MOST_JOBS", 2)
+    first = compiling._Process(2)
+    worker, other = (compiling._Worker(first, number) for number in range(2))
+    for text in ("one", "two"):
+        assert worker.process is first
+        worker.do(job := waiting(text))
+        assert job.answer.startswith(text)
+    assert worker.process is None and first.popen.poll() is None  # the other worker has its fork
+    for text in ("three", "four", "five"):
+        worker.do(job := waiting(text))
+        assert job.answer.startswith(text)
+    assert worker.process not in (first, None)
+    for text in ("six", "seven"):
+        other.do(job := waiting(text))
+        assert job.answer.startswith(text)
+    assert first.popen.poll() is not None and here == []
+    worker.leave()
+
+
 # -- interrupts, signals, forks -------------------------------------------------------------------------------------
 
 
