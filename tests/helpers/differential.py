@@ -3,7 +3,7 @@
 A fault is a text; none means that all agree. Compared are the formulas of the graph after the passes: with the
 reference, within what f32 sums in another order may differ; with formulas where everything is settled by literal sums,
 and with the compiled model, bit for bit. Where a difference is larger, it may be four times what the reference itself
-differs by if its inputs, and what it quantizes, change by NUDGE: cancellation and ties make more of roundings.
+differs by if its inputs, and what it quantizes or sums, change by NUDGE: cancellation and ties make more of roundings.
 """
 from functools import cache
 
@@ -34,15 +34,25 @@ def _in_few_rows(wrong):
     return wrong.ndim > 0 and np.count_nonzero(wrong.any(axis=-1)) <= 1 + SHARE * wrong[..., 0].size
 
 
+SUMS = {"reduce_sum", "reduce_mean", "cum_sum", "avg_pool", "matmul", "convolution"}
+
+
 def nudged(graph, feeds):
-    """The reference's outputs, by name, for inputs and quantized values that are NUDGE larger or smaller."""
+    """The reference's outputs, by name, if inputs and values that are quantized or summed are NUDGE larger or smaller.
+
+    What is quantized changes as a whole, so that all that is near a tie falls the same way; terms of sums change each
+    by itself, so that the changes of terms that cancel do not cancel.
+    """
     rng, outputs = np.random.default_rng(0), []
     for by in (NUDGE, -NUDGE, NUDGE, -NUDGE):
         other = graph.copy()
-        for node in list(other.nodes_of({"quantize"})):
+        for node in list(other.nodes_of({"quantize"} | SUMS)):
             if (v := node.inputs[0]).dtype == "f32":
+                factor = np.float32(1 + by)
+                if node.op.name in SUMS and v.type.known:
+                    factor = (1 + by * rng.choice([-1, 1], v.type.dims)).astype(np.float32)
                 with other.before(node):
-                    near = other.multiply(v, other.constant(np.float32(1 + by)))
+                    near = other.multiply(v, other.constant(factor))
                 other.replace_uses(v, near, [use for use in v.uses if use.node is node])
         near = {k: np.asarray(x * (1 + by * rng.choice([-1, 1], x.shape)), x.dtype) if x.dtype == np.float32 else x
                 for k, x in feeds.items()}
