@@ -3,6 +3,7 @@
     python tests/helpers/plant.py --seed 7 --count 60             # drawn from all rooms, in proportion to their lines
     python tests/helpers/plant.py --seed 7 --only graphq/onnx     # from one folder or file
     python tests/helpers/plant.py --patches bugs.txt              # written by hand
+    python tests/helpers/plant.py --seed 7 --numbers 3 8          # two of a sample again, such as those that survived
 
 A planted bug is one edit of one source file: a boundary moved, two operands swapped, a guard or a statement dropped,
 the other attribute of a pair. It is made in a copy of the tree, never in the working tree, and the copy has a kernel
@@ -255,8 +256,8 @@ def outcome(bug: Bug, folder: Path, seconds: int, tests: list[str]) -> str:
         raise SystemExit(f"pytest does not run: {output[-500:]}")
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return "out of time"
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
-    return failed[0] if failed else (output.strip().splitlines() or ["no output"])[-1]
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)|^Fatal Python error: (.*)", output, re.M)
+    return "".join(failed[0]) if failed else (output.strip().splitlines() or ["no output"])[-1]
 
 
 def main() -> None:
@@ -267,7 +268,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="folders or files")
     parser.add_argument("--tests", nargs="*", default=[], help="run these in place of the nearest")
     parser.add_argument("--patches", type=Path, help="bugs written by hand")
-    parser.add_argument("--seconds", type=int, default=60, help="of the processor, a bug at most")
+    parser.add_argument("--numbers", nargs="*", type=int, default=[], help="of the bugs to run, counted from 1")
+    parser.add_argument("--seconds", type=int, default=300, help="of the processor, a bug at most")
     parser.add_argument("--list", action="store_true", help="show the bugs and run nothing")
     options = parser.parse_args()
     bugs = written(options.patches) if options.patches else draw(options.seed, options.count, options.only)
@@ -275,6 +277,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="graphq-planted-") as name:
         folder = Path(name) if options.list else copied(Path(name))
         for number, bug in enumerate(bugs, 1):
+            if options.numbers and number not in options.numbers:
+                continue
             begin = time.perf_counter()
             result = "listed" if options.list else outcome(bug, folder, options.seconds, options.tests)
             kind = result if result in ("survived", "out of time", "listed") else "caught"
