@@ -7,6 +7,7 @@ import time
 from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,6 +76,29 @@ def fresh(monkeypatch, here):
     for worker in list(compiling._workers):
         if worker.ident is not None:
             worker.join()
+
+
+@pytest.mark.parametrize("returned, own", [((11, 12, 13), 5), ((0,), 6), ((11, 0), 7), ((11, 12, 0), 8)])
+def test_each_connection_is_served_by_one_process(monkeypatch, returned, own):
+    """A fork does not fork again, and the ends of the others' connections are closed."""
+    forks, closed, served = list(returned), [], []
+
+    class Closed:
+        """A connection that no job comes through."""
+
+        def __init__(self, descriptor):
+            served.append(descriptor)
+
+        def poll(self, seconds):
+            return False
+
+    monkeypatch.setattr(compiling, "os", SimpleNamespace(fork=lambda: forks.pop(0), close=closed.append))
+    monkeypatch.setattr("multiprocessing.connection.Connection", Closed)
+    for name in ("signal.signal", "gc.freeze", "gc.set_threshold"):
+        monkeypatch.setattr(name, lambda *arguments: None)
+    monkeypatch.setattr(codegen, "object_code", lambda source: None)
+    compiling.serve([5, 6, 7, 8])
+    assert served == [own] and closed == [x for x in (5, 6, 7, 8) if x != own] and not forks
 
 
 def test_what_is_wanted_comes_first_and_nothing_comes_twice(fresh, monkeypatch):
