@@ -97,7 +97,8 @@ def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are
         assert made == tuple(n for n, _ in factors[:len(made)])
         return len(made), [n for k, n in enumerate(asked) if n and n not in asked[:k]]
 
-    assert losing({0: 0.001}) == (0, [])  # below TARGET
+    assert losing({0: 0.001}) == losing({0: search.TARGET}) == (0, [])
+    assert losing({0: 1.0, 1: search.TARGET}) == (1, [1])
     assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.4}) == (4, [1, 2, 4, 3])
     assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.0015}) == (3, [1, 2, 4, 3])
     assert losing({0: 1.0, 1: 0.9, 2: 0.8, 4: 0.7, 5: 0.6}) == (4, [1, 2, 4, 5])

@@ -94,6 +94,7 @@ def test_a_pass_of_a_script_is_written_down_and_runs_with_pytest(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     made = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "class ReluAsAbs" in made.stdout and "unused" not in made.stdout.split("def test")[1]
+    assert made.stdout.count("class ReluAsAbs") == 1 and not any(x in made.stdout for x in ("PassError", "try:"))
     (tmp_path / "test_it.py").write_text(made.stdout)
     pytest_of_it = [sys.executable, "-m", "pytest", "-q", "test_it.py"]
     done = subprocess.run(pytest_of_it, cwd=tmp_path, capture_output=True, text=True)

@@ -4,7 +4,7 @@ import pytest
 from scipy import special
 
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import DEFINITIONS, load
+from graphq.kernels.lanes.expression import DEFINITIONS, load, op
 from graphq.kernels.lanes.stores import Store, evaluate
 
 X = load(0, "f32", "vector")
@@ -129,6 +129,18 @@ def test_quantize_is_its_formula(dtype, at):
     quantized = Store(elementary.quantize(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"), dtype), dtype)
     got = evaluate(quantized, None, [x, inv, zp])
     np.testing.assert_array_equal(got, expected.astype(got.dtype))
+
+
+@pytest.mark.parametrize("dtype, value", [("u8", 200), ("s8", -100), ("u16", 50_000), ("s16", -30_000)])
+def test_integers_of_eight_bits_are_told_from_all_others(dtype, value):
+    """Also from other numbers of which bits are taken, or that are shifted."""
+    x = load(0, "s32", "vector")
+    made = elementary.quantized(x, dtype)
+    assert evaluate(made, None, [np.int32([value])]).tolist() == [value]
+    assert elementary.unquantized(made) == ((x, dtype) if dtype in ("u8", "s8") else None)
+    shifts = [op("sar", op("shl", x, a), b) for a, b in ((24, 23), (23, 24), (23, 23))]
+    masks = [op("and", x, 0x7F), op("or", x, 0xFF), op("sar", op("and", x, 24), 24), op("shr", op("shl", x, 24), 24)]
+    assert not any(map(elementary.unquantized, (x, *shifts, *masks)))
 
 
 def test_f16_by_integers_is_f16():

@@ -216,7 +216,7 @@ def hard(alpha, beta):
 @pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)])
 @pytest.mark.parametrize("function, slope, spread", [(silu, 1.5, 0.5), (scaled_silu, 1.55, 0.5), (gelu, 1.6, 0.36),
                                                      (moved_tanh, 3.5, 4), (hard(1 / 6, 0.5), 1.6, 4.6),
-                                                     (hard(-0.5, 1.0), 2.1, 4.1)])
+                                                     (hard(0.2, 0.9), 1.9, 8.7), (hard(-0.5, 1.0), 2.1, 4.1)])
 def test_a_value_times_a_function_of_it_carries_little_of_large_values(function, slope, spread, by, relative, most):
     """Where y is large the function hardly changes, so that the bound does not grow with y."""
     g, numbers = gq.Graph(), {}
