@@ -31,6 +31,19 @@ def test_files_of_graphs_are_compiled(tmp_path):
         gq.compile(3)
 
 
+def test_only_what_the_usual_passes_make_is_looked_for_and_kept(monkeypatch):
+    """The place of a kept model does not depend on passes, so that a model of other passes must not be in it."""
+    asked = []
+    monkeypatch.setattr("graphq.model.kept.Kept.of", lambda *arguments: asked.append(arguments))
+    g = gq.Graph()
+    g.output(g.relu(g.input("x", shape=(3,), dtype="f32")))
+    for options in ({"passes": ()}, {"verify": "numeric"}, {"cache": False}, {"cache": "kernels"}):
+        gq.compile(g, threads=1, **options)
+        assert asked == []
+    gq.compile(g, threads=1)
+    assert len(asked) == 1
+
+
 def test_open_shapes_are_taken_from_the_arrays():
     g = gq.Graph()
     x = g.input("x", shape=(None, 16), dtype="u8")

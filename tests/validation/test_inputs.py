@@ -119,6 +119,11 @@ def test_large_graphs_run_on_the_first_kinds_alone(monkeypatch, more):
     assert list(made) == ["random", "ties", "NaN and infinities", "extremes", "lowest", "highest"][:3 if more else 6]
 
 
+def test_the_smallest_arrays_have_nan_first():
+    few = inputs("graph(x: f32[], y: f32[2]) {\n %0 = add(x, y)\n return %0\n}")["NaN and infinities"]
+    assert np.isnan(few["x"]) and sorted(map(str, few["y"].tolist())) == ["inf", "nan"]
+
+
 def test_the_same_seed_gives_the_same_arrays():
     a, b, c = inputs(seed=1), inputs(seed=1), inputs(seed=2)
     same = [[np.array_equal(a[k]["x"], other[k]["x"], equal_nan=True) for k in a] for other in (b, c)]

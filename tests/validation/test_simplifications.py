@@ -70,6 +70,8 @@ def test_smaller_sizes():
     made = first_lines(texts(kinds.smaller_sizes, graph("x: f32[?,2]", "%0 = relu(x)", returned="%0")))
     assert made == [*(f"x: f32[{n},2]" for n in (1, 2, 3, 8)), "x: f32[?,1]", *(f"x: f32[{n},2]" for n in (1, 2, 3, 8)),
                     "x: f32[?,1]"]
+    summed = graph("x: f32[?,2]", "%0 = reduce_sum(x, axes=[0])", returned="%0")  # only the input is open
+    assert first_lines(texts(kinds.smaller_sizes, summed)) == made
     assert texts(kinds.smaller_sizes, graph("x: f32[1]", "%0 = relu(x)", returned="%0")) == []
 
 
