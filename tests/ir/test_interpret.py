@@ -203,14 +203,6 @@ def test_values_are_freed_but_not_too_early():
     assert [float(y) for y in evaluate(g, {"x": np.array(3, np.float32)})] == [30, 6, 3]
 
 
-@pytest.fixture
-def registry():
-    before = dict(OPS)
-    yield
-    OPS.clear()
-    OPS.update(before)
-
-
 def test_references_that_break_their_promise(registry):
     @register_op(infer=lambda src: src)
     def halved(src):

@@ -15,14 +15,6 @@ from graphq.passes.fuse import Fuse
 from graphq.passes.layouts import channels_last_form
 
 
-@pytest.fixture
-def registry():
-    before = dict(OPS)
-    yield OPS
-    OPS.clear()
-    OPS.update(before)
-
-
 def test_own_ops(registry):
     g = Graph("test")
     x = g.input("x", dtype="f32", shape=(2, 3))
