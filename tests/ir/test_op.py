@@ -44,6 +44,24 @@ def test_annotations_may_be_strings(registry, annotation):
         g.added(g.inputs[0], n="a")
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_one_number_stands_for_all_spatial_axes(g, axes):
+    """Numbers of attributes that are left out, too; the weights have the rank if the image's is not known."""
+    image, unknown, w = (g.input(n, dtype="f32", shape=s) for n, s in (
+        ("image", (1, *(9,) * axes, 4)), ("unknown", None), ("w", (*(2,) * axes, 4, 5))))
+    for source in (image, unknown):
+        a = g.convolution(source, w, strides=np.int64(3), pads_end=1).node.attrs
+        assert [a[name] for name in ("strides", "pads_begin", "pads_end", "dilations")] == [
+            (n,) * axes for n in (3, 0, 1, 1)]
+    assert g.max_pool(image, kernel=2).node.attrs["kernel"] == (2,) * axes
+    with pytest.raises(GraphError, match="must be a list where no operand's rank is known"):
+        g.max_pool(unknown, kernel=2)
+    with pytest.raises(GraphError, match="attribute 'kernel' must be"):
+        g.max_pool(image, kernel=True)
+    a = g.quantize(image, dtype="u8", scales=np.float32(0.5), zps=3).node.attrs
+    assert (a["scales"], a["zps"]) == ((0.5,), (3,))
+
+
 def test_registering_a_name_twice(registry):
     with pytest.raises(GraphError, match="op 'relu' is registered already, by graphq.ops.eltwise"):
         @register_op(infer=None)

@@ -73,6 +73,15 @@ def test_numbers_are_those_of_f32():
     assert np.allclose(got, gq.compile(graph)(batches[0]).astype(np.float32), rtol=0.02, atol=0.01)
 
 
+def test_nodes_keep_their_facts_and_casts_have_none():
+    graph, _ = of_halves(perceptron, "bf16")
+    for k, n in enumerate(graph.nodes):
+        n.meta = {"place": k}
+    wide = in_f32(graph)
+    assert [(n.op, n.meta["place"]) for n in wide.nodes if n.meta] == [(n.op, k) for k, n in enumerate(graph.nodes)]
+    assert {n.op.name for n in wide.nodes if not n.meta} == {"type_cast"}
+
+
 def test_casts_between_both_disappear():
     g = gq.Graph()
     x = g.input("x", shape=(2, 3), dtype="f16")
