@@ -165,6 +165,24 @@ def test_the_greatest_of_nothing_is_refused():
             gq.compile(gq.load_onnx(m))(x=np.ones((1, 2, 0, 3), np.float32))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_images_and_channels_are_resized_too(axis, mode):
+    """By ONNX's reference: kernels resize along spatial axes alone."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    scales = np.ones(4, np.float32)
+    scales[axis] = 2
+    attrs = dict(mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    got = gq.compile(gq.load_onnx(node_model("Resize", [("x", x), ("roi", None), ("S", scales)], attrs, opset=19,
+                                             domain="")))(x=x)
+    if mode == "linear":
+        after = x.take(np.minimum(np.arange(x.shape[axis]) + 1, x.shape[axis] - 1), axis)
+        want = np.stack([x, (x + after) / 2], axis + 1).reshape(got.shape)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    else:
+        np.testing.assert_array_equal(got, x.repeat(2, axis))
+
+
 @pytest.mark.parametrize("mode,length,scale,places", [
     ("align_corners", 13, 1.7, np.arange(22) * 12 / (13 * 1.7 - 1)), ("pytorch_half_pixel", 3, 0.5, np.array([0.5])),
     ("align_corners", 4, 0.6, np.array([0, 3 / 1.4]))])

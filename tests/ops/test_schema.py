@@ -74,13 +74,49 @@ COMMUTATIVE = {"add", "multiply", "maximum", "minimum"}
 NOT_ELEMENTWISE = {"matmul", "softmax", "static_reshape", "static_transpose", "constant"}
 
 
+WHOLE = {"axis": 0, "keep_dims": True, "select_last_index": False}
+OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
+    "arg_max": WHOLE, "arg_min": WHOLE, "arithmetic": {"function": REQ},
+    "cached_attention": {"heads": REQ, "groups": REQ, "scale": REQ, "softcap": 0.0, "window": 0, "causal": True,
+                         "interleaved": False, "bits": 32, "capacity": -1},
+    "cast": {"dtype": REQ}, "conv_integer": {name: CONV[name] for name in (
+        "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups")},
+    "cum_sum": {"axis": REQ, "exclusive": False, "reverse": False}, "expand": {"shape": REQ}, "gather": {"axis": 0},
+    "dequantize_linear": {"dtype": DTYPES["f32"], "axis": 1, "block_size": 0}, "gather_elements": {"axis": 0},
+    "gather_nd": {"batch_dims": 0},
+    "grid_sample": {"mode": "linear", "padding_mode": "zeros", "align_corners": False},
+    "gru": {"linear_before_reset": False, "reverse": False}, "if_else": {"then_body": REQ, "else_body": REQ},
+    "integer_sum": {"axes": (), "keep_dims": False}, "is_inf": {"detect_negative": True, "detect_positive": True},
+    "loop": {"body": REQ, "states": REQ},
+    "lrn": {"size": REQ, "alpha": 1e-4, "beta": 0.75, "bias": 1.0, "data_format": "NXC"}, "lstm": {"reverse": False},
+    "non_max_suppression": {"center_point_box": False}, "partition": {"body": REQ, "anchor": REQ},
+    "pad": {"pads_begin": REQ, "pads_end": REQ, "mode": "constant", "value": 0.0}, "rnn": {"reverse": False},
+    "quantize_linear": {"dtype": REQ, "axis": 1, "block_size": 0, "saturate": True, "precision": DTYPES["f32"]},
+    "scan": dict.fromkeys(("body", "states", "scanned", "input_axes", "reverse_inputs", "output_axes",
+                           "reverse_outputs"), REQ),
+    "scatter_elements": {"axis": 0, "reduction": "none"}, "scatter_nd": {"reduction": "none"},
+    "slice": dict.fromkeys(("axes", "starts", "ends", "steps"), REQ), "softmax": {
+        "axis": 1, "mode": "none", "dtype": None, "keep_stats": False},
+    "top_k": {"k": REQ, "axis": -1, "largest": True}, "trees": {"depth": REQ}, "trilu": {"upper": True, "k": 0}}
+
+
+def attributes(op):
+    """The attributes and their defaults."""
+    return {a.name: REQ if a.required else a.default for a in op.attributes.values()}
+
+
+def test_attributes_of_own_operations():
+    of_ops = [op for op in OPS.values() if op.reference.__module__.startswith("graphq.ops.")]
+    assert {op.name: made for op in of_ops if op.name not in SCHEMA | MORE and (made := attributes(op))} == OWN
+
+
 @pytest.mark.parametrize("name", [*SCHEMA, *MORE])
 def test_signature(name):
-    kind, operands, attributes = {**SCHEMA, **MORE}[name]
+    kind, operands, declared = {**SCHEMA, **MORE}[name]
     op = OPS[name]
     assert op.kind == kind
     assert [p.name + "?" * p.optional + "*" * p.variadic for p in op.operands] == operands.split()
-    assert {a.name: REQ if a.required else a.default for a in op.attributes.values()} == attributes
+    assert attributes(op) == declared
     assert op.commutative == (name in COMMUTATIVE)
     assert op.elementwise == (name not in NOT_ELEMENTWISE and name not in MORE)
     assert "oneDNN" in op.doc
@@ -89,8 +125,6 @@ def test_signature(name):
 def test_softmax_signature():
     op = OPS["softmax"]
     assert [p.name for p in op.operands] == ["src"]
-    assert {a.name: a.default for a in op.attributes.values()} == {
-        "axis": 1, "mode": "none", "dtype": None, "keep_stats": False}
     assert not op.elementwise
 
 

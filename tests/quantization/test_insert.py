@@ -23,7 +23,7 @@ from graphq.quantization.insert import (
 )
 from graphq.quantization.parametrised import Difference, bias_of, limits, takes_bias
 from graphq.quantization.products import Product, products
-from graphq.quantization.ranges import Parameters
+from graphq.quantization.ranges import SMALLEST, Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import LARGEST, _bounded, _load, along_weights, divide_channels, expected_ranges, noise
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
@@ -115,6 +115,14 @@ def test_biases_that_stay_in_f32(bias, scheme, fits):
     node = quantized(matmul(bias), scheme)
     assert (node.inputs[2].data is None) == fits
     assert MAX_BIAS == 2**30 and 0.5 / 127 * MAX_BIAS < 1e9
+
+
+def test_a_bias_whose_scale_would_be_zero_stays_in_f32():
+    """The scale of a bias is the product of two scales, which f32 may not hold though it holds both."""
+    g = matmul([0, 0, 0], W * np.float32(127 * SMALLEST))
+    insert(g, {"y": Quantized({0: Parameters(u8, (SMALLEST,), (3,))})}, Scheme())
+    node = next(n for n in g.nodes if n.op.name == "matmul")
+    assert node.inputs[2].data is not None and min(stored(node.inputs[1])[1]) == SMALLEST
 
 
 def test_wide_products_are_sums():

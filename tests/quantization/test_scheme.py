@@ -28,6 +28,15 @@ def test_refused_schemes(options, message):
         Scheme(**options)
 
 
+def test_what_a_scheme_is_if_nothing_is_said():
+    """As docs/quantization.md and the command line have it."""
+    assert vars(Scheme()) == {
+        "mode": "static", "activations": u8, "symmetric": False, "method": "mse", "percentile": 99.99, "headroom": 1.0,
+        "per_channel": True, "weight_bits": 8, "block": 32, "rounding": "nearest", "bias": "s32", "rows": False,
+        "exclude": (), "wide": (), "wide_weights": (), "between": (), "preset": "mixed", "limits": ()}
+    assert Candidate("mse") == Candidate("mse", smooth=False, margin=0.0)
+
+
 def test_schemes_at_their_limits():
     assert Scheme(percentile=100, headroom=10, block=1).block == 1 and Scheme(headroom=0.1).headroom == 0.1
     assert Scheme().activations is u8 and Scheme(activations="u16").activations is u16

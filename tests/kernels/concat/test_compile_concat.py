@@ -79,9 +79,9 @@ def test_sources_with_scales_along_the_axis(level):
     assert (got == want).all()
 
 
-def refusal(epilogue):
+def refusal(epilogue, shape=(2, 3)):
     body = gq.Graph("body")
-    y = body.concat(*(body.input(f"x{k}", dtype="f32", shape=(2, 3)) for k in range(2)), axis=1)
+    y = body.concat(*(body.input(f"x{k}", dtype="f32", shape=shape) for k in range(2)), axis=1)
     body.output(epilogue(body, y), name="y")
     with pytest.raises(Unsupported) as error:
         check_concat(body)
@@ -91,8 +91,9 @@ def refusal(epilogue):
 def test_what_varies_along_the_axis_is_refused():
     said = refusal(lambda g, y: g.add(y, g.input("b", dtype="f32", shape=(6,))))
     assert said == "an operand of add, f32[6], varies along axis 1, that of the concat"
-    said = refusal(lambda g, y: g.bias_add(y, g.input("b", dtype="f32", shape=(6,)), data_format="NCX"))
-    assert said == "an operand of bias_add, f32[6], varies along axis 1, that of the concat"
+    for shape in ((2, 3), (2, 3, 6), (2, 3, 4, 5, 6)):  # numpy's broadcasting would have it along the last axis
+        said = refusal(lambda g, y: g.bias_add(y, g.input("b", dtype="f32", shape=(6,)), data_format="NCX"), shape)
+        assert said == "an operand of bias_add, f32[6], varies along axis 1, that of the concat"
     assert refusal(lambda g, y: g.add(y, g.input("b", dtype="f32", shape=(4, 2, 6)))).startswith("the epilogue changes")
 
 
