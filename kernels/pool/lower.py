@@ -94,7 +94,8 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
 def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
     """Lower the epilogue after `anchor`, which is a pool or weighted means.
 
-    Maxima of quantized integers are taken before they are dequantized, so their epilogue begins with `dequantize`.
+    Maxima of quantized integers are taken before they are dequantized, which keeps their order, as scales are positive.
+    So their epilogue begins with `dequantize`.
     """
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
@@ -148,8 +149,6 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     source, out = body.inputs.index(value), node.output.type.dims
     if how == "mean":
         return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts)
-    if dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
-        raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
     if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
         raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer",
                           "take pads that are smaller than the window")
