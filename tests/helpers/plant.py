@@ -256,7 +256,7 @@ def outcome(bug: Bug, folder: Path, seconds: int, tests: list[str]) -> str:
         raise SystemExit(f"pytest does not run: {output[-500:]}")
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return "out of time"
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)|^Fatal Python error: (.*)", output, re.M)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)|Fatal Python error: (.*)", output, re.M)
     return "".join(failed[0]) if failed else (output.strip().splitlines() or ["no output"])[-1]
 
 

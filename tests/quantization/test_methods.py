@@ -12,6 +12,7 @@ from graphq.quantization.insert import insert_static
 from graphq.quantization.known import correct_biases, differences
 from graphq.quantization.products import prepared, products
 from graphq.quantization.smooth import equalise, smooth
+from graphq.quantization.statistics import Statistics
 from graphq.testing import check_same_numbers
 
 RNG = np.random.default_rng(11)
@@ -81,7 +82,7 @@ def test_smoothing_changes_nothing_where_it_does_not_help():
 def test_smoothing_without_numbers_of_channels_changes_nothing():
     graph, batches = uneven()
     g = prepared(graph)
-    assert smooth(g, calibrate(g, batches)) == 0
+    assert smooth(g, calibrate(g, batches)) == smooth(g, Statistics({}, 1)) == 0
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])

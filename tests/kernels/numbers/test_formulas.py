@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 
+from graphq.kernels.lanes.expression import fused
 from graphq.kernels.numbers import float_sums, mean_sums, recurrent, rows
 from graphq.kernels.numbers.observed import BINS, SHIFT, histogram, ordered, u8_range
 
@@ -167,6 +168,37 @@ def test_rows(n):
                       ("l2", np.sqrt(np.square(wide).sum(axis=-1))), ("max", wide.max(axis=-1)),
                       ("min", wide.min(axis=-1))):
         np.testing.assert_allclose(rows.reduced(how, x), want, rtol=2e-6, err_msg=how)
+
+
+def test_partial_results_are_of_lanes_and_folded_by_halves_or_by_neighbours():
+    """Told by letters in place of numbers."""
+    letters = np.array(list("abcdefghij"), object)
+    assert rows.by_lanes(letters, 4, "", np.add).tolist() == ["aei", "bfj", "cg", "dh"]
+    assert rows.folded(letters[:8], np.add) == "aecgbfdh" and rows.folded(letters[:8], np.add, pairs=True) == "abcdefgh"
+
+
+@pytest.mark.parametrize("n", [3, 5, 16, 31, 37, 100])
+def test_the_orders_of_sums_of_rows(n):
+    """That of softmax and that of norms, by loops over numbers whose sums are different in any other order."""
+    x = normal(4, n) * 3
+    powers, sums = rows.powers(x, rows.top(x))
+    for row, p, total, square in zip(x, powers, sums, rows.squares(x), strict=True):
+        lanes, chains, rest = [np.float32(0)] * 16, [np.float32(0)] * 8, n // 8 * 8
+        for k in range(n):
+            lanes[k % 16] += p[k]
+        lanes = [a + b for a, b in zip(lanes[:8], lanes[8:], strict=True)]
+        while len(lanes) > 1:
+            lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+        assert lanes == [total]
+        for k in range(rest):
+            chains[k % 8] = fused(row[k], row[k], chains[k % 8])
+        while len(chains) > 1:
+            half = len(chains) // 2
+            chains = [a + b for a, b in zip(chains[:half], chains[half:], strict=True)]
+        for k in range(rest, n):  # four of the rest are not fused
+            y, (whole,) = row[k], chains
+            chains = [whole + y * y if k < rest + 4 <= n else fused(y, y, whole)]
+        assert chains == [square]
 
 
 def test_special_values_of_rows():
