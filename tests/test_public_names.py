@@ -41,6 +41,25 @@ def test_compile_has_the_parameters_of_the_design():
                                                                     "f32"]
 
 
+@pytest.mark.parametrize("function, defaults", [
+    (gq.Predictor, {"threads": None, "batch": None, "pad_to": None, "convert": False}),
+    (gq.load_compiled, {"isa": None, "threads": None}), (gq.load_onnx, {"memory": None}), (gq.save_onnx, {"opset": 21}),
+    (gq.to_text, {"elide": None, "indent": ""}), (gq.Graph, {"name": "graph"}),
+    (gq.CompiledGraph.profile, {"runs": 20, "peaks": False}),
+    (gq.CompiledGraph.report, {"profile": None, "title": None}),
+    (gq.CompiledGraph.explain, {"name": None, "kernels": False, "full": False, "profile": None, "format": "text"}),
+    (gq.quantization.automatic, {"scheme": None, "weight_bits": None}), (gq.quantization.compare, {"rank": True}),
+    (gq.quantization.calibrate, {"tensors": None, "histograms": True, "channels": False}),
+    (gq.quantization.quantize, {"data": None, "scheme": None}),
+    (gq.testing.check_pass, {"after": None, "inputs": None, "count": None, "seed": 0, "rtol": None, "atol": None,
+                             "sizes": None, "vary": True}),
+    (gq.testing.check_same_numbers, {"seed": 0, "rtol": 0.0, "atol": 0.0, "sizes": None}),
+    (gq.testing.random_inputs, {"seed": 0, "sizes": None})])
+def test_defaults(function, defaults):
+    parameters = inspect.signature(function).parameters.values()
+    assert {p.name: p.default for p in parameters if p.default is not p.empty} == defaults
+
+
 def test_compiled_graph_has_its_public_members():
     for name in ("__call__", "coverage", "explain", "formula", "inputs", "outputs", "profile"):
         assert inspect.getdoc(getattr(gq.CompiledGraph, name)), name
