@@ -40,10 +40,16 @@ def test_inputs_by_their_meaning():
     y = g.dynamic_quantize(g.batch_norm_inference(x, *p, epsilon=0.0), g.input("scale", dtype="f32", shape=(1,)),
                            g.input("zp", dtype="s8", shape=(1,)), dtype="s8")
     g.output(y)
-    g.output(g.log(g.input("l", dtype="f32", shape=(9,))))
+    roots = {"log": g.log, "sqrt": g.sqrt, "pow": lambda x: g.pow(x, beta=0.5), "exp": g.exp}
+    for name, function in roots.items():
+        g.output(function(g.input(name, dtype="f32", shape=(20,))))
+    g.output(g.dropout(g.input("d", dtype="f32", shape=(3,)), *(g.input(n, dtype="s64", shape=()) for n in (
+        "seed", "offset")), g.input("probability", dtype="f32", shape=())))
     values = accepted_inputs(g, 0)
-    assert all((values[n] > 0).all() for n in ("variance", "scale", "l")) and (values["x"] < 0).any()
-    assert values["zp"].dtype == np.int8
+    positive = [name for name, x in values.items() if (x > 0).all()]
+    assert {"variance", "scale", "log", "sqrt", "pow", "probability"} <= set(positive) and values["zp"].dtype == np.int8
+    assert not {"x", "mean", "exp"} & set(positive) and values["probability"] < 1
+    assert 0 <= values["seed"] < 1000 and 0 <= values["offset"] < 1000
 
 
 def graph():
