@@ -144,7 +144,7 @@ def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
     if op.name in _BY_OUTPUTS and len(declared) > 1:
         attrs = {**attrs, _BY_OUTPUTS[op.name]: True}
     a = op.attributes.get("dtype")
-    if a is None or _plain(a.annotation) is not DType or not declared:
+    if a is None or not declared:
         return attrs
     wanted = declared[0].dtype
     if not a.required and _inferred_dtype(op, operands, attrs) == wanted:

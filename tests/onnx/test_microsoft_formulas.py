@@ -338,7 +338,7 @@ def test_a_product_and_its_activation(activation, attrs, function):
 
 @pytest.mark.parametrize("op", ["FusedConv", "NhwcFusedConv"])
 @pytest.mark.parametrize("activation, numbers, function", [
-    ("", (), lambda y: y), ("Relu", (), lambda y: np.maximum(y, 0)),
+    ("", (), lambda y: y), ("", (0.3,), lambda y: y), ("Relu", (), lambda y: np.maximum(y, 0)),
     ("Clip", (-0.5, 1.5), lambda y: np.clip(y, -0.5, 1.5)),
     ("LeakyRelu", (0.3,), lambda y: np.where(y < 0, 0.3 * y, y)),
     ("HardSigmoid", (0.3, 0.1), lambda y: np.clip(0.3 * y + 0.1, 0, 1))])

@@ -58,6 +58,7 @@ def test_drawings_place_boxes_where_the_layout_has_them():
     alone = Outline((Box("x", "input", ("abc", "d")), Box("y", "output", ("e",))), (("x", "y"),))
     svg = draw(alone, lambda box: box.lines, lambda box: box.kind)
     assert svg.count('class="t"') == 2 and svg.index(">abc<") < svg.index(">d<") < svg.index(">e<")
+    assert draw(alone, lambda box: (), lambda box: box.kind).count("<rect") == 2  # boxes without text
     assert 'data-e="x y"' in svg and 'class="b input" data-n="x"' in svg and 'class="b output" data-n="y"' in svg
 
 

@@ -1,0 +1,46 @@
+"""How products are quantized by what is known of some batches: ranges, headroom, smoothing, 16 bits."""
+import numpy as np
+import pytest
+from float_networks import perceptron
+
+from graphq.dtypes import u8
+from graphq.quantization.known import Known
+from graphq.quantization.products import prepared, products
+from graphq.quantization.ranges import from_range
+from graphq.quantization.scheme import Candidate, Scheme
+from graphq.quantization.statistics import Statistics, TensorStatistics
+
+PRODUCTS = list(products(prepared(perceptron()[0])))
+SOURCES = [str(p.factors[0].name) for p in PRODUCTS]
+FACTORS = {SOURCES[0]: np.float32([0.5, 2.0])}
+
+
+def known(second=2.0):
+    """Ranges [-1, 3], and [-0.5, 1] after smoothing; the largest element but for one batch is `second`."""
+    plain, smoothed = (Statistics({name: TensorStatistics(low, high, (low, high), second) for name in SOURCES}, 2)
+                       for low, high in ((-1.0, 3.0), (-0.5, 1.0)))
+    return Known(plain, FACTORS, smoothed)
+
+
+@pytest.mark.parametrize("margin, second, headroom", [(0.0, 2.0, 1.0), (1.0, 2.0, 1.5), (0.5, 2.0, 1.5**0.5),
+                                                      (1.0, 1.0, 2.0), (1.0, 0.0, 1.25)])
+def test_a_margin_widens_ranges_by_what_a_new_batch_is_expected_to_exceed(margin, second, headroom):
+    """By a factor of 2 at most."""
+    q = known(second).quantized(PRODUCTS[0], {SOURCES[0]: Candidate("min_max", margin=margin)}, Scheme())
+    assert q.activations == {0: from_range(-headroom, 3 * headroom, u8, False)}
+    assert q.factors is None and not q.wide and not q.wide_weights
+
+
+def test_sixteen_bits_have_two_for_what_was_not_seen_and_no_smoothing():
+    name, choices = PRODUCTS[0].name, {SOURCES[0]: Candidate("mse", smooth=True, margin=1.0)}
+    q = known().quantized(PRODUCTS[0], choices, Scheme(wide=[name]))
+    assert q.activations == {0: from_range(-4, 12, u8, False)} and q.wide and q.factors is None
+    q = known().quantized(PRODUCTS[0], {SOURCES[0]: Candidate("min_max")}, Scheme(wide_weights=[name]))
+    assert q.activations == {0: from_range(-1, 3, u8, False)} and q.wide_weights and not q.wide
+
+
+def test_smoothed_tensors_have_ranges_of_their_own():
+    choices = dict.fromkeys(SOURCES, Candidate("min_max", smooth=True))
+    first, second = (known().quantized(p, choices, Scheme()) for p in PRODUCTS[:2])
+    assert first.factors is FACTORS[SOURCES[0]] and first.activations == {0: from_range(-0.5, 1, u8, False)}
+    assert second.factors is None and second.activations == {0: from_range(-1, 3, u8, False)}  # not smoothed
