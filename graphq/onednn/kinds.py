@@ -6,7 +6,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from graphq.dtypes import DType
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Node
 from graphq.ir.names import suggestion

@@ -36,7 +36,7 @@ def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes
 
 
 def _along(src: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
-    if not axes or src.shape is None:
+    if src.shape is None:
         return src
     reduced = normal_axes(axes, src)
     if keep_dims:

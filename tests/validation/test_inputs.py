@@ -91,6 +91,8 @@ def test_the_kinds():
         assert (scale * np.float32(n + 0.5)).item() in x, n
     assert {np.float32(-1.75).item(), 3.0, np.nextafter(np.float32(3), np.float32(9)).item()} <= set(x.ravel().tolist())
     assert {199, 200, 201, 6, 7, 8, 0, 255} <= set(made["ties"]["n"].ravel().tolist())
+    assert {np.float32(v).item() for v in (1e-42, -1e-42, 1.1754944e-38)} <= set(x.ravel().tolist())
+    assert (np.signbit(x) & (x == 0)).any() and (~np.signbit(x) & (x == 0)).any()
     special = made["NaN and infinities"]["x"]
     assert np.isnan(special).any() and np.isposinf(special).any() and np.isneginf(special).any()
     assert (np.signbit(special) & (special == 0)).any() and ((special != 0) & (np.abs(special) < 1e-40)).any()
