@@ -22,6 +22,14 @@ CASES = {
 }
 
 
+def test_bounds_times_a_factor_and_plus_a_number():
+    """What is added may be infinite, as nothing can be proved of it: then the estimate has nothing of it."""
+    found = ErrorBounds(np.array([1.0, 2.0]), np.array([0.5, 0.25]), 0.125).times(np.array([2.0, 4.0]), 0.5)
+    assert [x.tolist() for x in found[:2]] == [[2, 8], [1, 1]] and found.relative == 0.5
+    found = found.plus(np.array([np.inf, 3.0]), 0.75)
+    assert [x.tolist() for x in found[:2]] == [[np.inf, 11], [1, 4]] and found.relative == 0.75
+
+
 def followed(name, difference, most):
     """A bounds that has followed the operation after a value of this difference and bound, and the operation's node."""
     op, attrs = CASES[name]
