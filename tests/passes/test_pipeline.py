@@ -245,6 +245,16 @@ def test_passes_by_their_names():
         named([names[0], "other"])
 
 
+def test_unnamed_values_are_called_as_before_the_passes():
+    g = Graph()
+    x = g.relu(g.abs(g.input("x", dtype="f32", shape=(3,))))
+    y = g.tanh(g.relu(x))
+    g.output(g.square(y), name="z")
+    assert (g.label(x), g.label(y)) == ("%1", "%3")
+    run_passes(g, [DropRepeatedRelu()])
+    assert (g.label(x), g.label(y)) == ("%1", "%3") and len(g.nodes) == 4
+
+
 def test_the_graph_is_printed_after_each_pass_that_changed_it(monkeypatch, capsys):
     monkeypatch.setenv("GRAPHQ_DEBUG", "verify,passes")
     g = Graph()

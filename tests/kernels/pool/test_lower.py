@@ -83,6 +83,9 @@ def formula(lower, g):
 
 @pytest.mark.parametrize("name", CASES)
 def test_formulas(name):
-    got, want, _ = formula(lower_pool, body(**CASES[name]))
+    got, want, x = formula(lower_pool, body(**CASES[name]))
     assert got.shape == want.shape and got.dtype == want.dtype
+    anchor = lower_pool(body(**CASES[name])).anchor
+    integers = anchor.how == "max" and anchor.dtype in ("u8", "s8")
+    assert anchor.accumulate([x]).dtype == (np.int32 if integers else np.float32)
     np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=1e-6, atol=1e-6)
