@@ -83,7 +83,7 @@ class Parametrised:
         for product in list(products(g)):
             y, other = product.node.output, _parametrised(g, product)
             if not self.twins:
-                g.replace_uses(y, other, [u for u in y.uses if u.node is not other.node])
+                g.replace_uses(y, other)
             elif (axis := product.result_axis()) is not None and y.shape is not None:
                 # Without weights the number of columns may be another in each batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]

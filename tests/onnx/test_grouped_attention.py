@@ -264,6 +264,14 @@ def changed(norms=False, **values):
     return [(n, values.get(n, x)) for n, x in inputs], attrs
 
 
+def with_scales(*names):
+    """Of the inputs k_scale and v_scale these alone."""
+    inputs, attrs = changed()
+    values = {**dict(inputs), **dict.fromkeys(names, np.float32([0.5]))}
+    return [(n, values.get(n)) for n in (*NAMES[:12], "k_scale", "v_scale")], attrs
+
+
+INTEGERS = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
 BAD = {
     "lengths": (changed(lengths=None), {}, "input 5 is required"),
     "batches": (changed(lengths=np.zeros(3, np.int32)), {}, "input 5 must have a length for each of 2 batches"),
@@ -287,8 +295,11 @@ BAD = {
     "causal": (changed(), {"causal": 2}, "attribute 'causal' must be 0 or 1"),
     "window": (changed(), {"local_window_size": 0}, "'local_window_size' positive"),
     "both directions": (changed(), {"local_window_size": 4, "causal": 0}, "'local_window_size' positive"),
-    "no scales": (changed(), {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8},
+    "no scales": (changed(), INTEGERS,
                   "'kv_cache_bit_width' 8, kinds .'PER_TENSOR'. of scales and inputs 12 and 13 do not fit"),
+    "scale of keys alone": (with_scales("k_scale"), INTEGERS, "inputs 12 and 13 do not fit"),
+    "scale of values alone": (with_scales("v_scale"), INTEGERS, "inputs 12 and 13 do not fit"),
+    "scales of floats": (with_scales("k_scale", "v_scale"), {}, "inputs 12 and 13 do not fit"),
     "one kind": (changed(), {"k_quant_type": "PER_TENSOR"}, "'kv_cache_bit_width' 0, .* do not fit together"),
     "bits": (changed(), {"kv_cache_bit_width": 8}, "attribute 'kv_cache_bit_width' 8, .* do not fit together"),
     "kind": (changed(), {"k_quant_type": "PER_TOKEN"}, "'v_quant_type' .*'PER_TOKEN'. are not supported"),
