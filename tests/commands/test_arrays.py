@@ -52,6 +52,26 @@ def test_inputs_by_their_meaning():
     assert 0 <= values["seed"] < 1000 and 0 <= values["offset"] < 1000
 
 
+def test_of_several_meanings_of_an_input_the_first_by_name_counts():
+    """Whatever the process: sets of names have another order in each."""
+    def of(*meanings):
+        g = gq.Graph()
+        x, y = (g.input(n, dtype="f32", shape=(1,)) for n in ("x", "of several meanings"))
+        seed = g.add_constant(np.zeros((), np.int64))
+        for meaning in meanings:
+            g.output({"variance": lambda: g.batch_norm_inference(g.static_reshape(x, shape=[1, 1]), x, x, x, y,
+                                                                 epsilon=0.1),
+                      "scales": lambda: g.dynamic_quantize(x, y, dtype="u8"),
+                      "probability": lambda: g.dropout(x, seed, seed, y)}[meaning]())
+        return accepted_inputs(g, 5)["of several meanings"].item()
+
+    meanings = ("probability", "scales", "variance")
+    alone = [of(meaning) for meaning in meanings]
+    assert len(set(alone)) == 3
+    assert of(*meanings) == of(*meanings[:2]) == of(meanings[2], meanings[0]) == alone[0]
+    assert of(*meanings[1:]) == of(*meanings[:0:-1]) == alone[1]
+
+
 def graph():
     return gq.parse("graph(x: f32[?,3], n: s64[2], q: u8[4], b=c: f32[*]) {\n %0 = relu(x)\n return %0\n}".replace(
         "b=c", '"b=c"'))

@@ -1,5 +1,6 @@
 """What a Store's functions write, and which outputs they enter for a second look, in vectors of every width."""
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from kernel_factories import from_registers
 from graphq.kernels.jit import isa, modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op
-from graphq.kernels.lanes.outputs import packs, store_functions
+from graphq.kernels.lanes.outputs import NAMES, load_outputs, packs, store_functions
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.lanes.stores import SecondLook, Store, evaluate
 
@@ -122,6 +123,17 @@ def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
     wanted = {(top, left) for top in range(0, rows, GROUP) for left in range(0, vectors * lanes, lanes)
               if looks and near[top:top + GROUP, left:left + lanes].any()}
     assert {(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries} == wanted and len(entries) == len(wanted)
+
+
+@pytest.mark.parametrize("factors", [None, 0, 1, 3])
+def test_the_table_has_the_functions_that_a_store_has(factors):
+    """After the one that writes come those for a second look, then one for each factor."""
+    x = store("u8", looks=factors is not None)
+    if factors is not None:
+        x = replace(x, second_look=x.second_look._replace(factors=(const(2.0),) * factors))
+    *functions, lanes = load_outputs(x, isa.level_named("scalar"), cache=False).entries
+    count = 1 if factors is None else 3 + factors
+    assert [f != 0 for f in functions] == [k < count for k in range(len(NAMES))] and lanes == 1
 
 
 def test_factors_of_a_column():
