@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.errors import CompileError, GraphError
+from graphq.validation import compare
 from graphq.validation.compare import Baseline, find_difference
 from graphq.validation.inputs import Inputs
 
@@ -136,3 +138,22 @@ def test_a_graph_that_raises_differs():
                      " %a = gather(%b, k)\n return %a as a\n}")
     found = Baseline(first, [Inputs("mine", {"x": np.ones((2, 3), np.float32), "k": np.array([1])})]).difference(third)
     assert found.startswith("on inputs of the kind 'mine' it raises InputError")
+
+
+@pytest.mark.parametrize("error", [GraphError, CompileError, ZeroDivisionError, OverflowError, IndexError, KeyError,
+                                   ValueError])
+def test_integers_that_a_reference_refuses_are_made_small(monkeypatch, error):
+    """Whatever the reference raises for large ones; for small ones it has to run."""
+    def reference(graph, arrays):
+        if arrays["k"].max() > 1:
+            raise error("too large")
+        return gq.reference(graph, arrays)
+
+    monkeypatch.setattr(compare, "reference", reference)
+    g = gq.parse("graph(k: s64[3]) {\n %0 = cast(k, dtype=f32)\n return %0\n}")
+    base = Baseline(g, [Inputs("mine", {"k": np.array([7, 4, 0])})])
+    ((given, (out,)),) = base.results
+    assert given.arrays["k"].tolist() == out.tolist() == [1, 0, 0] and base.difference(g) is None
+    monkeypatch.setattr(compare, "small_integers", lambda arrays: arrays)
+    with pytest.raises(GraphError, match="runs on none of the inputs that were tried: .*too large"):
+        Baseline(g, [Inputs("mine", {"k": np.array([7, 4, 0])})])
