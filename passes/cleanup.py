@@ -104,11 +104,12 @@ def fold_constants(graph: Graph) -> int:
 def _fuses(node: Node) -> bool:
     """Whether an anchor may take this dequantize into its partition.
 
-    A dynamic_dequantize, whose scales are tensors, is taken only for the weights of some products.
+    A dynamic_dequantize, whose scales are tensors, is taken only for the weights of some products; a dequantize_linear
+    is once its blocks are padded (PadWeights).
     """
     if node.op.name == "dequantize":
         return taken(node)
-    return node.op.name == "dynamic_dequantize" and taken(node) and any(
+    return node.op.name in ("dynamic_dequantize", "dequantize_linear") and taken(node) and any(
         user.op.name in ("matmul", "conv_transpose") for user in node.output.users)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Node, Value
-from graphq.ops.quant import DEQUANTIZES
+from graphq.passes.compressed_weights import WEIGHTS
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 MIN_ROWS = 8
@@ -80,7 +80,7 @@ class RoundProducts(Rewrite):
         """Operands must be f32 and not dequantized, and no group of a convolution may have a single channel."""
         if x.dtype != f32:
             return ""
-        if any(v.node is not None and v.node.op.name in DEQUANTIZES for v in (x, w)):
+        if any(v.node is not None and v.node.op.name in WEIGHTS for v in (x, w)):
             return "its operands are dequantized"
         if (groups := match.root.attrs.get("groups", 1)) > 1 and x.shape is not None:
             channels = x.shape[1 if match.root.attrs["data_format"] == "NCX" else -1]

@@ -18,7 +18,7 @@ from graphq.ir.interpret import constant_bytes
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import Consistent, verify
 from graphq.kernels.families import FAMILIES
-from graphq.passes import move_quantization, normal_forms, requantize, simplify_moves
+from graphq.passes import compressed_weights, move_quantization, normal_forms, requantize, simplify_moves
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import (
     eliminate_common_subexpressions,
@@ -45,6 +45,7 @@ canonicalise = Fixpoint(
     simplify_moves.DropNoopTranspose(),
     move_quantization.TransposeBeforeDequantize(),
     move_quantization.ReshapeBeforeDequantize(),
+    compressed_weights.MoveWeights(),
     move_quantization.QuantizeBeforeReshape(),
     move_quantization.QuantizeBeforeTranspose(),
     move_quantization.CastBeforeMoves(),
@@ -84,6 +85,7 @@ PIPELINE: tuple[Pass, ...] = (
     canonicalise,
     eliminate_common_subexpressions,
     duplicate_dequantize,
+    compressed_weights.PadWeights(),
     fold_dequantized_operands,
     *(Fuse(f.name) for f in FAMILIES if f.quantized),
     fold_dequantized_constants,
