@@ -67,6 +67,33 @@ class MoveWeights(Rewrite):
                                     dtype=match.root.output.dtype)
 
 
+class GatherWeights(Rewrite):
+    """gather(dequantize(w, scales, zps), i) -> dynamic_dequantize(gather(w, i), gather(scales, i), gather(zps, i))
+
+    The same for dynamic_dequantize. So a constant table of embeddings is never dequantized as a whole.
+    """
+
+    def pattern(self, g, i):
+        return g.gather(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), i, attrs=ANY)
+
+    def check(self, i: Value, match: Match) -> str | None:
+        """All operands must be constants, and each index must have scales of its own."""
+        node = _dequantize(match)
+        if any(v.data is None for v in node.operands) or i.shape is None or node.attrs.get("group_axis") is not None:
+            return ""
+        groups = _groups(node)
+        return None if groups[match.root.attrs["axis"] % len(groups)] == 1 else "indices share scales"
+
+    def replace(self, g: Graph, i: Value, match: Match) -> Value:
+        node = _dequantize(match)
+        groups = _groups(node)
+        axis = match.root.attrs["axis"] % len(groups)
+        picked = [g.gather(g.add_constant(x), i, axis=axis) for x in _constants(node)]
+        assert i.shape is not None
+        return g.dynamic_dequantize(*picked, qtype="per_group", dtype=node.output.dtype,
+                                    group_shape=[*groups[:axis], *[1] * len(i.shape), *groups[axis + 1:]])
+
+
 class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along the sum
 

@@ -60,6 +60,7 @@ canonicalise = Fixpoint(
     normal_forms.StaticQuantize(),
     normal_forms.ConvIntegerAsConvolution(),
     move_quantization.GatherBeforeDequantize(),
+    compressed_weights.GatherWeights(),
     move_quantization.PickBeforeDequantize(),
     move_quantization.PadBeforeDequantize(),
     move_quantization.QuantizeBeforePad(),

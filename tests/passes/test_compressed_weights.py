@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes.compressed_weights import MoveWeights, PadWeights, reshaped_groups
+from graphq.passes.compressed_weights import GatherWeights, MoveWeights, PadWeights, reshaped_groups
 from graphq.testing import check_same_numbers
 
 rng = np.random.default_rng(3)
@@ -84,6 +84,26 @@ def test_what_a_call_gives_stays():
     g.output(g.static_transpose(g.dynamic_dequantize(w, scales, **GROUPS), order=[1, 0]))
     count, (refusal,) = MoveWeights().apply(g, parts=False)
     assert count == 0 and "not constant" in refusal.reason
+
+
+@pytest.mark.parametrize("scales, attrs, axis, groups", [
+    ((6, 2), dict(qtype="per_group", group_shape=[1, 4]), 0, (1, 1, 4)),
+    ((3, 8), dict(qtype="per_group", group_shape=[2, 1]), -1, (2, 1, 1)),
+    ((6,), dict(qtype="per_channel", axis=-2), 0, (1, 1, 8)),
+    ((6, 2), dict(qtype="per_group", group_shape=[1, 4]), 1, None), ((1,), {}, 0, None)])
+def test_picked_rows_alone_are_dequantized(scales, attrs, axis, groups):
+    g = gq.Graph()
+    ids = g.input("ids", shape=(2, None), dtype="s64")
+    g.output(g.gather(weights(g, (6, 8), scales, **attrs), ids, axis=axis))
+    before = g.copy()
+    assert GatherWeights()(g) == (groups is not None)
+    feeds = {"ids": np.array([[0, -1, 5], [2, 2, -6]])}
+    np.testing.assert_array_equal(gq.reference(g, feeds), gq.reference(before, feeds))
+    if groups is not None:
+        assert g.outputs[0].node.attrs["group_shape"] == groups
+        model = gq.compile(before, strict=True, threads=1)
+        np.testing.assert_array_equal(model(feeds), gq.reference(before, feeds))
+        assert not any(n.output.dtype == "f32" and n.output.shape == (6, 8) for n in model.graph.nodes)
 
 
 def blocks(g, shape, axis, size, dtype=ml_dtypes.uint4):
