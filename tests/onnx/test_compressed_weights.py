@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_node import by_onnx_runtime, node_model
 
 import graphq as gq
 
@@ -68,4 +69,46 @@ def test_weights_stay_compressed(form, dtype):
     x = rng.standard_normal((3, final(wide).shape[0])).astype(np.float32)
     compiled = gq.compile(gq.load_onnx(model(node, tensors, moves, product, x)), threads=1, strict=True)
     np.testing.assert_allclose(compiled(x), x @ final(wide), atol=1e-4)
-    assert [n.attrs["anchor"] for n in compiled.graph.nodes if n.op.name == "partition"] == ["matmul_compressed"]
+    assert anchors(compiled) == ["matmul_compressed"]
+
+
+def anchors(compiled):
+    """What the partitions are built around."""
+    return [n.attrs["anchor"] for n in compiled.graph.nodes if n.op.name == "partition"]
+
+
+@pytest.mark.parametrize("dtype", ["s2", "u2"])
+def test_two_bits_become_four(dtype):
+    node, tensors, _ = dequantized((64, 5), "u4", 0, 16)
+    numpy, onnx_type = getattr(ml_dtypes, {"s": "", "u": "u"}[dtype[0]] + "int2"), TensorProto.DataType.Value(
+        {"s": "INT2", "u": "UINT2"}[dtype[0]])
+    w, z = (rng.integers(0, 4, shape).astype(numpy) for shape in ((64, 5), (4, 5)))
+    s = numpy_helper.to_array(tensors[2]).astype(float)
+    tensors[:2] = [helper.make_tensor(name, onnx_type, x.shape, x.astype(int).ravel())
+                   for name, x in (("w", w), ("z", z))]
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    file = model(node, tensors, [], MATMUL, x)
+    file.opset_import[0].version = 25
+    compiled = gq.compile(gq.load_onnx(file), threads=1, strict=True)
+    wide = (w.astype(float) - z.astype(float).repeat(16, axis=0)) * s.repeat(16, axis=0)
+    np.testing.assert_allclose(compiled(x), x @ wide, atol=1e-4)
+    assert anchors(compiled) == ["matmul_compressed"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("bits, k, level", [
+    (4, 64, 0), (2, 64, 0), (8, 70, 0), (4, 70, 0), (4, 64, 4), (4, 70, 4), (2, 70, 4)])
+def test_products_of_bits(bits, k, level, dtype):
+    blocks = -(-k // 32)
+    x, scales, bias = (rng.uniform(0.1, 1, shape).astype(dtype) for shape in ((3, k), (5, blocks), (5,)))
+    inputs = [("x", x), ("B", rng.integers(0, 256, (5, blocks, 4 * bits), dtype=np.uint8)), ("S", scales), ("Z", None),
+              ("G", None), ("D", bias)]
+    file = node_model("MatMulNBits", inputs, {"K": k, "N": 5, "bits": bits, "block_size": 32, "accuracy_level": level})
+    compiled = gq.compile(gq.load_onnx(file), threads=1, strict=True)
+    got = compiled(x)
+    assert got.dtype == dtype
+    assert [a for a in anchors(compiled) if a.startswith("matmul")] == ["matmul_compressed"]
+    if dtype != ml_dtypes.bfloat16:
+        (want,) = by_onnx_runtime(file, inputs)
+        tolerance = 2**-10 if dtype == np.float16 else 0
+        np.testing.assert_allclose(got.astype(float), want.astype(float), atol=1e-4, rtol=tolerance)
