@@ -31,6 +31,7 @@ from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
 from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
+from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
@@ -56,6 +57,7 @@ canonicalise = Fixpoint(
     normal_forms.DropMultiplyByOne(),
     normal_forms.DropRepeatedRelu(),
     normal_forms.CubeAsProducts(),
+    normal_forms.RowScalesAsGroups(),
     normal_forms.StaticDequantize(),
     normal_forms.StaticQuantize(),
     normal_forms.ConvIntegerAsConvolution(),
@@ -103,7 +105,8 @@ PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
     "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
 """The passes for each `precision` that `graphq.compile` takes; "bf16" adds RoundProducts."""
 
-_NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in PRECISIONS.values() for p in passes}
+_NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in (PRECISIONS["bf16"], (RangesByRow,)) for p in passes}
+"""The passes that a saved model can name."""
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None,
@@ -154,7 +157,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes, from which `named` finds them again. Raises GraphError for a pass outside of PRECISIONS."""
+    """The names of passes, from which `named` finds them again. Raises GraphError for a pass outside of `_NAMED`."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -162,13 +165,13 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
         else:
             found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
         if not found:
-            raise GraphError("a model can be saved if its passes are of PIPELINE or PRECISIONS; "
+            raise GraphError("a model can be saved if its passes are RangesByRow and those of PIPELINE or PRECISIONS; "
                              f"{pass_name(step)} is not")
     return list(map(pass_name, passes))
 
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes in PRECISIONS that have these names. Raises KeyError for an unknown name."""
+    """The passes of a saved model that have these names. Raises KeyError for an unknown name."""
     return tuple(_NAMED[name] for name in names)
 
 
