@@ -147,6 +147,20 @@ def _padded(node: Node, along: int) -> tuple[int, ...] | None:
     return None if dims[along] % groups[along] == 0 or groups[along] % FINEST else tuple(groups)
 
 
+def uncast(w: Value) -> Value:
+    """The value that `w` is a cast of, or `w` itself."""
+    return next(w.node.operands) if w.node is not None and w.node.op.name == "type_cast" else w
+
+
+def stays_compressed(w: Value, transposed: bool) -> bool:
+    """Whether kernels read `w` compressed: a matrix of dequantized constants, with groups of FINEST along the sum."""
+    node = w.node
+    if node is None or node.op.name != "dynamic_dequantize" or any(v.data is None for v in node.operands):
+        return False
+    source, groups = next(node.operands), _groups(node)
+    return source.dtype.name in BITS and len(groups) == 2 and groups[1 if transposed else 0] % FINEST == 0
+
+
 def _dequantize(match: Match) -> Node:
     """The one of the two matched nodes that is not the root."""
     return next(n for n in match.nodes if n is not match.root)

@@ -13,13 +13,13 @@ DTYPES = {"s4": (ml_dtypes.int4, TensorProto.INT4), "u4": (ml_dtypes.uint4, Tens
           "s8": (np.int8, TensorProto.INT8), "u8": (np.uint8, TensorProto.UINT8)}
 
 
-def dequantized(shape, dtype, axis, block):
+def dequantized(shape, dtype, axis, block, result=np.float32):
     """A DequantizeLinear of constants, its initializers, and the weights in f64."""
     numpy, onnx_type = DTYPES[dtype]
     scales = (shape[axis],) if block is None else \
         tuple(-(-d // block) if k == axis else d for k, d in enumerate(shape))
     w, z = (rng.integers(0, 8, s).astype(numpy) for s in (shape, scales))
-    s = rng.uniform(0.01, 0.1, scales).astype(np.float32)
+    s = rng.uniform(0.01, 0.1, scales).astype(result)
     tensors = [helper.make_tensor(name, onnx_type, x.shape, x.astype(int).ravel()) for name, x in (("w", w), ("z", z))]
     wide = [x.reshape([-1 if k == axis else 1 for k in range(len(shape))]) if block is None
             else x.take(np.arange(shape[axis]) // block, axis=axis) for x in (s.astype(float), z.astype(float))]
@@ -38,8 +38,8 @@ def model(node, tensors, moves, product, x):
         nodes.append(helper.make_node(op, inputs, [name], **attrs))
     op, attrs = product
     nodes.append(helper.make_node(op, ["x", name], ["y"], **attrs))
-    graph = helper.make_graph(nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
-                              [onnx.ValueInfoProto(name="y")], tensors)
+    x_info = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+    graph = helper.make_graph(nodes, "net", [x_info], [onnx.ValueInfoProto(name="y")], tensors)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
 
 
@@ -70,6 +70,27 @@ def test_weights_stay_compressed(form, dtype):
     compiled = gq.compile(gq.load_onnx(model(node, tensors, moves, product, x)), threads=1, strict=True)
     np.testing.assert_allclose(compiled(x), x @ final(wide), atol=1e-4)
     assert anchors(compiled) == ["matmul_compressed"]
+
+
+HALF = {  # shape, axis and block of the weights of f16; what follows; the source; what the weights are then
+    "f16": ((64, 5), 0, 16, [], np.float16, lambda w: w),
+    "f16, turned": ((5, 64), 1, 16, [TURN], np.float16, lambda w: w.T),
+    "cast": ((64, 5), 0, 16, [("Cast", {"to": 1})], np.float32, lambda w: w),
+    "turned and cast": ((5, 64), 1, 16, [TURN, ("Cast", {"to": 1})], np.float32, lambda w: w.T),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("form", HALF)
+def test_weights_of_f16_have_the_roundings_of_the_file(form, rows):
+    shape, axis, block, moves, dtype, final = HALF[form]
+    node, tensors, wide = dequantized(shape, "s4", axis, block, np.float16)
+    x = rng.standard_normal((rows, 64)).astype(dtype)
+    file = model(node, tensors, moves, MATMUL, x)
+    compiled = gq.compile(gq.load_onnx(file), threads=1, strict=True)
+    want = x.astype(float) @ final(wide).astype(np.float16).astype(float)
+    np.testing.assert_allclose(compiled(x).astype(float), want, atol=1e-4, rtol=2**-10 if dtype == np.float16 else 0)
+    assert [a for a in anchors(compiled) if a.startswith("matmul")] == ["matmul_compressed"]
 
 
 def anchors(compiled):
