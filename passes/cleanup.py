@@ -11,7 +11,7 @@ from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluated, runs_long
 from graphq.ops.quant import DEQUANTIZES
-from graphq.passes.fuse import feeds_anchor, taken
+from graphq.passes.fuse import feeds_anchor, readers, taken
 
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
@@ -104,12 +104,13 @@ def fold_constants(graph: Graph) -> int:
 def _fuses(node: Node) -> bool:
     """Whether an anchor may take this dequantize into its partition.
 
-    A dynamic_dequantize, whose scales are tensors, is taken only for the weights of some products.
+    A dynamic_dequantize, whose scales are tensors, is taken only for the weights of some products; a dequantize_linear
+    is once its blocks are padded (PadWeights).
     """
     if node.op.name == "dequantize":
         return taken(node)
-    return node.op.name == "dynamic_dequantize" and taken(node) and any(
-        user.op.name in ("matmul", "conv_transpose") for user in node.output.users)
+    return node.op.name in ("dynamic_dequantize", "dequantize_linear") and taken(node) and any(
+        user.op.name in ("matmul", "conv_transpose") for user in readers(node))
 
 
 def fold_dequantized_operands(graph: Graph) -> int:

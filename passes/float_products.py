@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Node, Value
-from graphq.ops.quant import DEQUANTIZES
+from graphq.passes.compressed_weights import WEIGHTS, stays_compressed, uncast
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 MIN_ROWS = 8
@@ -25,7 +25,8 @@ class WidenProducts(Rewrite):
     """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), w, bias?)), for constant w and bias
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
-    once. The casts fuse with neighbouring operations.
+    once. The casts fuse with neighbouring operations. Weights of a matmul that are dequantized to f16 are cast, too:
+    kernels for f32 read them compressed.
     """
 
     def pattern(self, g, x, w, bias):
@@ -39,13 +40,15 @@ class WidenProducts(Rewrite):
         """
         if x.dtype != f16:
             return ""
-        if w.data is None or bias is not None and bias.data is None:
+        compressed = match.root.op.name == "matmul" and stays_compressed(w, match.root.attrs["transpose_b"])
+        if not compressed and w.data is None or bias is not None and bias.data is None:
             return "weights or bias are not constant"
-        rows = _rows(match.root)
+        rows = None if compressed else _rows(match.root)
         return None if rows is None or rows >= MIN_ROWS else f"{rows} rows are few"
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
-        constants = [g.constant(v.data.astype(np.float32)) for v in (w, bias) if v is not None and v.data is not None]
+        constants = [g.type_cast(v, dtype=f32) if v.data is None else g.constant(v.data.astype(np.float32))
+                     for v in (w, bias) if v is not None]
         result = match.root.output.dtype
         attrs = {k: v for k, v in match.root.attrs.items() if k != "dtype"}
         y = g.add_node(match.root.op, [g.type_cast(x, dtype=f32), *constants], attrs)[0]
@@ -80,7 +83,7 @@ class RoundProducts(Rewrite):
         """Operands must be f32 and not dequantized, and no group of a convolution may have a single channel."""
         if x.dtype != f32:
             return ""
-        if any(v.node is not None and v.node.op.name in DEQUANTIZES for v in (x, w)):
+        if any(node is not None and node.op.name in WEIGHTS for node in (x.node, uncast(w).node)):
             return "its operands are dequantized"
         if (groups := match.root.attrs.get("groups", 1)) > 1 and x.shape is not None:
             channels = x.shape[1 if match.root.attrs["data_format"] == "NCX" else -1]

@@ -4,6 +4,7 @@ Copies that do not fuse are merged again later.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from graphq.errors import CompileError
@@ -27,8 +28,14 @@ def ends_chain(node: Node) -> str | None:
 
 def feeds_anchor(node: Node) -> bool:
     """Whether `node` is a dequantize that the partition of an anchor can begin with."""
-    return node.op.name in DEQUANTIZES and taken(node) and any(
-        u.node is not None and u.node.op.name in ANCHORS for u in node.output.uses)
+    return node.op.name in DEQUANTIZES and taken(node) and any(user.op.name in ANCHORS for user in readers(node))
+
+
+def readers(node: Node) -> Iterator[Node]:
+    """The users of the result of `node`; of constant weights that are cast the users of the cast."""
+    for user in node.output.users:
+        weights = user.op.name == "type_cast" and next(node.operands).data is not None
+        yield from user.output.users if weights else [user]
 
 
 def taken(node: Node) -> bool:

@@ -185,6 +185,31 @@ class DequantizeByGroups(Rewrite):
                                     group_shape=[d // n for d, n in zip(dims, counts, strict=True)])
 
 
+class RowScalesAsGroups(Rewrite):
+    """matmul(dynamic_dequantize(x, scales, per_channel, axis=0), w) -> the same per_group, for a matrix x
+
+    Each row is a group. Products of integers take scales of rows in this form.
+    """
+
+    def pattern(self, g, x, scales, w, bias):
+        source = g.dynamic_dequantize(x, scales, attrs=ANY, qtype="per_channel")
+        return g.any_of(g.matmul(source, w, attrs=ANY), g.matmul(source, w, bias, attrs=ANY))
+
+    def check(self, x, scales, match):
+        """The scales must be those of the rows of the product, of known size."""
+        if scales.data is not None or match.root.attrs["transpose_a"]:
+            return ""
+        if x.shape is None or len(x.shape) != 2 or not x.shape[1]:
+            return f"{x.type} is no matrix with rows of known size"
+        rows = match.node("dynamic_dequantize").attrs["axis"] % 2 == 0
+        return None if rows else "each element of a row has a scale of its own"
+
+    def replace(self, g, x, scales, w, bias, match):
+        scales, attrs = g.static_reshape(scales, shape=[-1, 1]), match.node("dynamic_dequantize").attrs
+        x = g.dynamic_dequantize(x, scales, qtype="per_group", group_shape=[1, x.shape[1]], dtype=attrs["dtype"])
+        return g.add_node(match.root.op, [x, w] if bias is None else [x, w, bias], match.root.attrs)[0]
+
+
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 

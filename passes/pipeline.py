@@ -18,7 +18,7 @@ from graphq.ir.interpret import constant_bytes
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import Consistent, verify
 from graphq.kernels.families import FAMILIES
-from graphq.passes import move_quantization, normal_forms, requantize, simplify_moves
+from graphq.passes import compressed_weights, move_quantization, normal_forms, requantize, simplify_moves
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import (
     eliminate_common_subexpressions,
@@ -31,6 +31,7 @@ from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
 from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
+from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
@@ -45,6 +46,7 @@ canonicalise = Fixpoint(
     simplify_moves.DropNoopTranspose(),
     move_quantization.TransposeBeforeDequantize(),
     move_quantization.ReshapeBeforeDequantize(),
+    compressed_weights.MoveWeights(),
     move_quantization.QuantizeBeforeReshape(),
     move_quantization.QuantizeBeforeTranspose(),
     move_quantization.CastBeforeMoves(),
@@ -55,10 +57,12 @@ canonicalise = Fixpoint(
     normal_forms.DropMultiplyByOne(),
     normal_forms.DropRepeatedRelu(),
     normal_forms.CubeAsProducts(),
+    normal_forms.RowScalesAsGroups(),
     normal_forms.StaticDequantize(),
     normal_forms.StaticQuantize(),
     normal_forms.ConvIntegerAsConvolution(),
     move_quantization.GatherBeforeDequantize(),
+    compressed_weights.GatherWeights(),
     move_quantization.PickBeforeDequantize(),
     move_quantization.PadBeforeDequantize(),
     move_quantization.QuantizeBeforePad(),
@@ -84,6 +88,7 @@ PIPELINE: tuple[Pass, ...] = (
     canonicalise,
     eliminate_common_subexpressions,
     duplicate_dequantize,
+    compressed_weights.PadWeights(),
     fold_dequantized_operands,
     *(Fuse(f.name) for f in FAMILIES if f.quantized),
     fold_dequantized_constants,
@@ -100,7 +105,8 @@ PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
     "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
 """The passes for each `precision` that `graphq.compile` takes; "bf16" adds RoundProducts."""
 
-_NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in PRECISIONS.values() for p in passes}
+_NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in (PRECISIONS["bf16"], (RangesByRow,)) for p in passes}
+"""The passes that a saved model can name."""
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None,
@@ -151,7 +157,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes, from which `named` finds them again. Raises GraphError for a pass outside of PRECISIONS."""
+    """The names of passes, from which `named` finds them again. Raises GraphError for a pass outside of `_NAMED`."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -159,13 +165,13 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
         else:
             found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
         if not found:
-            raise GraphError("a model can be saved if its passes are of PIPELINE or PRECISIONS; "
+            raise GraphError("a model can be saved if its passes are RangesByRow and those of PIPELINE or PRECISIONS; "
                              f"{pass_name(step)} is not")
     return list(map(pass_name, passes))
 
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes in PRECISIONS that have these names. Raises KeyError for an unknown name."""
+    """The passes of a saved model that have these names. Raises KeyError for an unknown name."""
     return tuple(_NAMED[name] for name in names)
 
 

@@ -65,7 +65,8 @@ FOLDED = 1 << 16
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
 
-UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "partition", "sized_constant"})
+UNFOLDED = frozenset({
+    "constant", "dequantize", "dequantize_linear", "dynamic_dequantize", "partition", "sized_constant"})
 """Operations that are not folded even if their operands are constants. Fusions match some of them."""
 
 

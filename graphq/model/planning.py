@@ -33,7 +33,7 @@ LEAST_SHARE = 2
 """How many times larger the values between the partitions must be than all other operands and results together.
 
 Each strip reads operands that do not have its rows, such as the weights of a product, as a whole. So these must be
-small in comparison.
+small in comparison. Operands of the size of a result, such as masks of attention, do not count: a strip reads its rows.
 """
 
 
@@ -93,9 +93,10 @@ def _fit(nodes: Sequence[Node]) -> bool:
 
 
 def _pays(nodes: Sequence[Node]) -> bool:
-    """Whether the values between the nodes are large enough in comparison to all other operands and results."""
+    """Whether the values between the nodes are large enough in comparison to the other operands and results."""
     inside = [node.output for node in nodes[:-1]]
-    beside = {v for node in nodes for v in (*node.operands, node.output)}.difference(inside)
+    beside = {v for node in nodes for v in (*node.operands, node.output)
+              if v is node.output or v.type.dims[-2:] != node.output.type.dims[-2:]}.difference(inside)
     least = LEAST_SHARE * sum(assumed(v.type.nbytes) for v in beside)
     return sum(assumed(v.type.nbytes) for v in between(nodes)) > least
 

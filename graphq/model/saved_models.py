@@ -50,8 +50,8 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
     `rows_mix` is the property of `CompiledGraph`. With a `key` the file is for the folder of the kernel cache and for
     this user alone. It then leaves out the kernels that every plan runs with, since the cache has them.
 
-    Raises GraphError if the path cannot be written, or for a pass that is in no pipeline of `passes.PRECISIONS`, since
-    a file cannot name it.
+    Raises GraphError if the path cannot be written, or for a pass that a file cannot name
+    (`passes.pipeline.names_of`).
     """
     passes, options = None, of.options
     if options.passes is not None:

@@ -65,7 +65,8 @@ UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data 
     "(graphq.quantization.quantize) makes an int8 model of it"
 """The first line of a report on a model that is not quantized."""
 
-SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "matmul_integer", "conv_integer")
+SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "quantize_linear", "dequantize_linear",
+           "matmul_integer", "conv_integer")
 """Operations that only quantized models have; a report on a graph without any of them starts with UNQUANTIZED."""
 
 ALSO = 8

@@ -111,9 +111,11 @@ class Given:
         return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
-        """Whether passes added this reorder: operand and result have the same counterpart in the user's graph."""
-        if node is None or node.op.name not in REORDERS or node.graph is self.source:
+        """Whether passes added this pad, cast or reorder; of a reorder operand and result have the same counterpart."""
+        if node is None or node.graph is self.source:
             return False
+        if node.op.name not in REORDERS:
+            return node.op.name in ("pad", "type_cast") and self.node(node).op is not node.op
         here, there = self.place(next(node.operands)), self.place(node.outputs[0])
         return here is not None and there is not None and here.value is there.value
 

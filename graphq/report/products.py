@@ -43,7 +43,7 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
         kind = "no fusion" if refused_for is None else "no convolution"
         return reason(node, name, kind, node, node.output, refused=refused_for)
     why = partial(reason, node, Fuse(family.name).name)
-    operands = [None if v is None else given.origin(v) for v in node.inputs]
+    operands = [None if v is None else _uncast(given.origin(v), given) for v in node.inputs]
     obstacles = {} if "_integer" in node.op.name else {
         k: r for k, v in enumerate(operands[:2]) if v is not None and (r := _operand(node, k, v, given, refusals))}
     refused = _refused(family, node, operands, obstacles, given)
@@ -65,6 +65,12 @@ def _family(node: Node) -> Family | None:
     narrow = weights is not None and weights.op.name in DEQUANTIZES and (
         next(weights.operands).dtype.bits == 4 or weights.attrs["qtype"] == "per_group")
     return next((f for f in families if (f.name == "matmul_compressed") == narrow), families[0] if families else None)
+
+
+def _uncast(value: Value, given: Given) -> Value:
+    """The value that was cast, if a pass added the cast."""
+    cast = value.node is not None and value.node.op.name == "type_cast" and given.added(value.node)
+    return given.under(value) if cast else value
 
 
 def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],

@@ -290,9 +290,9 @@ def refuses(node: Node) -> str | None:
 
 
 def _groups_broadcast(node: Node) -> bool:
-    """Whether the groups of a dynamic_dequantize have along each axis one element, or all."""
-    sizes = zip(node.attrs["group_shape"], node.output.type.dims, strict=True)
-    return all(group in (1, size) for group, size in sizes)
+    """Whether the groups of a dynamic_dequantize are known to have along each axis one element, or all."""
+    shape, groups = node.output.shape, node.attrs["group_shape"]
+    return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
 
 
 Anchor = tuple[Node, Callable[[list[Any]], Expr]]

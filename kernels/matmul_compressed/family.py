@@ -14,7 +14,7 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.matmul_compressed.lower import CompressedMatmul, check_matmul_compressed, lower_matmul_compressed
 from graphq.kernels.matmul_compressed.pack import panel_bytes
-from graphq.kernels.matmul_compressed.tiles import W_DTYPES
+from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
 from graphq.kernels.operands.space import broadcast_strides
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
@@ -49,7 +49,8 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
     if p.a_dtype != "f32":
         (sums, table, row), *slots = slots
         words |= {"row_sums": sums, "row_sums_table": table, "row_sums_row": row}
-    product = matmul.Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=W_DTYPES[p.bits])
+    w_dtype = W_DTYPES[p.bits] if p.rounding == "f32" else ROUNDED[p.bits, p.rounding]
+    product = matmul.Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=w_dtype)
     step = matmul.plan_matmul(lowered.store, product, b.target)
     packed = p.packed()
     b.run(step, {**words, "w": Ref(b.constant(packed)), "panel_bytes": panel_bytes(packed)}, slots)
@@ -58,12 +59,12 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
 def quantized(g: PatternBuilder) -> PatternLike:
     """The pattern matmul(x, weights, bias?), where x is dequantize(q), dynamic_dequantize(q, scales), or any f32.
 
-    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants: w is s4, u4, s8 or u8, with one
-    scale for the tensor, for each column, or for each group of rows and columns.
+    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32: w is s4, u4, s8
+    or u8, with one scale for the tensor, for each column, or for each group of rows and columns.
     """
     q, w = Var("q"), (Var("w"), Var("scales"))
-    weights = g.any_of(g.dequantize(Var("w"), attrs=ANY),
-                       *(g.dynamic_dequantize(*operands, attrs=ANY) for operands in (w, (*w, Var("zps")))))
+    dynamic = [g.dynamic_dequantize(*operands, attrs=ANY) for operands in (w, (*w, Var("zps")))]
+    weights = g.any_of(g.dequantize(Var("w"), attrs=ANY), *dynamic, g.type_cast(g.any_of(*dynamic), attrs=ANY))
     x = g.any_of(g.dequantize(q, attrs=ANY), g.dynamic_dequantize(q, Var("row_scales"), attrs=ANY), Var("x"))
     return g.any_of(g.matmul(x, weights, attrs=ANY), g.matmul(x, weights, Var("bias"), attrs=ANY))
 

@@ -7,8 +7,9 @@ x of 8 bits have one zero point zx, and scales sx: a single one, one for each ro
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
 The sum starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
-Activations of f32 are multiplied by the weights of the graph as written, f32(w - zw) * s, and added as in all float
-kernels (`float_sums`). Bias and epilogue follow as in `matmul.lower`.
+Activations of f32 are multiplied by the weights of the graph as written, f32(w - zw) * s, rounded to f16 or bf16 if the
+graph dequantizes to these and casts, and added as in all float kernels (`float_sums`). Bias and epilogue follow as in
+`matmul.lower`.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.anchored import RANGES, wrapped
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, result_dims
-from graphq.kernels.lanes.expression import Expr, acc
+from graphq.kernels.lanes.expression import STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
@@ -42,7 +43,7 @@ class CompressedMatmul:
     `a` is the number of the input with the activations, `row_scales` of that with the scales (..., row_groups) of
     their rows. `weights` are as in the graph: (k, n), or (n, k) if `transposed`. Kernels take u, which are the weights
     with LOW added, and `z` (groups, n), the zero points of u. `scales` (groups, n) are s of the module's formula or, if
-    activations have one constant scale, m.
+    activations have one constant scale, m. `rounding` is the type to which the weights are rounded.
     """
 
     a: int
@@ -56,6 +57,7 @@ class CompressedMatmul:
     a_zp: int = 0
     row_scales: int | None = None
     row_groups: int = 1
+    rounding: str = "f32"
 
     @property
     def n(self) -> int:
@@ -90,7 +92,8 @@ class CompressedMatmul:
         """The sums y of the formula, in f32."""
         x, w = inputs[self.a], self.centred
         if self.a_dtype == "f32":
-            w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n)
+            with np.errstate(over="ignore"):
+                w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
             return float_sums(x, w) if x.ndim > 1 else float_sums(x[None], w)[0]
         centred, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
         total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
@@ -114,11 +117,14 @@ def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, Compr
     node = next(n for n in body.nodes if n.op.name == "matmul")
     left, right = (v.node for v in islice(node.operands, 2))
     assert right is not None
+    casts = [right] if right.op.name == "type_cast" else []
+    right = next(right.operands).node if casts else right
+    assert right is not None
     if left is not None and left.op.name == right.op.name == "dequantize":
         raise Unsupported("of one scale a tensor or column, that are known, the family of matmuls has kernels")
-    weights = _Weights(body, node, right, constants)
+    weights = _Weights(body, node, right, constants, rounded=bool(casts))
     product = _floats(body, node, weights) if left is None else _integers(body, left, weights)
-    producers = [right] if left is None else [left, right]
+    producers = [*casts, right] if left is None else [left, *casts, right]
     check_lanes(body, out, node, producers, range(2), anchored=True)
     return node, product, producers
 
@@ -138,12 +144,13 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 class _Weights:
     """The constant weights of a matmul that the node `dequantizes` converts to f32; raises Unsupported."""
 
-    def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
+    def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays, *, rounded: bool) -> None:
         w = next(dequantizes.operands)
         if w.dtype.name not in BITS:
             raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4, u4, s8 and u8",
                               "quantize the weights to 4 or 8 bits, or give them one scale a column", 1)
-        if dequantizes.output.dtype != "f32":
+        self.rounding = dequantizes.output.dtype.name
+        if self.rounding != "f32" and not rounded:
             raise Unsupported(f"the weights are dequantized to {dequantizes.output.dtype}, kernels scale in f32",
                               "dequantize the weights with scales of f32, and cast the result", 1)
         self.dtype, self.transposed = w.dtype.name, node.attrs["transpose_b"]
@@ -188,7 +195,8 @@ def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
         raise Unsupported(f"groups of {w.k // len(w.z)} rows are no multiple of {FINEST}",
                           f"take groups of a multiple of {FINEST} rows", 1)
     z, scales = w.repeated(w.k // group)
-    return CompressedMatmul(body.inputs.index(a), "f32", a.type.dims, w.data, w.dtype, w.transposed, z, scales)
+    return CompressedMatmul(body.inputs.index(a), "f32", a.type.dims, w.data, w.dtype, w.transposed, z, scales,
+                            rounding=w.rounding)
 
 
 def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
@@ -196,6 +204,9 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
     if a.dtype.name not in RANGES:
         raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8",
                           "quantize the source to u8 or s8", 0)
+    if w.rounding != "f32":
+        raise Unsupported(f"the weights are rounded to {w.rounding}, integer kernels scale in f32",
+                          "dequantize the weights to f32", 1)
     if w.source_transposed or left.output.dtype != "f32":
         raise Unsupported("with compressed weights the source is dequantized to f32, and not transposed",
                           "dequantize to f32, and transpose the source before", 0)

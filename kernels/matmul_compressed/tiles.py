@@ -13,6 +13,8 @@ For activations of f32, in the order of `float_sums`, whose blocks consist of wh
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
+where the second factor may be rounded to a narrower float.
+
 A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, unpacks four of the k,
 which are then multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32 2**23, which gives
 2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory
@@ -36,16 +38,14 @@ from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_saturating, by_words
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
+from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES, rounded
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 
 view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
-W_DTYPES = {4: "s4", 8: "s8groups"}
-"""The kernel table's names for the dtypes of compressed weights, by their bits."""
-BITS = {name: bits for bits, name in W_DTYPES.items()}
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
-FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
+FLOATS = tuple(("f32", w) for w in (*W_DTYPES.values(), *ROUNDED.values()))
 AHEAD = 3072
 """How many bytes ahead of its loads a tile of one row prefetches weights, each of which it reads once.
 
@@ -218,9 +218,10 @@ class _FloatTile(_Tile):
     If it has more rows, the first of them leave the weights of a block of sums unpacked on the stack for the others.
     """
 
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int, at_once: int) -> None:
-        super().__init__(b, f, rows, panels, bits, columns)
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, columns: int, at_once: int) -> None:
+        super().__init__(b, f, rows, panels, BITS[w_dtype], columns)
         self.kind, self.at_once, self.row_bytes = vector(F32, columns), at_once, 4 * PANEL * panels
+        self.rounds = ROUNDS.get(w_dtype)
         self.unpacked = stack_memory(b, BLOCK * self.row_bytes) if rows > at_once else None
 
     def emit(self) -> None:
@@ -271,6 +272,8 @@ class _FloatTile(_Tile):
                 shift = 8 * (row % 4) + 4 * (row // 4)
                 out = [(((x.shr(shift) if shift else x) & (1 << self.bits) - 1 | base).as_type(self.kind) - of_zero)
                        * scale for x, scale, of_zero in zip(words, scales, of_zeros, strict=True)]
+                if self.rounds is not None:
+                    out = [rounded(self.b, weight, self.rounds, self.columns) for weight in out]
                 if self.unpacked is not None:
                     for address, weight in zip(self.kept(index, line, row), out, strict=True):
                         weight.store(address)
@@ -300,13 +303,13 @@ def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated
     return tile
 
 
-def float_tile(rows: int, panels: int, bits: int, lanes: int) -> Intrinsic:
+def float_tile(rows: int, panels: int, w_dtype: str, lanes: int) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 in rows."""
     at_once = min(rows, AT_ONCE[lanes])
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
-        _FloatTile(b, Frame.read(address), rows, panels, bits, lanes, at_once).emit()
+        _FloatTile(b, Frame.read(address), rows, panels, w_dtype, lanes, at_once).emit()
 
     return tile
 
@@ -430,18 +433,18 @@ def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 4))
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], 4))
 
 
 @register_kernel(FLOATS, ((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
                  layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 8))
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], 8))
 
 
 @register_kernel(FLOATS, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1), layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 16 columns a vector."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, BITS[dtypes[1]], 16))
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], 16))

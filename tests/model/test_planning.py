@@ -206,6 +206,7 @@ def test_small_matrices_and_others_stay_whole():
     assert not steps_of(gq.compile(attention((1, 2, 128, 64))))
     assert not steps_of(gq.compile(attention((1, 64, 8, 64), (1, 64, 4096, 64))))
     assert steps_of(gq.compile(attention((1, 12, 300, 64))))
+    assert steps_of(gq.compile(attention((1, 12, 300, 64), mask=(1, 12, 300, 300))))  # whose rows are read alone
     assert not steps_of(gq.compile(attention((1, 12, 300, 512))))
 
 

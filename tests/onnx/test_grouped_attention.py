@@ -49,7 +49,9 @@ def formula(inputs, attrs):
     capacity = max(int(total), 0 if past_k is None else past_k.shape[2])
     q, k, v = (x.reshape(batch, new, -1, size).astype(np.float64) for x in (q, k, v))
     if qn is not None:
-        q, k = (x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + 1e-6) * w for x, w in ((q, qn), (k, kn)))
+        both = attrs.get("qk_norm_epsilon", 1e-6)
+        q, k = (x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + epsilon) * w for x, w, epsilon in (
+            (q, qn, attrs.get("q_norm_epsilon", both)), (k, kn, attrs.get("k_norm_epsilon", both))))
     y, caches = np.zeros((batch, new, heads, size)), [np.zeros((batch, groups, capacity, size)) for _ in range(2)]
     for b in range(batch):
         before = max(int(ends[b]) + 1 - new, 0)
@@ -139,9 +141,14 @@ def test_as_onnx_runtime(name, open_shapes):
         assert_near(without_padding(got, inputs), without_padding(want, inputs))
 
 
-@pytest.mark.parametrize("name", [*CASES, "norms"])
+NORMS = {"norms": {}, "epsilon": dict(qk_norm_epsilon=0.5), "epsilon of queries": dict(q_norm_epsilon=0.5),
+         "epsilons": dict(q_norm_epsilon=0.25, k_norm_epsilon=0.5, qk_norm_epsilon=3.0)}
+
+
+@pytest.mark.parametrize("name", [*CASES, *NORMS])
 def test_formula(name):
-    inputs, attrs = attention(**CASES.get(name, dict(batch=2, new=3, cache=0, norms=True, rotary=8)))
+    case = CASES[name] if name in CASES else dict(batch=2, new=3, cache=0, norms=True, rotary=8, **NORMS[name])
+    inputs, attrs = attention(**case)
     want = formula(inputs, attrs)
     for got in by_graphq(node_model("GroupQueryAttention", inputs, attrs, 3), inputs):
         assert_near(without_padding(got, inputs), without_padding(want, inputs))
@@ -304,6 +311,8 @@ BAD = {
     "bits": (changed(), {"kv_cache_bit_width": 8}, "attribute 'kv_cache_bit_width' 8, .* do not fit together"),
     "kind": (changed(), {"k_quant_type": "PER_TOKEN"}, "'v_quant_type' .*'PER_TOKEN'. are not supported"),
     "window cache": (changed(), {"sliding_window_cache": 1}, "attribute 'sliding_window_cache': .* not supported"),
+    "padded queries": (([*changed(True)[0], ("n", np.ones(2, np.int32))], changed()[1]), {},
+                       r"input 16 \(query_seqlens\): queries with padding"),
     "products": (changed(), {"qk_output": 1}, "attribute 'qk_output': the products are not given"),
 }
 

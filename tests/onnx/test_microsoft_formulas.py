@@ -58,15 +58,15 @@ def test_weights_of_a_few_bits(bits, k, block, zero_points):
     near(results("MatMulNBits", given, attrs)[0], x @ w.T, 1e-4)
     near(results("MatMulNBits", [*given, ("", None), ("D", bias)], attrs)[0], x @ w.T + bias, 1e-4)
     x[1, :block] = 0
-    if k % block or bits == 2 or bits == 8 and zero_points:  # activations stay f32
+    if bits == 8 and zero_points:  # activations stay f32
         near(results("MatMulNBits", [("x", x), *given[1:]], {**attrs, "accuracy_level": 4})[0], x @ w.T, 1e-4)
         return
-    parts = x.reshape(3, blocks, block)
+    parts = np.pad(x, [(0, 0), (0, blocks * block - k)]).reshape(3, blocks, block)
     steps = np.abs(parts).max(axis=2, keepdims=True) / np.float32(127)
     with np.errstate(invalid="ignore"):
         rounded = np.nan_to_num(np.rint(parts / steps)) * steps.astype(float)
     y = results("MatMulNBits", [("x", x), *given[1:]], {**attrs, "accuracy_level": 4})[0]
-    near(y, rounded.reshape(3, k) @ w.T, 1e-4)
+    near(y, rounded.reshape(3, -1)[:, :k] @ w.T, 1e-4)
     assert np.abs(y - x @ w.T).max() > 1e-4
 
 

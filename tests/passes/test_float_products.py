@@ -34,6 +34,24 @@ def test_a_matmul_of_constant_weights():
         }""")
 
 
+def test_weights_that_stay_compressed():
+    """Of any number of rows, as casts of the weights cost no memory."""
+    weights = """
+          %w = constant(value=s8[8,1]{1, 2, 3, 4, 5, 6, 7, 8})
+          %s = constant(value=f16[1,1]{0.3})
+          %0 = dynamic_dequantize(%w, %s, qtype="per_group", group_shape=[8, 1])"""
+    check_pass(WidenProducts(), inputs="x: f16[2,8]", before=f"""{weights}
+          %1 = matmul(x, %0)
+          return %1""", after=f"""{weights}
+          %1 = type_cast(%0, dtype=f32)
+          %2 = type_cast(x, dtype=f32)
+          %3 = matmul(%2, %1)
+          %4 = type_cast(%3, dtype=f16)
+          return %4""")
+    few = weights.replace("s8[8,1]", "s8[4,2]").replace("[8, 1]", "[4, 2]")  # kernels need groups of 8
+    check_pass(WidenProducts(), inputs="x: f16[9,4]", before=f"{few}\n %1 = matmul(x, %0)\n return %1")
+
+
 @pytest.mark.parametrize("inputs, nodes", [
     ("x: f16[7,2]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
     ("x: bf16[8,2]", "%w = constant(value=bf16[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),

@@ -19,6 +19,7 @@ from graphq.passes import (
 from graphq.passes.normal_forms import (
     ConvIntegerAsConvolution,
     DequantizeByGroups,
+    RowScalesAsGroups,
     SplitBiasOfRows,
     StaticDequantize,
     StaticQuantize,
@@ -331,3 +332,41 @@ def test_weights_and_zero_points_of_unknown_shapes_stay(w, zw):
       return %1
     }}""")
     assert ConvIntegerAsConvolution()(graph) == 0
+
+
+BY_ROW = "x: s8[4,6], s: f32[4], w: f32[6,2], b: f32[2]"
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+def test_scales_of_rows_are_those_of_groups(axis):
+    for bias in ("", ", b"):
+        check_pass(RowScalesAsGroups(), f"""
+            %0 = dynamic_dequantize(x, s, qtype="per_channel", axis={axis})
+            %1 = matmul(%0, w{bias})
+            return %1""", f"""
+            %0 = static_reshape(s, shape=[-1, 1])
+            %1 = dynamic_dequantize(x, %0, qtype="per_group", group_shape=[1, 6])
+            %2 = matmul(%1, w{bias})
+            return %2""", inputs=BY_ROW, count=1)
+
+
+@pytest.mark.parametrize("inputs, axis, more", [
+    ("x: s8[6,4], s: f32[6], w: f32[6,2]", 0, ", transpose_a=true"), ("x: s8[4,6], s: f32[6], w: f32[6,2]", 1, ""),
+    ("x: s8[3,4,6], s: f32[4], w: f32[6,2]", 1, ""), ("x: s8[4,?], s: f32[4], w: f32[6,2]", 0, "")])
+def test_scales_that_are_not_those_of_rows_of_a_matrix(inputs, axis, more):
+    check_pass(RowScalesAsGroups(), f"""%0 = dynamic_dequantize(x, s, qtype="per_channel", axis={axis})
+        %1 = matmul(%0, w{more})\n return %1""", inputs=inputs, sizes={"x": (4, 6)} if "?" in inputs else None)
+
+
+def test_rows_of_known_scales_run_in_integers():
+    """As with per_group; the quantize by the same scales stays a step of its own."""
+    g = gq.Graph()
+    x, s = g.input("x", shape=(None, 6), dtype="f32"), g.input("s", shape=(None,), dtype="f32")
+    rows = dict(qtype="per_channel", axis=0)
+    q = g.dynamic_dequantize(g.dynamic_quantize(x, s, dtype="s8", **rows), s, **rows)
+    g.output(g.matmul(q, g.dequantize(g.constant(np.arange(12, dtype=np.int8).reshape(6, 2)), scales=[0.5])), name="y")
+    model = gq.compile(g, threads=1, strict=True)
+    feeds = {"x": np.linspace(-3, 3, 24, dtype=np.float32).reshape(4, 6), "s": np.float32([0.1, 0.2, 0.05, 1])}
+    assert np.array_equal(model(feeds), model.formula(**feeds))
+    np.testing.assert_allclose(model(feeds), gq.reference(g, feeds), rtol=1e-6)
+    assert str(model.coverage()).startswith("100%")

@@ -84,3 +84,16 @@ def test_the_pipeline_does_not_have_it():
     wanted = x.astype(float) @ (W * SCALES.astype(float))
     by_row, by_tensor = (gq.compile(integers(), passes=p)(x=x) for p in ((RangesByRow, *PIPELINE), PIPELINE))
     assert np.abs(by_row - wanted).max() < np.abs(by_tensor - wanted).max()
+
+
+@pytest.mark.parametrize("open", [False, True])
+def test_a_saved_model_has_it_at_other_sizes(open, tmp_path):
+    model = gq.compile(integers((None, None, 64) if open else (2, 5, 64)), passes=(RangesByRow, *PIPELINE), threads=1)
+    x = RNG.standard_normal((2, 5, 64)).astype(np.float32)
+    wanted = model(x=x)
+    model.save(tmp_path / "by_row.graphq")
+    again = gq.load_compiled(tmp_path / "by_row.graphq")
+    assert np.array_equal(again(x=x), wanted)
+    if open:
+        x = RNG.standard_normal((30, 5, 64)).astype(np.float32)
+        assert np.array_equal(again(x=x), model(x=x))

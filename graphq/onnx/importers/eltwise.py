@@ -215,3 +215,8 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
 def one(like: Value, value: float) -> np.ndarray:
     """`value` as a scalar array of the dtype of `like`."""
     return np.asarray(value).astype(like.dtype.numpy)
+
+
+def in_f32(c: Call, x: Value) -> Value:
+    """`x`, of a float type, in f32."""
+    return x if x.dtype == f32 else c.graph.type_cast(x, dtype=f32)

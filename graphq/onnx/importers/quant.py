@@ -194,6 +194,9 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
 
 def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
     """`x` dequantized to `dtype`, or to the dtype of the scale if `dtype` is None."""
+    zp = p.zero_point
+    if x.dtype in WIDER and x.data is not None and (zp is None or zp.data is not None and zp.dtype == x.dtype):
+        x, p = _wider(c, x), p._replace(zero_point=None if zp is None else _wider(c, zp))
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
     if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
         return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
@@ -204,6 +207,15 @@ def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -
         attrs = {"qtype": "per_group", "group_shape": group} if p.block_size else p.attrs
         return c.graph.dynamic_dequantize(x, p.scale, zp, dtype=dtype, **attrs)
     return c.graph.dequantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size)
+
+
+WIDER = {t.s2: t.s4, t.u2: t.u4}
+"""The type of 4 bits, which kernels take, that constants of a type of 2 bits become."""
+
+
+def _wider(c: Call, x: Value) -> Value:
+    assert x.data is not None
+    return c.graph.constant(x.data.astype(np.int8).astype(WIDER[x.dtype].numpy))
 
 
 def _group(x: Value, p: Parameters) -> list[int] | None:

@@ -13,10 +13,11 @@ NUMPY = {"u4": np.dtype(ml_dtypes.uint4), "s4": np.dtype(ml_dtypes.int4), "s32":
 
 
 def dense(m=5, k=128, n=37, group=32, *, w="u4", x="u8", zx=7, zw=None, qtype="per_group", along_n=1, out="u8",
-          batch=(), residual=False, transpose_b=False, rows=None, seed=0):
+          batch=(), residual=False, transpose_b=False, rows=None, rounds=None, seed=0):
     """[dequantize], dynamic_dequantize -> matmul -> relu -> [+ residual] -> [quantize]; the parameters beside it.
 
-    `x` may be f32; with `rows`, the size of groups, its scales are a tensor.
+    `x` may be f32; with `rows`, the size of groups, its scales are a tensor. With `rounds` weights are dequantized to
+    that type, and cast to f32.
     """
     rng = np.random.default_rng(seed)
     g = gq.Graph("dense")
@@ -28,7 +29,8 @@ def dense(m=5, k=128, n=37, group=32, *, w="u4", x="u8", zx=7, zw=None, qtype="p
     options = {"per_group": dict(group_shape=[along_n, group] if transpose_b else [group, along_n]),
                "per_channel": dict(axis=0 if transpose_b else 1), "per_tensor": {}}[qtype]
     parameters = [g.constant(swap(p) if p.ndim == 2 else p) for p in (scales, zps) if p is not None]
-    wf = g.dynamic_dequantize(g.constant(swap(weights)), *parameters, qtype=qtype, **options)
+    wf = g.dynamic_dequantize(g.constant(swap(weights)), *parameters, qtype=qtype, dtype=rounds, **options)
+    wf = wf if rounds is None else g.type_cast(wf, dtype="f32")
     bias = rng.standard_normal(n).astype(np.float32)
     source = g.input("x", shape=(*batch, m, k), dtype=x)
     if rows is not None:
@@ -66,6 +68,9 @@ VARIANTS = {
     "f32 source, groups beyond a block": dict(x="f32", w="s4", k=1024, group=512, out="f32"),
     "f32 source, groups across blocks": dict(x="f32", w="s4", k=1152, group=384, zw="s4", out="f32"),
     "f32 source, transposed": dict(x="f32", w="s8", transpose_b=True, qtype="per_channel", k=384),
+    "f32 source, rounded to f16": dict(x="f32", w="s8", rounds="f16", zw="s8", out="f32", m=9),
+    "f32 source, rounded to bf16": dict(x="f32", rounds="bf16", zw="u4", out="f32", n=70, transpose_b=True),
+    "f32 source, one row rounded to f16": dict(x="f32", w="s4", rounds="f16", out="f32", m=1, k=64),
     "f32 source, batch and residual": dict(x="f32", batch=(2,), residual=True, zw="u4", m=13, n=200),
 }
 

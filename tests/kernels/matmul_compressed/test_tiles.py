@@ -7,12 +7,13 @@ from guarded_memory import guarded
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import isa
-from graphq.kernels.lanes.expression import acc
+from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.tiles import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
+from graphq.kernels.matmul_compressed.weights import ROUNDS
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.plan.plan import Target
 
@@ -95,6 +96,7 @@ def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
             z[:, n // 2] = 300  # beyond the weights
             scales[0] *= -1
             expanded = (u.reshape(groups, group, n).astype(np.int64) - z[:, None]).astype(np.float32) * scales[:, None]
+            expanded = expanded.astype(STORAGE[ROUNDS.get(kernel.dtypes[1], "f32")])
             got = run(kernel, level, a, pack_floats(u, z, scales, bits), n)
             assert got.tobytes() == float_sums(a, expanded.reshape(-1, n)).tobytes(), (m, groups, group, n)
 

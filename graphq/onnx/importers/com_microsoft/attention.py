@@ -11,6 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.com_microsoft.transformer import hidden
 from graphq.onnx.importers.composed import NEWER, standard
+from graphq.onnx.importers.eltwise import in_f32
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.ops.attention import capacity_of
 
@@ -84,7 +85,7 @@ def group_query_attention(c: Call) -> Outputs:
     _check(c)
     g, heads, groups, dtype = c.graph, c.attr("num_heads"), c.attr("kv_num_heads"), c.input(0).dtype
     size = _size(c, heads, groups)
-    q, (k, v) = _in_f32(c, c.input(0)), (None if x is None else _in_f32(c, x) for x in (c.optional(1), c.optional(2)))
+    q, (k, v) = in_f32(c, c.input(0)), (None if x is None else in_f32(c, x) for x in (c.optional(1), c.optional(2)))
     if c.has(14):
         q, k, v = _parts(c, q, k, v, [heads * size, (heads + groups) * size, (heads + 2 * groups) * size])
         q, k = (_normalised(c, x, i, n, size) for x, i, n in ((q, 14, heads), (k, 15, groups)))
@@ -98,8 +99,8 @@ def group_query_attention(c: Call) -> Outputs:
     bits: Literal[32, 8, 4] = 32 if not c.has(12) else 8 if c.attr("kv_cache_bit_width") == 8 else 4
     scales = [_scales(c, k, groups, size) for k in (12, 13)] if c.has(12) else []
     if bits == 32:
-        past_k, past_v = (None if x is None else _in_f32(c, x) for x in (past_k, past_v))
-    cos, sin, bias, sinks = (None if x is None else _in_f32(c, x) for x in (cos, sin, bias, sinks))
+        past_k, past_v = (None if x is None else in_f32(c, x) for x in (past_k, past_v))
+    cos, sin, bias, sinks = (None if x is None else in_f32(c, x) for x in (cos, sin, bias, sinks))
     outs = g.cached_attention(
         q, c.input(5), c.input(6), k, v, past_k, past_v, cos, sin, positions, bias, sinks, *scales,
         heads=heads, groups=groups, scale=c.attr("scale", 0.0) or 1 / math.sqrt(size), softcap=c.attr("softcap", 0.0),
@@ -110,16 +111,12 @@ def group_query_attention(c: Call) -> Outputs:
 
 def _scales(c: Call, k: int, groups: int, size: int) -> Value:
     """The scales in input `k` as [groups, size]; the input has one scale or groups * size scales."""
-    x = _in_f32(c, c.input(k))
+    x = in_f32(c, c.input(k))
     if not x.type.known or x.type.size not in (1, groups * size):
         c.refuse(f"input {k} must be one scale, or {groups} times {size}, got {x.type}")
     if x.type.size > 1:
         return c.graph.static_reshape(x, shape=[groups, size])
     return c.graph.expand(c.graph.static_reshape(x, shape=[1, 1]), shape=[groups, size])
-
-
-def _in_f32(c: Call, x: Value) -> Value:
-    return x if x.dtype == f32 else c.graph.type_cast(x, dtype=f32)
 
 
 def _check(c: Call) -> None:
@@ -133,6 +130,8 @@ def _check(c: Call) -> None:
                  "fit together")
     if c.attr("sliding_window_cache", 0):
         raise GraphError("attribute 'sliding_window_cache': caches of one window are not supported")
+    if c.has(16):
+        raise GraphError("input 16 (query_seqlens): queries with padding behind them are not supported")
     if c.attr("qk_output", 0) or c.outputs > 3:
         raise GraphError("attribute 'qk_output': the products are not given")
     heads, groups = (_positive(c, name) for name in ("num_heads", "kv_num_heads"))
@@ -181,7 +180,8 @@ def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int])
 
 
 def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
-    """`x` with each head normalised by its root mean square, with the weights of input `k`."""
+    """`x` with each head normalised by its root mean square, with the weights of input `k`: 14 for q, 15 for k."""
+    epsilon = c.attr(f"{'q' if k == 14 else 'k'}_norm_epsilon", c.attr("qk_norm_epsilon", 1e-6))
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
-    y = c.graph.rms_norm(apart, _in_f32(c, c.input(k)), epsilon=c.attr("qk_norm_epsilon", 1e-6))
+    y = c.graph.rms_norm(apart, in_f32(c, c.input(k)), epsilon=epsilon)
     return c.graph.static_reshape(y, shape=[0, 0, heads * size], special_zero=True)

@@ -12,7 +12,7 @@ from graphq import dtypes as t
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.eltwise import in_f32, one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.importers.quant import Parameters, dequantized, parameters, result, scale_product
@@ -177,8 +177,8 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
     return g.add(y, c.input(4)) if c.has(4) else y
 
 
-PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
-"""For each number of bits, the unsigned integer type of weights that are packed into bytes."""
+PACKED = {2: t.u4, 4: t.u4, 8: t.u8}
+"""For each number of bits of weights that are packed into bytes, the unsigned integer type that kernels read."""
 
 
 @imports("MatMulNBits", domain=MICROSOFT)
@@ -186,17 +186,18 @@ def matmul_n_bits(c: Call) -> Outputs:
     """Import MatMulNBits: B is [n, blocks, bytes], and the lower bits of a byte hold the first number.
 
     Each block along k has a scale and a zero point. Zero points are packed as B is, or floats. With g_idx, which gives
-    the block of each k, the activations are brought into the order of blocks.
+    the block of each k, the activations are brought into the order of blocks. Floats of 16 bits are computed in f32 and
+    rounded once, as ONNX Runtime does. A last block that is shorter is padded with zeros.
 
-    accuracy_level 4 allows integer activations. They are used for f32 inputs and weights of 4 or 8 bits if blocks
-    divide k, and if weights less their zero points fit in 8 bits.
+    accuracy_level 4 allows integer activations. They are used if weights less their zero points fit in 8 bits.
     """
     k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
     packed, scales, zps, places = (c.data(i) for i in range(1, 5))
     if bits not in PACKED or packed is None or scales is None or any(c.has(i) and c.data(i) is None for i in (3, 4)):
         raise GraphError("weights, zero points and g_idx must be constants; weights have 2, 4 or 8 bits")
-    g, x, blocks, dtype = c.graph, c.input(0), -(-k // block), PACKED[bits]
-    w, s = unpacked(packed.reshape(n, -1), bits)[:, :k].T, scales.reshape(n, blocks).T
+    g, blocks, dtype = c.graph, -(-k // block), PACKED[bits]
+    x, bias = in_f32(c, c.input(0)), None if c.optional(5) is None else in_f32(c, c.input(5))
+    w, s = unpacked(packed.reshape(n, -1), bits)[:, :k].T, scales.reshape(n, blocks).T.astype(np.float32)
     of = np.arange(k) // block
     if places is not None:
         order = np.argsort(places, kind="stable")
@@ -208,14 +209,18 @@ def matmul_n_bits(c: Call) -> Outputs:
         zps = zps.reshape(n, -1)
         zp = (unpacked(zps, bits)[:, :blocks] if zps.dtype == np.uint8 else zps).T
     if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # no integer type has such zero points
-        y = g.matmul(x, g.constant(((w - zp.astype(s.dtype)[of]) * s[of]).astype(s.dtype)))
-        return g.add(y, c.input(5)) if c.has(5) else y
-    p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(whole.astype(dtype.numpy)), 0, block)
-    if c.attr("accuracy_level", 0) == 4 and k % block == 0 and x.dtype == t.f32 and x.shape is not None \
-            and (bits == 4 or bits == 8 and zps is None):
-        x = quantized_in_blocks(g, x, k, block)
-    y = g.matmul(x, dequantized(c, g.constant(np.ascontiguousarray(w.astype(dtype.numpy))), p, x.dtype))
-    return g.add(y, c.input(5)) if c.has(5) else y
+        weights = g.constant((w - zp.astype(np.float32)[of]) * s[of])
+    else:
+        if c.attr("accuracy_level", 0) == 4 and x.shape is not None and (bits < 8 or zps is None):
+            more = blocks * block - k
+            w = np.pad(w, [(0, more), (0, 0)])
+            x = g.pad(x, pads_begin=[0] * len(x.shape), pads_end=[*[0] * (len(x.shape) - 1), more]) if more else x
+            x = quantized_in_blocks(g, x, k + more, block)
+        p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(whole.astype(dtype.numpy)), 0, block)
+        weights = dequantized(c, g.constant(np.ascontiguousarray(w.astype(dtype.numpy))), p)
+    y = g.matmul(x, weights)
+    y = y if bias is None else g.add(y, bias)
+    return y if c.input(0).dtype == t.f32 else g.type_cast(y, dtype=c.input(0).dtype)
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:

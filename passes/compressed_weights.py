@@ -1,0 +1,222 @@
+"""Bring constant weights of 4 or 8 bits to the forms that kernels multiply without expanding them in memory.
+
+Exporters write a reshape or a transpose between the weights' dequantize and the product, and files have last groups
+that are shorter than the others.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphq.dtypes import f32
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.matmul_compressed.lower import FINEST
+from graphq.kernels.matmul_compressed.pack import BITS
+from graphq.ops.quant import DEQUANTIZES
+from graphq.passes.simplify_moves import transpose_order
+from graphq.rewrite.rule import ANY, Match, Rewrite
+
+WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
+"""Operations that may dequantize weights; dequantize_linear does where blocks do not divide an axis."""
+
+
+class MoveWeights(Rewrite):
+    """static_reshape(dequantize(w, scales, zps)) -> dynamic_dequantize(w, scales, zps) of reshaped constants
+
+    The same for transposes, and for dynamic_dequantize and dequantize_linear. Each group of elements with one scale
+    keeps it.
+    """
+
+    def pattern(self, g):
+        weights = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
+        return g.any_of("static_reshape", "static_transpose")(weights, attrs=ANY)
+
+    def candidate(self, node):
+        source = next(node.operands).node
+        return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
+
+    def check(self, match: Match) -> str | None:
+        """All operands must be constants, and a reshape must not tear groups apart.
+
+        Blocks that do not divide an axis are transposed alone.
+        """
+        node = _dequantize(match)
+        if "block_size" in node.attrs and not (node.attrs["block_size"] and match.root.op.name == "static_transpose"):
+            return ""
+        if any(v.data is None for v in node.operands):
+            return "scales and zero points are not constant"
+        if not match.root.output.type.known or node.attrs.get("group_axis") is not None:
+            return ""
+        return None if _moved(match) is not None else f"groups of {list(_groups(node))} are none of " \
+                                                      f"{match.root.output.type}"
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        node, groups = _dequantize(match), _moved(match)
+        assert groups is not None
+        dims = match.root.output.type.dims
+        counts = [d // size for d, size in zip(dims, groups, strict=True)]  # of a reshape
+        order = transpose_order(match.root) if match.root.op.name == "static_transpose" else None
+        w, *numbers = _constants(node)
+        moved = [np.ascontiguousarray(x.transpose(order)) if order is not None else x.reshape(shape)
+                 for x, shape in ((w, dims), *((x, counts) for x in numbers))]
+        if order is not None and "block_size" in node.attrs:
+            axis = order.index(node.attrs["axis"] % len(order))
+            return g.dequantize_linear(*map(g.add_constant, moved), **{**node.attrs, "axis": axis})
+        return g.dynamic_dequantize(*map(g.add_constant, moved), qtype="per_group", group_shape=list(groups),
+                                    dtype=match.root.output.dtype)
+
+
+class GatherWeights(Rewrite):
+    """gather(dequantize(w, scales, zps), i) -> dynamic_dequantize(gather(w, i), gather(scales, i), gather(zps, i))
+
+    The same for dynamic_dequantize. So a constant table of embeddings is never dequantized as a whole.
+    """
+
+    def pattern(self, g, i):
+        return g.gather(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), i, attrs=ANY)
+
+    def check(self, i: Value, match: Match) -> str | None:
+        """All operands must be constants, and each index must have scales of its own."""
+        node = _dequantize(match)
+        if any(v.data is None for v in node.operands) or i.shape is None or node.attrs.get("group_axis") is not None:
+            return ""
+        groups = _groups(node)
+        return None if groups[match.root.attrs["axis"] % len(groups)] == 1 else "indices share scales"
+
+    def replace(self, g: Graph, i: Value, match: Match) -> Value:
+        node = _dequantize(match)
+        groups = _groups(node)
+        axis = match.root.attrs["axis"] % len(groups)
+        picked = [g.gather(g.add_constant(x), i, axis=axis) for x in _constants(node)]
+        assert i.shape is not None
+        return g.dynamic_dequantize(*picked, qtype="per_group", dtype=node.output.dtype,
+                                    group_shape=[*groups[:axis], *[1] * len(i.shape), *groups[axis + 1:]])
+
+
+class PadWeights(Rewrite):
+    """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along the sum
+
+    Kernels read constant weights compressed beside a source of f32 if groups along the sum are multiples of FINEST, and
+    divide it. Zeros at the end of a sum change nothing (`kernels.numbers.float_sums`).
+    """
+
+    def pattern(self, g, x, bias):
+        w = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
+        return g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
+
+    def candidate(self, node):
+        w = node.inputs[1].node
+        return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
+
+    def check(self, x: Value, match: Match) -> str | None:
+        """The weights must be a matrix of 4 or 8 bits with finite scales, and the source f32, in rows of known size."""
+        node = _dequantize(match)
+        w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
+        if x.dtype != f32 or x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
+            return ""
+        if w.dtype.name not in BITS or node.output.dtype != f32 or len(w.type.dims) != 2 or 0 in w.type.dims or \
+                any(v.data is None for v in node.operands) or not x.shape or not node.attrs.get("block_size", 1):
+            return ""
+        if _padded(node, along) is None:
+            return ""
+        scales = _constants(node)[1].astype(np.float32)
+        return None if np.isfinite(scales).all() else "zeros times a scale that is not finite are no zeros"
+
+    def replace(self, g: Graph, x: Value, bias: Value | None, match: Match) -> Value:
+        node, along = _dequantize(match), 1 if match.root.attrs["transpose_b"] else 0
+        groups = _padded(node, along)
+        assert groups is not None and x.shape is not None
+        w, *numbers = _constants(node)
+        more = -w.shape[along] % groups[along]
+        w = np.pad(w, [(0, more if k == along else 0) for k in range(2)])
+        zeros = [0] * (len(x.shape) - 1)
+        x = g.pad(x, pads_begin=[*zeros, 0], pads_end=[*zeros, more])
+        y = g.dynamic_dequantize(*map(g.add_constant, (w, *numbers)), qtype="per_group", group_shape=list(groups),
+                                 dtype=f32)
+        return g.add_node(match.root.op, [x, y] if bias is None else [x, y, bias], match.root.attrs)[0]
+
+
+def _padded(node: Node, along: int) -> tuple[int, ...] | None:
+    """The groups of the weights after padding along the axis `along`; None if none is needed, or none helps."""
+    dims, groups = next(node.operands).type.dims, list(_groups(node))
+    if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
+        return None
+    if groups[along] >= dims[along]:
+        groups[along] = -(-dims[along] // FINEST) * FINEST
+    return None if dims[along] % groups[along] == 0 or groups[along] % FINEST else tuple(groups)
+
+
+def uncast(w: Value) -> Value:
+    """The value that `w` is a cast of, or `w` itself."""
+    return next(w.node.operands) if w.node is not None and w.node.op.name == "type_cast" else w
+
+
+def stays_compressed(w: Value, transposed: bool) -> bool:
+    """Whether kernels read `w` compressed: a matrix of dequantized constants, with groups of FINEST along the sum."""
+    node = w.node
+    if node is None or node.op.name != "dynamic_dequantize" or any(v.data is None for v in node.operands):
+        return False
+    source, groups = next(node.operands), _groups(node)
+    return source.dtype.name in BITS and len(groups) == 2 and groups[1 if transposed else 0] % FINEST == 0
+
+
+def _dequantize(match: Match) -> Node:
+    """The one of the two matched nodes that is not the root."""
+    return next(n for n in match.nodes if n is not match.root)
+
+
+def _groups(node: Node) -> tuple[int, ...]:
+    """The size along each axis of the groups of elements that a dequantize gives one scale."""
+    dims, attrs = next(node.operands).type.dims, node.attrs
+    if attrs.get("block_size"):
+        return tuple(attrs["block_size"] if k == attrs["axis"] % len(dims) else 1 for k in range(len(dims)))
+    if attrs["qtype"] == "per_group":
+        return tuple(attrs["group_shape"])
+    channel = attrs["axis"] % len(dims) if attrs["qtype"] == "per_channel" else -1
+    return tuple(1 if k == channel else d for k, d in enumerate(dims))
+
+
+def _constants(node: Node) -> list[np.ndarray]:
+    """The weights, the scales and, if there are any, the zero points; each group has one, at its place."""
+    w, *numbers = (v.data for v in node.operands if v.data is not None)
+    counts = [-(-d // size) for d, size in zip(w.shape, _groups(node), strict=True)]
+    if node.op.name == "dequantize":
+        zps = node.attrs["zps"]
+        numbers = [np.asarray(node.attrs["scales"], np.float32), *([] if zps is None else [np.asarray(zps, np.int32)])]
+    return [w, *(x.reshape(counts) for x in numbers)]
+
+
+def _moved(match: Match) -> tuple[int, ...] | None:
+    """The sizes of the groups after the move; None if a reshape tears groups apart."""
+    groups, dims = _groups(_dequantize(match)), next(_dequantize(match).operands).type.dims
+    if match.root.op.name == "static_transpose":
+        return tuple(groups[k] for k in transpose_order(match.root))
+    return reshaped_groups(dims, groups, match.root.output.type.dims)
+
+
+def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """The groups of a tensor of size `dims` after a reshape to `wanted`, in the same order; None if there are none.
+
+    Each axis is an axis of groups, and inside of it one of the elements of a group. An axis of the result consists of
+    some of these in turn, of which those of groups must come first.
+    """
+    parts: list[tuple[int, bool]] = []
+    for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
+        if parts and parts[-1][1] == inside:  # neighbours of one kind are one axis
+            parts[-1] = parts[-1][0] * n, inside
+        elif n > 1:
+            parts.append((n, inside))
+    sizes = []
+    for left in wanted:
+        size = 1
+        while left > 1:
+            (n, inside), *parts = parts
+            taken = min(n, left)
+            if n % taken or left % taken or size > 1 and not inside:
+                return None
+            if taken < n:
+                parts = [(n // taken, inside), *parts]
+            size, left = size * taken if inside else size, left // taken
+        sizes.append(size)
+    return tuple(sizes)
