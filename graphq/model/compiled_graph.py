@@ -5,7 +5,7 @@ import os
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, overload
 
@@ -62,6 +62,7 @@ class CompiledGraph:
         self._checks = [(p.name, p.type.shape, p.type.known, p.dtype.numpy) for p in self.signature.inputs]
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
+        self._part = partial(CompiledGraph, options=options)  # no method, so that `del model` frees it at once
         self.plans = Plans(self.signature, read_source, options, unread, self._part)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
@@ -329,9 +330,6 @@ class CompiledGraph:
                 plans.grown = self.plans.grown
                 self.signature, self.plans, self._fixed = signature, plans, plans.fixed
             self._undecided = False
-
-    def _part(self, graph: Graph) -> CompiledGraph:
-        return CompiledGraph(graph, self.options)
 
     def _check_out(self, run: Runner | Staged, out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

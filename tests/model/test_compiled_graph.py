@@ -1,6 +1,8 @@
 """What a compiled graph tells and writes: explanations in both formats, pages, profiles, formulas, options."""
+import gc
 import pickle
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -92,3 +94,19 @@ def test_constants_are_pickled_out_of_band(model):
     assert sum(b.raw().nbytes for b in buffers) == sum(x.nbytes for x in constants)
     again, before = pickle.loads(data, buffers=buffers)(X, R), model(X, R)
     assert all(np.array_equal(again[name], before[name]) for name in ("q", "sums"))
+
+
+@pytest.mark.parametrize("rows", [4, None])
+def test_a_model_is_freed_when_nothing_refers_to_it(rows):
+    """Its weights and buffers do not wait for Python's cyclic garbage collector."""
+    g = gq.Graph("net")
+    g.output(g.matmul(g.input("x", shape=(rows, 8), dtype="f32"), np.ones((8, 3), np.float32)), name="y")
+    gc.disable()
+    try:
+        model = gq.compile(g)
+        model(np.ones((4, 8), np.float32))
+        left = weakref.ref(model)
+        del model
+        assert left() is None
+    finally:
+        gc.enable()
