@@ -94,7 +94,7 @@ class Parametrised:
         if self.twins:
             g.set_outputs(list(outputs.values()), list(outputs))
         g.prune()
-        self.model: CompiledGraph | None = compile(g, cache="kernels") if g.outputs else None
+        self.model: CompiledGraph | None = compile(g, cache="kernels") if g.outputs or not self.twins else None
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
              between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:
@@ -127,7 +127,8 @@ class Parametrised:
             if takes_bias(p):
                 shift = None if q is None else q.shift
                 made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
-        return {name: x for name, x in made.items() if name in self.model.inputs}
+        taken = self.model.inputs
+        return {name: x for name, x in made.items() if name in taken}
 
     def differences(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, Difference]:
         """The change that quantization causes at each product, by name."""

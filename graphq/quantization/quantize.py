@@ -7,10 +7,12 @@ setting is the largest 1 - cosine of its outputs with f32. The steps:
 
     0. leave in f32 the depthwise convolutions that are faster so (`price`)
     1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32
-    2. compare these with one candidate for all tensors; if the loss of the best is above TARGET, try each of them also
-       with f32 for products that are little work; then try to correct biases
-    3. if the loss is still above TARGET, give 16 bits (as two of 8) to the products that lose most
-    4. if the loss is still above DYNAMIC_FROM and there are no convolutions, try dynamic ranges by rows
+    2. compare these with one candidate for all tensors; if the best loses too much (`Search.excess`: above TARGET, or
+       PART of what plain methods lose), try each of them also with f32 for products that are little work; then try to
+       correct biases
+    3. if that still loses too much and there are no convolutions, try dynamic ranges by rows
+    4. if that still loses too much, give 16 bits (as two of 8) to the products that lose most for the time that these
+       take, or f32 where it is faster
     5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
        chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
     6. if the loss is not small already, try f32, again, for products that are little work
@@ -74,9 +76,6 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     name_values(out)
     return out
 
-
-DYNAMIC_FROM = 0.001
-"""A loss, as 1 - cosine, from which dynamic ranges are tried: they take longer when the model runs."""
 
 MADE, MADE_FROM = 4, 0.005
 """The number of best settings with which graphs are made and compared, and the loss, as 1 - cosine, from which they
@@ -148,14 +147,16 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
     setting = work.best(settings)
     wide = preset != "performance"
-    if wide and work.loss(setting) > TARGET:
+    if wide and work.excess(setting) > 1:
         little = work.best([*map(work.exact_where_little, settings)])
         setting = little if work.pays(little, setting, 0) else setting
     setting = work.best([setting, replace(setting, correct=True)])
-    setting = work.widened(setting) if wide else setting
     chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
-    if work.loss(setting) > DYNAMIC_FROM and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
-        setting = work.best([setting, Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))])
+    by_rows = []
+    if work.excess(setting) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
+        by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))]
+    setting = next((s for s in by_rows if work.excess(s) <= 1), setting)
+    setting = work.best([work.widened(setting) if wide else setting, *by_rows])
     setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
     if wide and work.loss(setting) > GOOD:
         little = work.exact_where_little(setting)  # what these lose is seen now that others lose less

@@ -1,14 +1,13 @@
-"""What the automatic search works with: folds of the batches, and the loss of a setting on batches held out."""
+"""What the automatic search works with: the loss of a setting on batches held out (`folds`), and what makes it less."""
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
 from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.errors import InputError
@@ -17,11 +16,12 @@ from graphq.quantization.between import quantized_between
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.estimate import Estimate, Extended, halves
+from graphq.quantization.folds import Fold, few, folds
 from graphq.quantization.insert import Quantized, insert, insert_dynamic, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.price import Price
-from graphq.quantization.products import name_values, prepared
+from graphq.quantization.products import Product, name_values, prepared
 from graphq.quantization.ranges import Parameters, relative_error
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, with_scheme
 from graphq.quantization.selection import resolved
@@ -30,7 +30,7 @@ from graphq.quantization.smooth import divide, smoothing
 GOOD = 1e-5
 """The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends."""
 TARGET = 0.002
-"""The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits."""
+"""The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits (`Search.excess`)."""
 TRIED = 12
 """The number of products' operands whose own loss at the outputs is measured."""
 RECOVERS, PRICE = 0.25, 3.0
@@ -46,41 +46,12 @@ MOST_WIDE = 0.5
 that with 16 bits for all of them f32 is faster."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
+PART = 0.5
+"""The share of what plain methods lose, on batches that statistics saw, that is small enough."""
+PLAIN: tuple[Method, ...] = ("min_max", "percentile")
+"""The methods that count as plain (`Search.allowed`)."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
-MOST_COMPARED = 8
-"""The most batches held out that a fold compares."""
-FEW = 8
-"""Up to this number of batches, changed copies of them are compared, too. The copies decide about settings only if
-there is a single batch; with several they only say how sure the result is."""
-
-
-class Fold(NamedTuple):
-    """The numbers, in `Extended`, of the batches that statistics come from, and of the batches that are compared."""
-
-    seen: tuple[int, ...]
-    held_out: tuple[int, ...]
-
-
-def folds(count: int) -> list[Fold]:
-    """The folds of `count` batches. From four on there are two: one holds out the last quarter, the other the first.
-
-    Of two or three batches each is held out in turn; a single batch is compared with itself. Up to FEW batches, changed
-    copies of those held out are compared, too.
-    """
-    every = tuple(range(count))
-    if count == 1:
-        return [Fold(every, (0, 1))]
-    if count <= 3:
-        return [Fold(every[:k] + every[k + 1:], (k, count + k)) for k in reversed(every)]
-    part = count // 4
-    made = [Fold(every[:-part], _few(every[-part:])), Fold(every[part:], _few(every[:part]))]
-    return made if count > FEW else [Fold(f.seen, (*f.held_out, *(count + k for k in f.held_out))) for f in made]
-
-
-def _few(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    size = min(len(numbers), MOST_COMPARED)
-    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))
 
 
 @dataclass(frozen=True)
@@ -109,28 +80,32 @@ class Search:
         self.batches = _numbered(batches, graph)
         self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
-        model = compile(self.graph, cache="kernels")
-        self.level = model.level
+        self.given = resolved(self.graph, scheme or Scheme())
+        self.outputs = Parametrised(self.graph, twins=False)
+        assert self.outputs.model is not None
+        self.level = self.outputs.model.level
         self.price = Price(self.graph, self.batches[0], self.level)
-        self.scheme = self._without_slow(resolved(self.graph, scheme or Scheme()))
+        self.scheme = self._without_slow(self.given)
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
-        self.wanted = {k: floats(model(self.data[k])) for fold in self.folds for k in fold.held_out}
+        numbers = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
+        self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
+                               strict=True))
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no batch that is held out gives outputs with any elements")
-        del model  # one compiled model at a time
         self._known = self._calibrated([tuple(range(len(self.batches))), *(fold.seen for fold in self.folds)])
-        self.outputs = Parametrised(self.graph, twins=False)
-        self._twins: Parametrised | None = None
-        self._uses = 0
         self.losses: dict[Setting, float] = {}
         self.compared: dict[Setting, dict[int, float]] = {}
+        self._seen: dict[Setting, float] = {}
 
     def _without_slow(self, scheme: Scheme) -> Scheme:
         """The scheme without the products that are `faster_in_floats`; those of which it says anything stay."""
-        said = {*scheme.wide, *scheme.wide_weights, *dict(scheme.limits)}
-        slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p)
-                and said.isdisjoint((p.name, str(p.factors[0].name)))]
+        slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p) and not self._said(p)]
         return replace(scheme, exclude=(*scheme.exclude, *slow))
+
+    def _said(self, product: Product) -> bool:
+        """Whether the user gave the product 16 bits, or what it reads limits."""
+        said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits)}
+        return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
         """What calibration finds on each of the given parts of the batches.
@@ -150,24 +125,24 @@ class Search:
                     known.smoothed = model.statistics(Chosen(self.batches, seen), known.factors)
         return found
 
-    @contextmanager
-    def twins(self) -> Iterator[Callable[[], Parametrised]]:
-        """Returns a function that gives the model with the quantized form of each product beside the f32 one.
+    @lazy_property
+    def twins(self) -> Parametrised:
+        """The model with the quantized form of each product beside the f32 one."""
+        return Parametrised(self.graph, twins=True, weights=self.outputs.weights)
 
-        The model is made at the first call, and dropped when the outermost `with` of this method ends.
+    @lazy_property
+    def allowed(self) -> float:
+        """The loss on batches that statistics saw which is small enough: PART of what plain methods lose there.
+
+        These are min-max and percentiles with 8 bits for everything.
         """
-        self._uses += 1
-        try:
-            yield self._made_twins
-        finally:
-            self._uses -= 1
-            if not self._uses:
-                self._twins = None
+        everything = replace(self.given, between=self.outputs.between)
+        plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
+        return max(GOOD, PART * min(map(self.seen, plain)))
 
-    def _made_twins(self) -> Parametrised:
-        if self._twins is None:
-            self._twins = Parametrised(self.graph, twins=True, weights=self.outputs.weights)
-        return self._twins
+    def excess(self, setting: Setting) -> float:
+        """How many times what is small enough a setting loses: TARGET on batches held out, `allowed` on those seen."""
+        return max(self.loss(setting) / TARGET, self.seen(setting) / self.allowed)
 
     @property
     def ranges(self) -> list[Candidate]:
@@ -193,32 +168,38 @@ class Search:
         return wary if lost < RECOVERS * self.loss(wary) or lost <= CAUTION else least
 
     def loss(self, setting: Setting) -> float:
-        """The largest 1 - cosine of an output with f32; changed copies count only if there is a single batch."""
+        """The largest 1 - cosine of an output with f32 on batches held out."""
         if setting not in self.losses:
-            with self.twins():
-                self.compared[setting] = {k: x for fold in self.folds
-                                          for k, x in zip(fold.held_out, self._losses(setting, fold), strict=False)
-                                          if any(want.size for want in self.wanted[k])}
-            count = len(self.batches)
-            counted = [x for k, x in self.compared[setting].items() if k < count or count == 1]
-            self.losses[setting] = max(counted, default=0.0)
+            self.compared[setting] = self._compared(setting, self.folds)
+            self.losses[setting] = max(self.compared[setting].values(), default=0.0)
         return self.losses[setting]
+
+    def seen(self, setting: Setting) -> float:
+        """The largest 1 - cosine of an output with f32 on the same batches, with the statistics of all of them."""
+        if setting not in self._seen:
+            every = tuple(range(len(self.batches)))
+            held_out = (k for fold in self.folds for k in fold.held_out if k < len(self.batches))
+            self._seen[setting] = max(self._compared(setting, [Fold(every, tuple(held_out))]).values(), default=0.0)
+        return self._seen[setting]
+
+    def _compared(self, setting: Setting, folds: Sequence[Fold]) -> dict[int, float]:
+        """The loss on each batch that the folds hold out, by its number, without batches whose outputs are empty."""
+        if setting.scheme.mode == "dynamic":
+            model = compile(self.made(setting), cache="kernels")
+            found = {k: self._distance(k, floats(model(self.data[k]))) for fold in folds for k in fold.held_out}
+        else:
+            found = {k: x for fold in folds for k, x in zip(fold.held_out, self._losses_of(
+                self.chosen(setting, fold.seen), fold, setting.scheme, self.between(setting, fold.seen)), strict=True)}
+        return {k: x for k, x in found.items() if any(want.size for want in self.wanted[k])}
 
     def estimate(self, setting: Setting) -> Estimate:
         """How much the setting loses, and how sure that is."""
         self.loss(setting)
         count, found = len(self.batches), self.compared[setting]
         held_out = [x for k, x in found.items() if k < count and count > 1]
-        copies = [x for k, x in found.items() if k >= count]
+        copies = found if count == 1 else self._compared(setting, [Fold(f.seen, f.copies) for f in self.folds])
         unseen = self.known(tuple(range(count))).plain.unseen
-        return Estimate(tuple(held_out), max(copies, default=None), count, unseen)
-
-    def _losses(self, setting: Setting, fold: Fold) -> list[float]:
-        if setting.scheme.mode != "dynamic":
-            return self._losses_of(self.chosen(setting, fold.seen), fold, setting.scheme,
-                                   self.between(setting, fold.seen))
-        model = compile(self.made(setting), cache="kernels")
-        return [self._distance(k, floats(model(self.data[k]))) for k in fold.held_out]
+        return Estimate(tuple(held_out), max((x for k, x in copies.items() if k >= count), default=None), count, unseen)
 
     def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme,
                    between: Mapping[str, Parameters] | None = None) -> list[float]:
@@ -240,12 +221,11 @@ class Search:
         ranges = dict.fromkeys([*self.ranges, *(Candidate("min_max", margin=m) for m in MARGINS)])
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.tensors}
-        with self.twins():
-            for candidate in progress(tried, "ranges"):
-                noise = self.noise(self.uniform(candidate))
-                for name, product in self.products.items():
-                    for k in product.activations:
-                        scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
+        for candidate in progress(tried, "ranges"):
+            noise = self.noise(self.uniform(candidate))
+            for name, product in self.products.items():
+                for k in product.activations:
+                    scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
         read = {str(x.name) for p in self.products.values() for x in p.factors}
         chosen = {name: min(found, key=lambda c: found[c]) for name, found in scores.items()}
         most = Counter(c._replace(smooth=False) for name, c in chosen.items() if name in read).most_common(1)
@@ -255,42 +235,43 @@ class Search:
     def noise(self, setting: Setting) -> dict[str, float]:
         """For each product, by name, the ratio of noise to signal in its result if it alone is quantized."""
         sums: dict[str, float] = {}
-        with self.twins() as twins:
-            for fold in self.folds:
-                held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
-                for name, d in twins().differences(held_out, chosen, setting.scheme).items():
-                    sums[name] = sums.get(name, 0.0) + d.ratio
+        for fold in self.folds:
+            held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
+            for name, d in self.twins.differences(held_out, chosen, setting.scheme).items():
+                sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
     def widened(self, setting: Setting) -> Setting:
-        """The setting with 16 bits for a few operands, those that lose most; unchanged if its loss is small."""
-        with self.twins():
-            return self._widened(setting)
+        """The setting with 16 bits, or f32, for a few operands, those that lose most for their time.
 
-    def _widened(self, setting: Setting) -> Setting:
+        It is unchanged if its loss is small.
+        """
         best, few, count = setting, 0, 1
-        order = self.costs(setting) if self.loss(best) > TARGET else []
+        order = self.costs(setting) if self.excess(best) > 1 else []
         most = int(np.ceil(MOST_WIDE * len(order)))
         while count <= most:
-            tried = wider(setting, order[:count])
+            tried = self.exact(setting, order[:count])
             if self.pays(tried, best):
                 best = tried
-            if self.loss(tried) <= TARGET:
+            if self.excess(tried) <= 1:
                 break
             few, count = count, min(2 * count, most) if count < most else most + 1
-        while self.loss(best) <= TARGET and count - few > 1:  # fewer may be enough
+        while self.excess(best) <= 1 and count - few > 1:  # fewer may be enough
             middle = (few + count) // 2
-            tried = wider(setting, order[:middle])
-            if self.loss(tried) <= TARGET:
+            tried = self.exact(setting, order[:middle])
+            if self.excess(tried) <= 1:
                 best, count = tried, middle
             else:
                 few = middle
         return best
 
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
-        """The setting with all values between products in integers, or a part, if the loss does not grow above GOOD."""
+        """The setting with all values between products in integers, or a part, if the loss does not grow above GOOD.
+
+        On batches that statistics saw it may grow to what is `allowed`.
+        """
         every, already = tuple(range(len(self.batches))), setting.scheme.between
-        most = max(GOOD, self.loss(setting))
+        most, most_seen = max(GOOD, self.loss(setting)), max(self.allowed, self.seen(setting))
         statistics = self.known(every).plain
         values = self.between(with_scheme(setting, between=self.outputs.between), every)
         error = {name: relative_error(statistics[name], p) for name, p in values.items() if name not in already}
@@ -299,17 +280,25 @@ class Search:
         def tried(names: Sequence[str]) -> Setting:
             return with_scheme(setting, between=(*already, *names))
 
-        if not order or all_of_them or self.loss(tried(order)) <= most:
+        if not order or all_of_them:
             return tried(order)
-        alone = {name: self.loss(tried([name])) for name in progress(order[:TRIED], "values between products")}
-        order = [*sorted(alone, key=lambda name: alone[name]), *order[TRIED:]]
-        parts = (tried(order[:len(order) * part // 4]) for part in (3, 2, 1))
-        return next((s for s in parts if self.loss(s) <= most), setting)
+        parts = (tried(order[:len(order) * part // 4]) for part in (4, 3, 2, 1))
+        return next((s for s in parts if self.loss(s) <= most and self.seen(s) <= most_seen), setting)
 
     def exact_where_little(self, setting: Setting) -> Setting:
-        """The setting with f32 for the products of little work (`Price.little`), which is faster than 16 bits there."""
-        s, given = setting.scheme, {*self.scheme.wide, *self.scheme.wide_weights}
-        floats = [n for n in self.price.little(self.products) if n not in given and n not in s.exclude]
+        """The setting with f32 for the products of little work (`Price.little`)."""
+        return self.in_floats(setting, self.price.little(self.products))
+
+    def exact(self, setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
+        """The setting with 16 bits for these operands, too, or with f32 for their products where that is faster."""
+        made = wider(setting, factors)
+        operands = Counter((*made.scheme.wide, *made.scheme.wide_weights))
+        return self.in_floats(made, self.price.faster_exact(operands))
+
+    def in_floats(self, setting: Setting, names: Sequence[str]) -> Setting:
+        """The setting with f32 for these products, except for those of which the user says anything."""
+        s = setting.scheme
+        floats = [n for n in names if n not in s.exclude and not self._said(self.products[n])]
         wide = {part: [n for n in getattr(s, part) if n not in floats] for part in ("wide", "wide_weights")}
         return with_scheme(setting, exclude=(*s.exclude, *floats), **wide)
 
@@ -319,11 +308,11 @@ class Search:
 
         Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the other's, where t is the time added
         over the time that 8 bits save beside f32 (`price`). `loss` gives the losses that are compared, by
-        default `self.loss`.
+        default `self.excess`.
         """
-        loss = loss or self.loss
+        loss = loss or self.excess
         price = self.price
-        added = max(0.0, price.repeated(tried) - price.repeated(setting)) / price.saved
+        added = max(0.0, price.time(tried) - price.time(setting)) / price.saved
         left = (1 - least) * (1 - RECOVERS)**(PRICE * added)
         return loss(tried) <= left * loss(setting)
 
@@ -335,7 +324,8 @@ class Search:
         """The operands of 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
 
         "wide" stands for activations, "wide_weights" for weights. Operands are sorted by noise over signal of the
-        product's result. The first TRIED are then sorted by the loss at the outputs if that operand alone has 8 bits.
+        product's result. The first TRIED are then sorted by the loss at the outputs if that operand alone has 8 bits,
+        over the time that it takes to have it exact: losses add up, nearly, and so do times.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -349,7 +339,7 @@ class Search:
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
             losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
                 {name: self.chosen(exact, fold.seen)[name]}, fold, exact.scheme)]))
-        return [*sorted(losses, key=lambda key: losses[key], reverse=True), *order[TRIED:]]
+        return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[TRIED:]]
 
     def ranked(self, setting: Setting) -> list[str]:
         """The names of the quantized products, those first whose results static quantization changes most."""
@@ -361,7 +351,7 @@ class Search:
 
         They are compared from those of least time on: more operands of 16 bits have to pay.
         """
-        least = sorted(sorted(self.losses, key=self.loss)[:count], key=self.price.repeated)
+        least = sorted(sorted(self.losses, key=self.loss)[:count], key=self.price.time)
         losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
         best = least[0]
         for tried in least[1:]:
@@ -395,8 +385,7 @@ class Search:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
             new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
             if new:
-                with self.twins() as twins:
-                    differences = twins().differences(Chosen(self.batches, _few(seen)), new, setting.scheme)
+                differences = self.twins.differences(Chosen(self.batches, few(seen)), new, setting.scheme)
                 known.shifts |= {keys[n]: differences[n].shift if n in differences and correctable(
                     self.products[n], differences[n].shift) else None for n in new}
             found = {n: replace(q, shift=known.shifts[keys[n]]) for n, q in found.items()}

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
 from graphq.errors import InputError
 from graphq.kernels.numbers.observed import BINS, SHIFT
 
@@ -128,7 +129,7 @@ class Statistics(Mapping[str, TensorStatistics]):
     def __repr__(self) -> str:
         return f"<statistics of {len(self)} tensors over {self.batches} batches>"
 
-    @property
+    @lazy_property
     def unseen(self) -> float:
         """The factor by which a new batch is expected to exceed the extremes of three of four tensors, at most.
 

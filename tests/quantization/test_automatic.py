@@ -14,28 +14,15 @@ from graphq.quantization import Scheme, automatic, calibrate, quantize, search
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
 from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.price import Price
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate, with_scheme
-from graphq.quantization.search import Search, folds
+from graphq.quantization.search import Search
 
 
 def loss(quantized, graph, batches):
     a, b = gq.compile(quantized), gq.compile(graph)
     return max(distance(a(x), b(x)) for x in batches)
-
-
-@pytest.mark.parametrize("count, seen, held_out", [
-    (1, [(0,)], [(0, 1)]), (2, [(0,), (1,)], [(1, 3), (0, 2)]),
-    (3, [(0, 1), (0, 2), (1, 2)], [(2, 5), (1, 4), (0, 3)]),
-    (8, [(0, 1, 2, 3, 4, 5), (2, 3, 4, 5, 6, 7)], [(6, 7, 14, 15), (0, 1, 8, 9)]),
-    (9, [(0, 1, 2, 3, 4, 5, 6), (2, 3, 4, 5, 6, 7, 8)], [(7, 8), (0, 1)])])
-def test_folds_hold_batches_out(count, seen, held_out):
-    assert [f.seen for f in folds(count)] == seen and [f.held_out for f in folds(count)] == held_out
-
-
-def test_of_many_batches_few_are_compared():
-    (a, b) = folds(1000)
-    assert a.held_out == tuple(int(k) for k in np.linspace(750, 999, 8)) and len(b.held_out) == 8 and len(a.seen) == 750
 
 
 @cache
@@ -120,6 +107,7 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
 
 def test_sixteen_bits_where_eight_lose_much(monkeypatch):
     monkeypatch.setattr(search, "TARGET", 1e-4)
+    monkeypatch.setattr(Price, "faster_exact", lambda self, operands: [])
     graph, batches = outliers()
     work = Search(graph, batches)
     setting = work.uniform(Candidate("min_max"))
@@ -152,7 +140,7 @@ def test_products_of_little_work_stay_in_floats_first():
     plain = work.uniform(Candidate("min_max"))
     assert work.loss(work.exact_where_little(plain)) < 0.75 * work.loss(plain)
     found = automatic(graph, batches[:-1])
-    assert set(found.setting.scheme.exclude) == {"squeeze", "excite"}
+    assert set(found.setting.scheme.exclude) >= {"squeeze", "excite"}
     assert loss(found.graph, graph, batches) < loss(quantize(graph, batches[:-1], Scheme()), graph, batches) / 2
 
 
@@ -276,7 +264,7 @@ def test_batches_without_elements_do_not_count_as_exact():
     empty = {name: x[:0] for name, x in batches[0].items()}
     work = Search(graph, [*batches[:2], empty])
     setting = work.uniform(work.ranges[0])
-    assert work.loss(setting) > 0 and {k % 3 for k in work.compared[setting]} == {0, 1}
+    assert work.loss(setting) > 0 and set(work.compared[setting]) == {0, 1}
     with pytest.raises(gq.InputError, match="no batch that is held out gives outputs with any elements"):
         Search(graph, [empty, empty])
 

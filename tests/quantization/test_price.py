@@ -22,7 +22,7 @@ class OfLevel:
         return self.vnni
 
 
-@pytest.mark.parametrize("vnni, of_eight, of_more", [(True, 3.8, 4.0), (False, 8.0, 8.0)])
+@pytest.mark.parametrize("vnni, of_eight, of_more", [(True, 3.8, 1.7), (False, 8.0, 8.0)])
 def test_times_by_hand(vnni, of_eight, of_more, monkeypatch):
     """Of two products, one with 16 bits for both operands; without VNNI multiply-accumulates take longer."""
     price = Price(None, None, OfLevel(vnni))
@@ -30,12 +30,32 @@ def test_times_by_hand(vnni, of_eight, of_more, monkeypatch):
     wide = Setting(scheme=Scheme(wide=("a",), wide_weights=("a", "not known")))
     monkeypatch.setitem(price.__dict__, "work", {"a": (1e6, 2e6), "b": (3e6, 0.0)})
     eight = 4 * of_eight + 2 * 74 + 2 * 0.76
-    assert price.repeated(Setting()) == 0
-    assert price.repeated(wide) == pytest.approx(2 * (of_more + 2 * 100 + 0.4) / eight)
+    assert price.time(Setting()) == 1
+    assert price.time(wide) == pytest.approx(1 + 2 * (of_more + 2 * 85) / eight)
+    floats = Setting(scheme=Scheme(wide=("a",), exclude=("b",)))
+    assert price.time(floats) == pytest.approx(1 + (of_more + 2 * 85 + 3 * (9.6 - of_eight) - 0.16) / eight)
     assert price.saved == LEAST_SAVED
     monkeypatch.setitem(price.__dict__, "work", {"a": (1e8, 2e6), "b": (3e6, 0.0)})
     eight = 103 * of_eight + 2 * 74 + 2 * 0.76
     assert price.saved == pytest.approx(max(LEAST_SAVED, (103 * 9.6 + 2 * 55 + 2 * 0.6) / eight - 1))
+
+
+@pytest.mark.parametrize("macs, elements, wide, faster, exact", [
+    (1e6, 1e5, 1, True, 5.8 - 1.9 - 0.16), (1e6, 2e5, 1, True, 5.8 - 3.8 - 0.16), (1e6, 1e4, 1, False, 1.7 + 0.85),
+    (1e6, 1e4, 2, False, 1.7 + 0.85), (1e6, 5e4, 2, True, 5.8 - 0.95 - 0.16), (0, 1e6, 1, True, 1e-3)])
+def test_exact_operands_take_16_bits_or_f32(macs, elements, wide, faster, exact, monkeypatch):
+    price = Price(None, None, OfLevel(True))
+    monkeypatch.setitem(price.__dict__, "work", {"a": (macs, elements), "b": (1e6, 0.0), "c": (1e9, 1e9)})
+    assert price.faster_exact({"a": wide, "b": 0, "not known": 2}) == ["a"] * faster
+    assert price.exact("a") == pytest.approx(exact)
+
+
+def test_at_most_half_of_the_work_is_in_floats_in_place_of_16_bits(monkeypatch):
+    price = Price(None, None, OfLevel(True))
+    monkeypatch.setitem(price.__dict__, "work", {"a": (3e6, 1e6), "b": (3e6, 1e6), "c": (2e6, 1e6), "d": (3e6, 1e6)})
+    assert price.faster_exact(dict.fromkeys("abcd", 1)) == ["a", "c"]
+    monkeypatch.setitem(price.__dict__, "work", {"a": (1e3, 1e3)})
+    assert price.faster_exact({"a": 2}) == []
 
 
 @pytest.mark.parametrize("work, found", [

@@ -1,0 +1,45 @@
+"""Folds: which batches statistics come from, and which others a setting is compared on."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+MOST_COMPARED = 8
+"""The most batches held out that a fold compares."""
+FEW = 8
+"""Up to this number of batches, changed copies of them are compared, too. The copies decide about settings only if
+there is a single batch; with several they only say how sure the result is."""
+
+
+class Fold(NamedTuple):
+    """The numbers, in `Extended`, of the batches that statistics come from, and of the batches that are compared.
+
+    The changed `copies` are compared only to say how sure the loss is.
+    """
+
+    seen: tuple[int, ...]
+    held_out: tuple[int, ...]
+    copies: tuple[int, ...] = ()
+
+
+def folds(count: int) -> list[Fold]:
+    """The folds of `count` batches. From four on there are two: one holds out the last quarter, the other the first.
+
+    Of two or three batches each is held out in turn; a single batch is compared with itself and its changed copy. Of up
+    to FEW batches those held out have copies.
+    """
+    every = tuple(range(count))
+    if count == 1:
+        return [Fold(every, (0, 1))]
+    if count <= 3:
+        return [Fold(every[:k] + every[k + 1:], (k,), (count + k,)) for k in reversed(every)]
+    part = count // 4
+    made = [Fold(every[:-part], few(every[-part:])), Fold(every[part:], few(every[:part]))]
+    return made if count > FEW else [f._replace(copies=tuple(count + k for k in f.held_out)) for f in made]
+
+
+def few(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """At most MOST_COMPARED of the numbers, evenly spread."""
+    size = min(len(numbers), MOST_COMPARED)
+    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))
