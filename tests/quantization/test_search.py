@@ -83,7 +83,7 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
         assert chosen == tried[scores.index(min(scores))]
 
 
-def test_sixteen_bits_double_until_they_are_enough_and_then_become_asfew_as_are(work, plain, monkeypatch):
+def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are(work, plain, monkeypatch):
     factors = [(f"p{k}", "wide") for k in range(10)]
     monkeypatch.setattr(Search, "costs", lambda self, setting: factors)
     asked = []
