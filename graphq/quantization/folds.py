@@ -8,14 +8,14 @@ import numpy as np
 MOST_COMPARED = 8
 """The most batches held out that a fold compares."""
 FEW = 8
-"""Up to this number of batches, changed copies of them are compared, too. They decide about ranges of single tensors,
-and about settings only if there is a single batch; with several they only say how sure the result is."""
+"""Up to this number of batches, changed copies of them are compared, too. The copies decide about settings only if
+there is a single batch; with several they only say how sure the result is."""
 
 
 class Fold(NamedTuple):
     """The numbers, in `Extended`, of the batches that statistics come from, and of the batches that are compared.
 
-    The changed `copies` count where ranges of single tensors are chosen, and say how sure the loss is.
+    The changed `copies` are compared only to say how sure the loss is.
     """
 
     seen: tuple[int, ...]

@@ -233,14 +233,11 @@ class Search:
                        scheme=self.scheme)
 
     def noise(self, setting: Setting) -> dict[str, float]:
-        """For each product, by name, the ratio of noise to signal in its result if it alone is quantized.
-
-        Changed copies count, too: they exceed what statistics saw, as new data may.
-        """
+        """For each product, by name, the ratio of noise to signal in its result if it alone is quantized."""
         sums: dict[str, float] = {}
         for fold in self.folds:
-            compared, chosen = Chosen(self.data, (*fold.held_out, *fold.copies)), self.chosen(setting, fold.seen)
-            for name, d in self.twins.differences(compared, chosen, setting.scheme).items():
+            held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
+            for name, d in self.twins.differences(held_out, chosen, setting.scheme).items():
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
