@@ -39,7 +39,7 @@ class Operations:
                          bias: Number | None = None, sinks: Number | None = None, key_scale: Number | None = None,
                          value_scale: Number | None = None, /, *, heads: int, groups: int, scale: float,
                          softcap: float = 0.0, window: int = 0, causal: bool = True, interleaved: bool = False,
-                         bits: Literal[32, 8, 4] = 32, capacity: int = -1, name: str | None = None) -> Any:
+                         bits: Literal[32, 16, 8, 4] = 32, capacity: int = -1, name: str | None = None) -> Any:
         """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
 
         The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
@@ -56,8 +56,9 @@ class Operations:
 
         With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
         `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-        graphq.kernels.numbers.attention. Caches of 8 `bits` are s8, those of 4 bits are u8 with two numbers in each byte;
-        both have scales [groups, size]. `capacity` is the number of rows of the new caches, or -1 if only a run tells it.
+        graphq.kernels.numbers.attention. Caches of 16 `bits` are f16, those of 8 bits are s8, and those of 4 bits are u8
+        with two numbers in each byte; the latter two have scales [groups, size]. `capacity` is the number of rows of the
+        new caches, or -1 if only a run tells it.
 
         Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
         """

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.base.sizes import largest, number
-from graphq.dtypes import f32, s8, s32, s64, u8
+from graphq.dtypes import f16, f32, s8, s32, s64, u8
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, Graph, TensorType, Value
 from graphq.ir.interpret import known
@@ -41,12 +41,12 @@ def infer_cached_attention(
                                 ("key_scale", key_scale, value_scale)):
         if (first is None) != (second is None):
             raise GraphError(f"'{name}' and the operand after it must be given together")
-    if (bits == 32) != (key_scale is None):
+    if (bits >= 16) != (key_scale is None):
         raise GraphError(f"scales are for caches of 8 and 4 bits, and only those, got {bits} bits")
     operands = {"query": query, "lengths": lengths, "total": total, "key": key, "value": value, "past_key": past_key,
                 "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks,
                 "key_scale": key_scale, "value_scale": value_scale}
-    kept = {32: f32, 8: s8, 4: u8}[bits]
+    kept = {32: f32, 16: f16, 8: s8, 4: u8}[bits]
     for name, t in operands.items():
         if t is not None:
             expect_dtype(name, t, (kept if name.startswith("past") else DTYPES.get(name, f32),))
@@ -110,7 +110,7 @@ def cached_attention(
         sin: Array | None = None, positions: Array | None = None, bias: Array | None = None,
         sinks: Array | None = None, key_scale: Array | None = None, value_scale: Array | None = None, *, heads: int,
         groups: int, scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
-        interleaved: bool = False, bits: Literal[32, 8, 4] = 32, capacity: int = -1) -> tuple[Array, Array, Array]:
+        interleaved: bool = False, bits: Literal[32, 16, 8, 4] = 32, capacity: int = -1) -> tuple[Array, Array, Array]:
     """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
 
     The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
@@ -127,8 +127,9 @@ def cached_attention(
 
     With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
     `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-    graphq.kernels.numbers.attention. Caches of 8 `bits` are s8, those of 4 bits are u8 with two numbers in each byte;
-    both have scales [groups, size]. `capacity` is the number of rows of the new caches, or -1 if only a run tells it.
+    graphq.kernels.numbers.attention. Caches of 16 `bits` are f16, those of 8 bits are s8, and those of 4 bits are u8
+    with two numbers in each byte; the latter two have scales [groups, size]. `capacity` is the number of rows of the
+    new caches, or -1 if only a run tells it.
 
     Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
     """

@@ -9,12 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
-from graphq.kernels.attention.cache import rotation
+from graphq.kernels.attention.cache import emulates, from_f16, rotation
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
-from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c64, constant, larger, smaller, vector
+from graphq.kernels.jit.values import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    Builder,
+    Type,
+    Value,
+    c64,
+    constant,
+    larger,
+    smaller,
+    vector,
+)
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.numbers.attention import CAPPED
@@ -48,7 +62,8 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
-def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Callable[..., None]:
+def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int,
+            emulated: bool) -> Callable[..., None]:
     """Make the function that emits the scores of a tile for keys `base` to `high` (exclusive), 16 at a time."""
     kind = vector(F32, LANES)
 
@@ -63,7 +78,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Call
             places = [keys + smaller(start + n, high - 1) * (size * bits // 8) for n in range(LANES)]
 
             def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
-                columns = transpose_tiles(_parts(places, scale, first, left, bits))
+                columns = transpose_tiles(_parts(b, places, scale, first, left, bits, emulated))
                 for k in range(left):
                     chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
                               for q, chain in zip(queries, chains, strict=True)]
@@ -87,7 +102,8 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int) -> Call
     return scores
 
 
-def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) -> list[Value]:
+def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, bits: int,
+           emulated: bool) -> list[Value]:
     """Load 16 numbers of each row from number `first` on; if only `left` exist, zeros follow them."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
@@ -96,6 +112,8 @@ def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) 
 
     if bits == 32:
         return [loaded(row + first * 4, F32, LANES, left) for row in rows]
+    if bits == 16:
+        return [from_f16(b, loaded(row + first * 2, I16, LANES, left), emulated) for row in rows]
     factors = loaded(scale + first * 4, F32, LANES, left)
     if bits == 8:
         return [loaded(row + first, I8, LANES, left).sext(I32).to_float(F32) * factors for row in rows]
@@ -107,7 +125,7 @@ def _parts(rows: list[Value], scale: Value, first: Value, left: int, bits: int) 
     return out
 
 
-def _outputs(rows: int, size: int, bits: int) -> Callable[..., None]:
+def _outputs(rows: int, size: int, bits: int, emulated: bool) -> Callable[..., None]:
     """Make the function that emits the weighted sums of values of a tile.
 
     A row leaves out the values of keys that it does not see. All rows see the keys from `common` up to `until`
@@ -136,8 +154,8 @@ def _outputs(rows: int, size: int, bits: int) -> Callable[..., None]:
                     with Loop(b, limit - begin, chains) as loop:
                         key = begin + loop.k
                         place = values + key * (size * bits // 8)
-                        v = [x for n in parts for x in _parts([place], scale, constant(I64, LANES * n),
-                                                              min(LANES, size - LANES * n), bits)]
+                        v = [x for n in parts for x in _parts(b, [place], scale, constant(I64, LANES * n),
+                                                              min(LANES, size - LANES * n), bits, emulated)]
                         new = []
                         for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
                             weight = (line + (key - base) * 4).load(F32).splat(LANES)
@@ -162,11 +180,12 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
     return [values[k * each:(k + 1) * each] for k in range(rows)]
 
 
-def attending(rows: int, size: int, bits: int, rotary: int, interleaved: int, capped: int, biased: int,
+def attending(rows: int, size: int, bits: int, emulated: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
     """Make the block function for tiles of `rows` query rows and heads of `size` numbers of `bits` bits."""
-    rotate, scores, outputs = (rotation(bool(interleaved)), _scores(rows, size, bool(capped), bool(biased), bits),
-                               _outputs(rows, size, bits))
+    rotate, scores, outputs = (rotation(bool(interleaved)),
+                               _scores(rows, size, bool(capped), bool(biased), bits, bool(emulated)),
+                               _outputs(rows, size, bits, bool(emulated)))
     wide = 4 * -(-size // LANES) * LANES
 
     @emits
@@ -251,8 +270,8 @@ def plan_attention(words: dict[str, int], size: int, bits: int, rotary: bool, in
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)
-    module = modules.load("attending", attending, rows, size, bits, *map(int, flags), level=target.level.base,
-                          cache=target.cache)
+    module = modules.load("attending", attending, rows, size, bits, emulates(bits, target), *map(int, flags),
+                          level=target.level.base, cache=target.cache)
     macs = 2 * batch * groups * m * capacity * size
     worth = threads_for(target.threads, macs // 8)
     each = rows_of_block(m, batch * groups, worth, rows)

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
-from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, vector
+from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
-from graphq.kernels.lanes.vector import Columns
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import acc, load
+from graphq.kernels.lanes.vector import Columns, emit, narrow, widen
 from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -65,8 +67,11 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
         constant(I8, 0).store(address + nbytes // 64 * 64 + loop.k)
 
 
-def packing(bits: int) -> Intrinsic:
-    """Make the function that quantizes `size` f32 numbers to integers of 8 or 4 bits and stores them."""
+def packing(bits: int, emulated: bool) -> Intrinsic:
+    """Make the function that rounds `size` f32 numbers to f16, or to integers of 8 or 4 bits, and stores them.
+
+    `emulated` takes no instruction for f16.
+    """
     half = 1 << bits - 1
 
     @emits
@@ -74,17 +79,39 @@ def packing(bits: int) -> Intrinsic:
         with Loop(b, (size + (LANES - 1)) // LANES) as loop:
             j = loop.k * LANES
             columns = Columns(b, LANES, j, tail_mask(LANES, size - j))
-            q = (columns.load(x, F32, 4) / columns.load(scale, F32, 4)).math("rint")
-            q = b.fcmp_unordered("uno", q, q).select(0.0, q)
-            q = (q > half - 1).select(half - 1.0, (q < -half).select(-float(half), q)).to_int(I32)
-            if bits == 8:
-                columns.store(q.trunc(I8), y, I8, 1)
+            numbers = columns.load(x, F32, 4)
+            if bits == 16:
+                columns.store(_to_f16(b, numbers, emulated), y, I16, 2)
             else:
-                low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
-                left = tail_mask(LANES // 2, (size - j) // 2)
-                (low | high << 4).trunc(I8).store_where(left, y + j // 2)
+                q = (numbers / columns.load(scale, F32, 4)).math("rint")
+                q = b.fcmp_unordered("uno", q, q).select(0.0, q)
+                q = (q > half - 1).select(half - 1.0, (q < -half).select(-float(half), q)).to_int(I32)
+                if bits == 8:
+                    columns.store(q.trunc(I8), y, I8, 1)
+                else:
+                    low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
+                    left = tail_mask(LANES // 2, (size - j) // 2)
+                    (low | high << 4).trunc(I8).store_where(left, y + j // 2)
 
     return pack
+
+
+def _to_f16(b: Builder, x: Value, emulated: bool) -> Value:
+    if emulated:
+        return emit(b, elementary.f16_bits(load(0, "f32", "vector")), LANES, lambda _: x).trunc(I16)
+    return narrow(b, x, "f16", LANES)
+
+
+def from_f16(b: Builder, x: Value, emulated: bool) -> Value:
+    """Emit the widening of 16 f16 numbers, given as s16, to f32."""
+    if emulated:
+        return emit(b, elementary.f16_value(acc()), LANES, lambda _: x.zext(I32))
+    return widen(b, x, "f16", LANES)
+
+
+def emulates(bits: int, target: Target) -> int:
+    """Whether caches of `bits` bits are f16, for which the target has no instructions."""
+    return int(bits == 16 and not target.level.has("f16c"))
 
 
 @njit
@@ -98,9 +125,9 @@ def number_of(report: int) -> int:
     return report - 1 if report > 0 else report
 
 
-def keeping(rotary: int, interleaved: int, bits: int) -> Functions:
-    """Make the block function that writes caches of `bits` bits; `rotary` and `interleaved` are flags."""
-    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(bits)
+def keeping(rotary: int, interleaved: int, bits: int, emulated: int) -> Functions:
+    """Make the block function that writes caches of `bits` bits; the other arguments are flags."""
+    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(bits, bool(emulated))
     whole, room = bits < 32, 4 * MOST
 
     def block(args: int, index: int) -> None:
@@ -141,4 +168,4 @@ def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, bits: int
     """Plan the writing of a cache of keys or values with numbers of `bits` bits; `words` are the numbers of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
-                     of=(int(rotary), int(rotary and interleaved), bits))
+                     of=(int(rotary), int(rotary and interleaved), bits, emulates(bits, target)))

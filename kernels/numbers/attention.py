@@ -4,7 +4,8 @@
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
-A cache may hold integers of 8 or 4 bits, each of which stands for itself times a scale: rint(x / scale) with ties to
+A cache may hold f16, to which new keys and values are rounded: also for the tokens that they belong to. Or it holds
+integers of 8 or 4 bits, each of which stands for itself times a scale: rint(x / scale) with ties to
 even, saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
 
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
@@ -50,7 +51,8 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 def packed(x: Array, scale: Array | None, bits: int) -> Array:
     """The numbers [batch, tokens, groups, size] as a cache stores them; integers need a `scale` [groups, size]."""
     if scale is None:
-        return x
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16) if bits == 16 else x
     half = 1 << bits - 1
     with np.errstate(all="ignore"):
         q = np.rint(x / scale)
@@ -64,7 +66,7 @@ def packed(x: Array, scale: Array | None, bits: int) -> Array:
 def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
     """The numbers that the elements of a cache [batch, groups, rows, ...] stand for."""
     if scale is None:
-        return cache
+        return cache.astype(np.float32)
     if bits == 4:
         cache = np.stack([cache & 15, cache >> 4], axis=-1).reshape(*cache.shape[:-1], -1).astype(np.int8) - np.int8(8)
     return cache.astype(np.float32) * scale[:, None]

@@ -14,17 +14,17 @@ def floats(*shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def step(tokens, lengths):
+def step(tokens, lengths, dtype="f4"):
     """The inputs of a step but for the caches; `lengths` with the new tokens."""
-    return {"q": floats(BATCH, tokens, HEADS * SIZE), "k": floats(BATCH, tokens, GROUPS * SIZE),
-            "v": floats(BATCH, tokens, GROUPS * SIZE), "lengths": np.int32(lengths) - 1,
-            "total": np.array([max(lengths)], np.int32)}
+    widths = {"q": HEADS * SIZE, "k": GROUPS * SIZE, "v": GROUPS * SIZE}
+    return {n: floats(BATCH, tokens, width).astype(dtype) for n, width in widths.items()} | {
+        "lengths": np.int32(lengths) - 1, "total": np.array([max(lengths)], np.int32)}
 
 
-def layer(open_shapes=True, more=None):
-    x = step(1, [3, 5])
-    inputs = [(n, x.get(n)) for n in ("q", "k", "v")] + [("past_k", floats(BATCH, GROUPS, ROWS, SIZE)),
-                                                         ("past_v", floats(BATCH, GROUPS, ROWS, SIZE))]
+def layer(open_shapes=True, more=None, dtype="f4"):
+    x = step(1, [3, 5], dtype)
+    past = floats(BATCH, GROUPS, ROWS, SIZE).astype(dtype)
+    inputs = [(n, x.get(n)) for n in ("q", "k", "v")] + [("past_k", past), ("past_v", past)]
     inputs += [(n, x[n]) for n in ("lengths", "total")]
     m = node_model("GroupQueryAttention", inputs, {"num_heads": HEADS, "kv_num_heads": GROUPS}, 3,
                    open_shapes=open_shapes)
@@ -38,22 +38,23 @@ def layer(open_shapes=True, more=None):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("form", ["open", "fixed", "saved"])
+@pytest.mark.parametrize("form", ["open", "fixed", "saved", "of 16 bits"])
 def test_a_generation_in_one_array(form, threads, tmp_path):
-    graph = layer(open_shapes=form != "fixed")
+    dtype = "f2" if form == "of 16 bits" else "f4"
+    graph = layer(open_shapes=form != "fixed", dtype=dtype)
     model = gq.compile(graph, strict=True, threads=threads)
     y, key, value = model.outputs
-    keys, values = np.zeros((2, BATCH, GROUPS, ROWS, SIZE), np.float32)
+    keys, values = np.zeros((2, BATCH, GROUPS, ROWS, SIZE), dtype)
     past = [keys.copy(), values.copy()]
     steps = [(1, [3 + k, 7 + k]) for k in range(4)] if form == "fixed" else \
         [(3, [3, 2]), (1, [4, 3]), (1, [5, 4]), (2, [7, 6])]
     for count, (tokens, lengths) in enumerate(steps):
-        x = step(tokens, lengths)
+        x = step(tokens, lengths, dtype)
         want = model(x | {"past_k": past[0], "past_v": past[1]})
         if form == "saved" and count == 0:
             model.save(tmp_path / "m.graphq")
             model = gq.load_compiled(tmp_path / "m.graphq", threads=threads)
-        out = {y: np.empty((BATCH, tokens, HEADS * SIZE), np.float32), key: keys, value: values}
+        out = {y: np.empty((BATCH, tokens, HEADS * SIZE), dtype), key: keys, value: values}
         got = model(x | {"past_k": keys, "past_v": values}, out=out)
         assert got[key] is keys and got[value] is values
         np.testing.assert_array_equal(got[y], want[y])

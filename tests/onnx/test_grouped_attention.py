@@ -240,6 +240,25 @@ def test_steps_with_a_total_that_an_input_tells_are_native(open_shapes):
     assert len(model.plans.all()) <= 3
 
 
+@pytest.mark.parametrize("case", [
+    dict(batch=2, cache=9, lengths=[4, 6]), dict(new=3, cache=6, rotary=16), dict(batch=2, new=5),
+    dict(batch=2, cache=5, packed=True, rotary=16)], ids=str)
+def test_files_of_16_bits_have_caches_of_16_bits(case, tmp_path):
+    """Nothing converts a whole cache."""
+    inputs, attrs = attention(**case, size=16)
+    inputs = [(n, x.astype(np.float16) if x is not None and x.dtype == np.float32 else x) for n, x in inputs]
+    m = node_model("GroupQueryAttention", inputs, attrs, 3)
+    want = by_onnx_runtime(m, inputs)
+    gq.save_onnx(gq.load_onnx(m), tmp_path / "again.onnx")
+    for model in (m, onnx.load(tmp_path / "again.onnx")):
+        (node,) = (graph := gq.load_onnx(model)).nodes_of({"cached_attention"})
+        assert graph.outputs[1:] == list(node.outputs[1:]) and all(v.dtype == "f16" for v in node.outputs[1:])
+        for got in by_graphq(model, inputs):
+            for ours, theirs in zip(without_padding(got, inputs), without_padding(want, inputs), strict=True):
+                assert ours.dtype == theirs.dtype == np.float16
+                np.testing.assert_allclose(ours.astype("f4"), theirs.astype("f4"), atol=4e-3)
+
+
 @pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("case", [

@@ -93,6 +93,16 @@ def test_biases_and_sinks(bias):
     check(run(x), x, q, keys, values, before)
 
 
+def test_caches_of_halves():
+    """All tokens see the keys and values as the caches have them, the new ones too."""
+    x = {n: a.astype(np.float16) if n.startswith("past") else a for n, a in operands().items()}
+    q, k, v = (a.reshape(3, 2, -1, SIZE) for a in (x["query"], x["key"], x["value"]))
+    (keys, values), before = caches(x, *(a.astype(np.float16) for a in (k, v)), 7)
+    y, *made = run(x, bits=16)
+    assert {c.dtype for c in made} == {np.dtype(np.float16)}
+    check((y, *(c.astype(np.float32) for c in made)), x, q, keys, values, before)
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_caches_of_integers(bits):
     """Each number is the nearest one; keys and values have scales of their own."""
@@ -135,6 +145,7 @@ TYPES = {"query": "f32[3,2,24]", "lengths": "s32[3]", "total": "s32[1]", "key": 
          "positions": "s64[3,2]", "bias": "f32[3,4,2,7]", "sinks": "f32[4]", "key_scale": None, "value_scale": None}
 SCALES = {"key_scale": "f32[2,6]", "value_scale": "f32[2,6]"}
 INTEGERS = {"past_key": "s8[3,2,6,6]", "past_value": "s8[3,2,6,6]", **SCALES}
+HALVES = {"past_key": "f16[3,2,6,6]", "past_value": "f16[3,2,6,6]"}
 PAIRS = {"past_key": "u8[3,2,6,3]", "past_value": "u8[3,2,6,3]", **SCALES}
 NONE = {name: None for name in TYPES if name not in ("query", "lengths", "total")}
 
@@ -147,6 +158,7 @@ def types(infer, changed, attrs):
     ({}, {"capacity": 9}, ("f32[3,2,24]", "f32[3,2,9,6]")), ({}, {}, ("f32[3,2,24]", "f32[3,2,?,6]")),
     ({**NONE, "query": "f32[3,2,48]"}, {}, ("f32[3,2,24]", "f32[3,2,2,6]")),
     ({"past_key": None, "past_value": None}, {}, ("f32[3,2,24]", "f32[3,2,2,6]")),
+    (HALVES, {"bits": 16, "capacity": 9}, ("f32[3,2,24]", "f16[3,2,9,6]")),
     (INTEGERS, {"bits": 8, "capacity": 9}, ("f32[3,2,24]", "s8[3,2,9,6]")),
     (PAIRS, {"bits": 4, "capacity": 9}, ("f32[3,2,24]", "u8[3,2,9,3]")),
     ({"query": "f32[?,?,24]"}, {"capacity": 9}, ("f32[?,?,24]", "f32[?,2,9,6]")),
@@ -163,6 +175,7 @@ def test_types(infer, changed, attrs, want):
     ({"value": None}, {}, "'key' and the operand after it"), ({"past_value": None}, {}, "'past_key' and the operand"),
     ({"sin": None}, {}, "'cos' and the operand"), ({"key_scale": "f32[2,6]"}, {"bits": 8}, "'key_scale' and the"),
     (SCALES, {}, "scales are for caches of 8 and 4 bits, and only those, got 32 bits"), ({}, {"bits": 8}, "got 8 bits"),
+    ({**HALVES, **SCALES}, {"bits": 16}, "got 16 bits"), (HALVES, {}, "'past_key' must be f32"),
     ({"query": "f32[3,2,25]"}, {}, "of a known width for 4 heads"), ({"query": "f32[3,2,?]"}, {}, "of a known width"),
     ({**NONE, "query": "f32[3,2,24]", "past_key": None}, {"heads": 6}, "for 10 heads"),
     ({"query": "f32[3,24]"}, {}, "'query' must have 3 dimensions"),

@@ -263,6 +263,8 @@ def cached_attention(w: Writer, node: Node) -> None:
     query, lengths, total, key, value, past_key, past_value, *others, key_scale, value_scale = names
     a, scales = node.attrs, []
     more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
+    if a["bits"] == 16:
+        more |= {"kv_cache_bit_width": 16}  # without past caches nothing else tells it, beside a query of f32
     if key_scale:
         scales = [w.add("Unsqueeze", [x, w.integers(0, 2)]) for x in (key_scale, value_scale)]
         more |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": a["bits"]}

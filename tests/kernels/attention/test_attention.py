@@ -15,9 +15,9 @@ def floats(*shape):
 
 
 def cache(bits, *shape):
-    """A cache of floats, or of integers of 8 or 4 bits."""
-    if bits == 32:
-        return floats(*shape)
+    """A cache of floats of 32 or 16 bits, or of integers of 8 or 4 bits."""
+    if bits >= 16:
+        return floats(*shape).astype({32: "f4", 16: "f2"}[bits])
     low, high, dtype, size = (-128, 128, np.int8, shape[-1]) if bits == 8 else (0, 256, np.uint8, shape[-1] // 2)
     return rng.integers(low, high, (*shape[:-1], size)).astype(dtype)
 
@@ -37,11 +37,11 @@ def attention(lengths=(7,), tokens=1, rows=6, heads=4, groups=2, size=8, total=N
          "cos": np.cos(angles) if rotary else None, "sin": np.sin(angles) if rotary else None,
          "positions": positions, "bias": None if bias is None else floats(*bias, tokens, total),
          "sinks": floats(heads) if sinks else None}
-    if bits < 32:
+    if bits < 16:
         x |= {n: np.abs(floats(groups, size)) / (1 << bits - 2) for n in ("key_scale", "value_scale")}
     g = gq.Graph("attention")
     operands = {n: None if v is None else g.constant(v) if n == "total" else
-                g.input(n, shape=v.shape, dtype={"f": "f32", "i": f"s{8 * v.itemsize}", "u": "u8"}[v.dtype.kind])
+                g.input(n, shape=v.shape, dtype={"f": "f", "i": "s", "u": "u"}[v.dtype.kind] + str(8 * v.itemsize))
                 for n, v in x.items()}
     attrs.setdefault("scale", 0.3)
     outs = g.cached_attention(*operands.values(), heads=heads, groups=groups, **attrs, bits=bits,
@@ -74,6 +74,9 @@ CASES = {
     "bias of batch elements": dict(lengths=(20, 4, 9), tokens=2, rows=29, bias=(3, 1)),
     "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
     "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
+    "16 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=16),
+    "16 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=37, rotary=36, bits=16, packed=True),
+    "a prompt in 16 bits": dict(lengths=(5, 3), tokens=5, past=False, size=7, bits=16),
     "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=8),
     "8 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, bits=8, packed=True),
     "4 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=36, bits=4),
@@ -85,7 +88,8 @@ CASES = {
 
 ALL = dict(lengths=(30, 17), tokens=3, rows=40, heads=6, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 6),
            sinks=True, window=9)
-AT_ALL_LEVELS = {"all": ALL, "all in 8 bits": {**ALL, "bits": 8, "packed": True, "interleaved": True},
+AT_ALL_LEVELS = {"all": ALL, "all in 16 bits": {**ALL, "bits": 16, "tokens": 2},
+                 "all in 8 bits": {**ALL, "bits": 8, "packed": True, "interleaved": True},
                  "all in 4 bits": {**ALL, "bits": 4, "tokens": 1}}
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.dtypes import f32, s32
+from graphq.dtypes import f16, f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.com_microsoft.transformer import hidden
@@ -76,7 +76,9 @@ def rotary_embedding(c: Call) -> Outputs:
 
 @imports("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(c: Call) -> Outputs:
-    """Import GroupQueryAttention, as cached_attention. Floats of 16 bits are computed in f32 and rounded once.
+    """Import GroupQueryAttention, as cached_attention. Floats of 16 bits are computed in f32, and outputs rounded once.
+
+    Caches of f16 stay what they are, and all tokens see the rounded keys and values, as in ONNX Runtime.
 
     Its operands are query, key and value (or one tensor of all three), the past caches, the numbers of valid tokens
     less 1, the greatest number of valid tokens, cosines, sines and positions. Further operands are a bias, sinks, the
@@ -96,7 +98,13 @@ def group_query_attention(c: Call) -> Outputs:
         c.refuse(f"input 7 must be [length, half of a head's width], got {t}")
     if sinks is None and c.attr("smooth_softmax", -1) == 1:
         sinks = g.constant(np.zeros(heads, np.float32))
-    bits: Literal[32, 8, 4] = 32 if not c.has(12) else 8 if c.attr("kv_cache_bit_width") == 8 else 4
+    bits: Literal[32, 16, 8, 4]
+    if c.has(12):
+        bits = 8 if c.attr("kv_cache_bit_width") == 8 else 4
+    else:
+        kept = past_k.dtype if past_k is not None else \
+            f16 if dtype == f32 and c.attr("kv_cache_bit_width", 0) == 16 else dtype
+        bits = 16 if kept == f16 else 32
     scales = [_scales(c, k, groups, size) for k in (12, 13)] if c.has(12) else []
     if bits == 32:
         past_k, past_v = (None if x is None else in_f32(c, x) for x in (past_k, past_v))
