@@ -66,7 +66,7 @@ def packed(x: Array, scale: Array | None, bits: int) -> Array:
 def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
     """The numbers that the elements of a cache [batch, groups, rows, ...] stand for."""
     if scale is None:
-        return cache.astype(np.float32)
+        return cache.astype(np.float32, copy=False)
     if bits == 4:
         cache = np.stack([cache & 15, cache >> 4], axis=-1).reshape(*cache.shape[:-1], -1).astype(np.int8) - np.int8(8)
     return cache.astype(np.float32) * scale[:, None]

@@ -25,6 +25,7 @@ def blocks(text):
 def normal(text):
     """Without what depends on the machine: ISA level, kernel, threads, blocks and how they run."""
     text = re.sub(r"\d+x\d+_(?=scalar|avx|amx)", "", text)
+    text = re.sub(r"s8sorted_(?=scalar|avx|amx)", "s8_", text)  # the form of weights where there is no VNNI
     text = re.sub(r"scalar|amx|avx\w*", "LEVEL", text)
     text = re.sub(r"\d+ (thread|block)s?", r"N \1", text)
     return re.sub(r"serial|parallel", "somehow", text).strip() + "\n"
