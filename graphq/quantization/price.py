@@ -166,4 +166,3 @@ class Price:
         """The estimated time that 8 bits save beside f32, in the same unit; at least LEAST_SAVED."""
         work = self.work.values()
         return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)
-

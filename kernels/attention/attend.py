@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
-from graphq.kernels.attention.cache import emulates, from_f16, rotation
+from graphq.kernels.attention.cache import emulates, rotation
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
@@ -30,7 +30,7 @@ from graphq.kernels.jit.values import (
     vector,
 )
 from graphq.kernels.jit.x86 import Loop, tail_mask
-from graphq.kernels.lanes.vector import Columns
+from graphq.kernels.lanes.vector import Columns, widen
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.rows.loops import computed, store_numbers
@@ -104,7 +104,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int,
 
 def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, bits: int,
            emulated: bool) -> list[Value]:
-    """Load 16 numbers of each row from number `first` on; if only `left` exist, zeros follow them."""
+    """Load 16 numbers of each row from number `first` on, as f32; if only `left` exist, zeros follow them."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
         whole = count == lanes
@@ -113,7 +113,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     if bits == 32:
         return [loaded(row + first * 4, F32, LANES, left) for row in rows]
     if bits == 16:
-        return [from_f16(b, loaded(row + first * 2, I16, LANES, left), emulated) for row in rows]
+        return [widen(b, loaded(row + first * 2, I16, LANES, left), "f16", LANES, emulated) for row in rows]
     factors = loaded(scale + first * 4, F32, LANES, left)
     if bits == 8:
         return [loaded(row + first, I8, LANES, left).sext(I32).to_float(F32) * factors for row in rows]

@@ -12,9 +12,7 @@ from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
-from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import acc, load
-from graphq.kernels.lanes.vector import Columns, emit, narrow, widen
+from graphq.kernels.lanes.vector import Columns, narrow
 from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -81,7 +79,7 @@ def packing(bits: int, emulated: bool) -> Intrinsic:
             columns = Columns(b, LANES, j, tail_mask(LANES, size - j))
             numbers = columns.load(x, F32, 4)
             if bits == 16:
-                columns.store(_to_f16(b, numbers, emulated), y, I16, 2)
+                columns.store(narrow(b, numbers, "f16", LANES, emulated), y, I16, 2)
             else:
                 q = (numbers / columns.load(scale, F32, 4)).math("rint")
                 q = b.fcmp_unordered("uno", q, q).select(0.0, q)
@@ -94,19 +92,6 @@ def packing(bits: int, emulated: bool) -> Intrinsic:
                     (low | high << 4).trunc(I8).store_where(left, y + j // 2)
 
     return pack
-
-
-def _to_f16(b: Builder, x: Value, emulated: bool) -> Value:
-    if emulated:
-        return emit(b, elementary.f16_bits(load(0, "f32", "vector")), LANES, lambda _: x).trunc(I16)
-    return narrow(b, x, "f16", LANES)
-
-
-def from_f16(b: Builder, x: Value, emulated: bool) -> Value:
-    """Emit the widening of 16 f16 numbers, given as s16, to f32."""
-    if emulated:
-        return emit(b, elementary.f16_value(acc()), LANES, lambda _: x.zext(I32))
-    return widen(b, x, "f16", LANES)
 
 
 def emulates(bits: int, target: Target) -> int:

@@ -171,8 +171,12 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
     return [of_nodes[lowered] for of_nodes in values]
 
 
-def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Convert a loaded value of a storage type to its compute type, exactly."""
+def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
+    """Convert a loaded value of a storage type to its compute type, exactly.
+
+    `emulated` is for CPUs without instructions for f16, where LLVM would call a function that need not exist; a single
+    lane is converted so on all.
+    """
     match dtype:
         case "u8" | "u16":
             return x.zext(vector(I32, lanes))
@@ -181,22 +185,25 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
         case "bf16":
             bits = x.zext(vector(I32, lanes)) << 16
             return bits.as_type(vector(F32, lanes))
-        case "f16" if lanes == 1:  # LLVM would call a function that need not exist
-            return emit(builder, elementary.f16_value(acc()), 1, lambda _: x.zext(I32))
+        case "f16" if lanes == 1 or emulated:
+            return emit(builder, elementary.f16_value(acc()), lanes, lambda _: x.zext(I32))
         case "f16":
             return x.as_type(vector(F16, lanes)).to_float(vector(F32, lanes))
     return x
 
 
-def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Convert a compute type to a storage type: integers keep their low bits, floats are rounded to nearest even."""
+def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
+    """Convert a compute type to a storage type: integers keep their low bits, floats are rounded to nearest even.
+
+    `emulated` is as for `widen`.
+    """
     match dtype:
         case "u8" | "s8":
             return x.trunc(vector(I8, lanes))
         case "u16" | "s16":
             return x.trunc(vector(I16, lanes))
-        case "f16" if lanes == 1:
-            return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), 1, lambda _: x).trunc(I16)
+        case "f16" if lanes == 1 or emulated:
+            return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
         case "bf16":  # as in stores._narrow, since vcvtneps2bf16 would flush subnormals

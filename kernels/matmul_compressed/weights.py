@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.lanes.elementary import f16_bits, f16_value
-from graphq.kernels.lanes.expression import load
-from graphq.kernels.lanes.vector import emit, narrow, widen
+from graphq.kernels.lanes.vector import narrow, widen
 
 W_DTYPES = {4: "s4", 8: "s8groups"}
 """The kernel table's names for the dtypes of compressed weights, by their bits."""
@@ -16,7 +14,6 @@ ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
 
 
 def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Emit the rounding of f32 to a narrower float and back."""
-    if dtype == "f16" and lanes < 8:  # the CPU may have no instruction for it
-        return emit(b, f16_value(f16_bits(load(0, "f32", "vector"))), lanes, lambda _: x)
-    return widen(b, narrow(b, x, dtype, lanes), dtype, lanes)
+    """Emit the rounding of f32 to a narrower float and back; vectors below 8 lanes are for CPUs without f16."""
+    emulated = lanes < 8
+    return widen(b, narrow(b, x, dtype, lanes, emulated), dtype, lanes, emulated)

@@ -35,6 +35,7 @@ def _in_few_rows(wrong):
 
 
 SUMS = {"reduce_sum", "reduce_mean", "cum_sum", "avg_pool", "matmul", "convolution"}
+"""Operations that sum, whose terms `nudged` changes each by itself."""
 
 
 def nudged(graph, feeds):
