@@ -83,8 +83,9 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     if isinstance(graph, Graph):
         check_order(graph)
     given = graph if isinstance(graph, Graph) else path_of(graph)
-    keeps, cache = cache is True and passes is None and verify is None, bool(cache)
-    kept = Kept.of(given, isa, most, names, strict, memory, precision) if keeps else None
+    numbers = precision if passes is None else _names(passes)
+    keeps, cache = cache is True and numbers is not None and verify is None, bool(cache)
+    kept = Kept.of(given, isa, most, names, strict, memory, numbers) if keeps else None
     found = None if kept is None else kept.find()
     if found is not None:
         return found
@@ -111,6 +112,17 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     if kept is not None:
         kept.keep(model)
     return model
+
+
+def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
+    """The names of passes, by which a kept model is found; None if one of them is none of graphq's."""
+    from graphq.passes.pipeline import check_passes, names_of
+
+    passes = check_passes(passes)
+    try:
+        return tuple(names_of(passes))
+    except GraphError:
+        return None
 
 
 def _verify(graph: Graph, passes: Sequence[graphq.passes.Pass], memory: int | None) -> None:

@@ -7,7 +7,7 @@ from graphq.passes.cleanup import (
     fold_dequantized_constants,
     fold_dequantized_operands,
 )
-from graphq.passes.compressed_weights import GatherWeights, MoveWeights, PadWeights
+from graphq.passes.compressed_weights import CastDequantizedWeights, GatherWeights, MoveWeights, PadWeights
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
@@ -57,16 +57,16 @@ from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
-__all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "ConcatBeforeDequantize", "ConvIntegerAsConvolution",
-           "DequantizeByGroups", "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize",
-           "DropMultiplyByOne", "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize",
-           "Fixpoint", "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "GatherWeights", "Match",
-           "MergeReshapes", "MergeTransposes", "MoveWeights", "NormaliseChannelsAsPool", "NormaliseGroupsAsRows",
-           "PadBeforeDequantize", "PadWeights", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
-           "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal", "RequantizePicked",
-           "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowScalesAsGroups", "RowsLast", "SplitBiasOfRows",
-           "SplitGroups", "StaticDequantize", "StaticQuantize", "TransposeAsReshape", "TransposeBeforeDequantize",
-           "UniformChannelsArePerTensor", "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize",
-           "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
-           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds",
-           "run_passes", "without"]
+__all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedWeights", "ConcatBeforeDequantize",
+           "ConvIntegerAsConvolution", "DequantizeByGroups", "CubeAsProducts", "DropLimitAfterDequantize",
+           "DropLimitBeforeQuantize", "DropMultiplyByOne", "DropNoopReshape", "DropNoopTranspose",
+           "DropRepeatedRelu", "DropRequantize", "Fixpoint", "FoldPadIntoConvolution", "Fuse",
+           "GatherBeforeDequantize", "GatherWeights", "Match", "MergeReshapes", "MergeTransposes", "MoveWeights",
+           "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "PadWeights", "Pass",
+           "PickBeforeDequantize", "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose",
+           "RangesByRow", "Refusal", "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts",
+           "RowScalesAsGroups", "RowsLast", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize",
+           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
+           "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
+           "eliminate_dead_code", "find_pass", "fold_constants", "fold_dequantized_constants",
+           "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds", "run_passes", "without"]

@@ -94,11 +94,37 @@ class GatherWeights(Rewrite):
                                     group_shape=[*groups[:axis], *[1] * len(i.shape), *groups[axis + 1:]])
 
 
+class CastDequantizedWeights(Rewrite):
+    """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
+
+    The same for dynamic_dequantize: both round the f32 product of weight and scale once.
+    """
+
+    def pattern(self, g):
+        return g.type_cast(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), attrs=ANY)
+
+    def candidate(self, node):
+        source = next(node.operands).node
+        return source is not None and source.op.name in DEQUANTIZES and next(source.operands).data is not None
+
+    def check(self, match: Match) -> str | None:
+        """All operands must be constants, and the dequantize give f32."""
+        node = _dequantize(match)
+        if any(v.data is None for v in node.operands) or node.attrs.get("group_axis") is not None:
+            return "scales and zero points are not constant"
+        return None if node.output.dtype == f32 else ""
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        node = _dequantize(match)
+        return g.dynamic_dequantize(*map(g.add_constant, _constants(node)), qtype="per_group",
+                                    group_shape=list(_groups(node)), dtype=match.root.output.dtype)
+
+
 class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along the sum
 
-    Kernels read constant weights compressed beside a source of f32 if groups along the sum are multiples of FINEST, and
-    divide it. Zeros at the end of a sum change nothing (`kernels.numbers.float_sums`).
+    Kernels read constant weights compressed beside a source of floats if groups along the sum are multiples of FINEST,
+    and divide it. Zeros at the end of a sum change nothing (`kernels.numbers.float_sums`).
     """
 
     def pattern(self, g, x, bias):
@@ -110,12 +136,12 @@ class PadWeights(Rewrite):
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The weights must be a matrix of 4 or 8 bits with finite scales, and the source f32, in rows of known size."""
+        """The weights must be a matrix of 4 or 8 bits with finite scales, and the rows of the source of known size."""
         node = _dequantize(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
-        if x.dtype != f32 or x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
+        if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
             return ""
-        if w.dtype.name not in BITS or node.output.dtype != f32 or len(w.type.dims) != 2 or 0 in w.type.dims or \
+        if w.dtype.name not in BITS or node.output.dtype != x.dtype or len(w.type.dims) != 2 or 0 in w.type.dims or \
                 any(v.data is None for v in node.operands) or not x.shape or not node.attrs.get("block_size", 1):
             return ""
         if _padded(node, along) is None:
@@ -133,7 +159,7 @@ class PadWeights(Rewrite):
         zeros = [0] * (len(x.shape) - 1)
         x = g.pad(x, pads_begin=[*zeros, 0], pads_end=[*zeros, more])
         y = g.dynamic_dequantize(*map(g.add_constant, (w, *numbers)), qtype="per_group", group_shape=list(groups),
-                                 dtype=f32)
+                                 dtype=x.dtype)
         return g.add_node(match.root.op, [x, y] if bias is None else [x, y, bias], match.root.attrs)[0]
 
 

@@ -70,7 +70,7 @@ class RoundProducts(Rewrite):
 
     The anchor is a matmul or a convolution. Its operands are rounded to 8 significant bits. The products of the rounded
     numbers are exact in f32, and their sums are added in f32 as before. The rounding moves a sum by up to 2^-8 of the
-    sum of the products' magnitudes.
+    sum of the products' magnitudes. Weights of 4 or 8 bits stay compressed.
     """
 
     tolerance = 2.0**-5
@@ -80,10 +80,15 @@ class RoundProducts(Rewrite):
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, match: Match) -> str | None:
-        """Operands must be f32 and not dequantized, and no group of a convolution may have a single channel."""
+        """Operands must be f32, and not dequantized except for weights that stay compressed.
+
+        No group of a convolution may have a single channel.
+        """
         if x.dtype != f32:
             return ""
-        if any(node is not None and node.op.name in WEIGHTS for node in (x.node, uncast(w).node)):
+        weights = uncast(w).node
+        constant = weights is w.node and weights is not None and all(v.data is not None for v in weights.operands)
+        if any(node is not None and node.op.name in WEIGHTS for node in (x.node, None if constant else weights)):
             return "its operands are dequantized"
         if (groups := match.root.attrs.get("groups", 1)) > 1 and x.shape is not None:
             channels = x.shape[1 if match.root.attrs["data_format"] == "NCX" else -1]

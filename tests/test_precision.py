@@ -104,16 +104,27 @@ def test_infinities_nans_and_numbers_that_round_to_infinity(level):
     assert np.isnan(got[1:4]).sum() == 3 * 16 and got[4, 3] == 0 and np.isfinite(got[4:]).all()
 
 
-def test_integers_and_weights_of_4_bits_stay_as_they_are():
+def test_integers_stay_as_they_are():
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(4, 16), dtype="u8"), scales=[0.1], zps=[128])
     y = g.matmul(x, g.dequantize(g.constant(RNG.integers(-127, 128, (16, 8)).astype(np.int8)), scales=[0.02]))
-    w = g.dynamic_dequantize(g.constant(RNG.integers(0, 16, (8, 8)).astype(gq.dtypes.u4.numpy)),
-                             g.constant(np.full((1, 8), 0.1, np.float32)), qtype="per_group", group_shape=[8, 1])
-    g.output(g.matmul(y, w), name="y")
+    g.output(y, name="y")
     models = [gq.compile(g, precision=p) for p in ("f32", "bf16")]
     x = RNG.integers(0, 256, (4, 16), dtype=np.uint8)
     assert same(*(m(x=x) for m in models)) and models[0].explain() == models[1].explain()
+
+
+@pytest.mark.parametrize("dtype, group", [("u4", 8), ("s8", 24)])
+def test_weights_of_few_bits_are_rounded_and_stay_compressed(dtype, group, level):
+    g, kind = gq.Graph(), gq.dtypes.as_dtype(dtype)
+    q = RNG.integers(0, 16, (24, 18)).astype(kind.numpy)
+    scales = RNG.uniform(0.1, 0.2, (24 // group, 18)).astype(np.float32)
+    w = g.dynamic_dequantize(g.constant(q), g.constant(scales), qtype="per_group", group_shape=[group, 1])
+    g.output(g.matmul(g.input("x", shape=(4, 24), dtype="f32"), w), name="y")
+    x, model = numbers(4, 24), gq.compile(g, precision="bf16", isa=level, strict=True)
+    expanded = q.astype(np.float32) * scales.repeat(group, axis=0)
+    assert same(model(x=x), tile_sums(x.astype(BF16), expanded.astype(BF16)))
+    assert "1 matmul_compressed (1 in floats, 1 of them of bf16)" in model.explain()
 
 
 def test_the_default_is_f32():

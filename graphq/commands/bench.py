@@ -27,7 +27,7 @@ import numpy as np
 
 from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.peers import PEERS, alternate, cosine, difference, model_file
-from graphq.commands.shared import add_model, comma_separated, compiled, save_graph, write
+from graphq.commands.shared import add_model, add_ranges, comma_separated, compiled, save_graph, write
 from graphq.compile import Precision
 from graphq.errors import ParseError
 from graphq.ir import Graph
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="ISA levels of graphq (default: the best)")
     parser.add_argument("--precision", type=comma_separated, default=["f32"], metavar="NAME,...",
                         help=f"precisions of graphq: {', '.join(get_args(Precision))} (default f32)")
+    add_ranges(parser)
     parser.add_argument("--peer", type=comma_separated, default=[], metavar="NAME,...",
                         help=f"other engines: {', '.join(PEERS)}")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="for each row (default 1)")
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     arrays = input_arrays(graph, options)
     wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
     with tempfile.TemporaryDirectory() as folder:
-        sides = [_ours(options.file, graph, level, threads, precision)
+        sides = [_ours(options.file, graph, level, threads, precision, options.ranges_by_row)
                  for threads, level, precision in product(counts, options.isa or [None], options.precision or ["f32"])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
@@ -115,8 +116,9 @@ def _peer(name: str) -> str:
     return PEERS[name]
 
 
-def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int, precision: Precision) -> Side:
-    model = compiled(path, graph, level, threads, precision)
+def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int, precision: Precision,
+          ranges_by_row: bool) -> Side:
+    model = compiled(path, graph, level, threads, precision, ranges_by_row)
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return list(named_outputs(model.outputs, model(arrays)).values())

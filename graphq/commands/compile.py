@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from graphq.base.budget import size_text
-from graphq.commands.shared import add_model, add_target, write
+from graphq.commands.shared import add_model, add_target, numbers, write
 from graphq.compile import compile
 from graphq.errors import ParseError
 
@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> None:
     if out.suffix != ".graphq":
         raise ParseError(f"-o takes a name that ends in .graphq, by which commands know a saved model, got {out}")
     begin = time.perf_counter()
-    model = compile(options.file, isa=options.isa, threads=options.threads, precision=options.precision)
+    model = compile(options.file, isa=options.isa, threads=options.threads,
+                    **numbers(options.precision, options.ranges_by_row))
     model.save(out)
     seconds, nbytes = time.perf_counter() - begin, out.stat().st_size
     write(options, f"{model!r}\n{out}: {size_text(nbytes)}, after {seconds:.2f} s", {

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     """Profile the model, and print the table of its steps."""
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
-    model = compiled(options.file, graph, options.isa, options.threads, options.precision)
+    model = compiled(options.file, graph, options.isa, options.threads, options.precision, options.ranges_by_row)
     profile = model.profile(arrays, runs=options.runs, peaks=options.peaks)
     if options.trace is not None:
         profile.to_chrome_trace(options.trace)

@@ -46,23 +46,40 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the options --isa, --threads and --precision of `compile`."""
+    """Add the options --isa, --threads and --precision of `compile`, and --ranges-by-row."""
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
     parser.add_argument("--precision", choices=get_args(Precision), default="f32",
                         help="in what products and convolutions of f32 take their operands (default f32)")
+    add_ranges(parser)
 
 
-def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None,
-             precision: Precision) -> CompiledGraph:
+def add_ranges(parser: argparse.ArgumentParser) -> None:
+    """Add the option --ranges-by-row."""
+    parser.add_argument("--ranges-by-row", action="store_true",
+                        help="quantize the source of dynamically quantized products row by row, which changes numbers")
+
+
+def numbers(precision: Precision, ranges_by_row: bool) -> dict[str, Any]:
+    """The arguments of `compile` that change numbers."""
+    if not ranges_by_row:
+        return {"precision": precision}
+    from graphq.passes import PRECISIONS, RangesByRow
+
+    return {"passes": (RangesByRow, *PRECISIONS[precision])}
+
+
+def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None, precision: Precision,
+             ranges_by_row: bool) -> CompiledGraph:
     """The model of a file and its graph; a saved model is loaded, any other is compiled.
 
     No compiled model is taken from the cache, so that what a command reports does not depend on earlier commands.
     """
     if path.suffix != ".graphq":
-        return compile(graph, isa=isa, threads=threads, precision=precision, cache="kernels")
-    if precision != "f32":
-        raise ParseError(f"--precision {precision}: {path} was compiled before; give it to `graphq compile`")
+        return compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(precision, ranges_by_row))
+    if precision != "f32" or ranges_by_row:
+        option = "--ranges-by-row" if ranges_by_row else f"--precision {precision}"
+        raise ParseError(f"{option}: {path} was compiled before; give it to `graphq compile`")
     return load_compiled(path, isa=isa, threads=threads)
 
 

@@ -144,16 +144,15 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """The reason if a graph output, the scale of `last` or an operation besides `user` needs `value` in f32."""
+        """The reason if a graph output, a scale of the chain or an operation besides `user` needs `value` in f32."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
                 return why("later stage, too", None, value, stage=stage)
             return why("returned beside its quantize" if user is last else "returned, too", None, value)
-        if last.op.name == "dynamic_quantize" and any(
-                value in spread(v, lambda at: [] if at.node is None else at.node.operands)
-                for v in last.inputs[1:] if v is not None):
-            return why("own scale", last, last.inputs[1], source=value)
+        for scale in _scales(last, members):
+            if value in spread(scale, lambda at: [] if at.node is None else at.node.operands):
+                return why("own scale", last, scale, source=value)
         others = tuple(u for u in given.users(value) if u not in members)
         if not others:
             return None
@@ -282,6 +281,18 @@ class Analysis(Fusions):
         if value.node is not None and value.node.op.name in DEQUANTIZES:
             return why("dequantize returned", None, value, source=next(value.node.operands))
         return why("returned", None, value)
+
+
+def _scales(last: Node, members: Sequence[Node]) -> list[Value]:
+    """What the chain that ends in the quantize `last` scales by, where that is a tensor.
+
+    A quantize with a scale of 1 may follow a division by the scales.
+    """
+    if last.op.name == "dynamic_quantize":
+        return [v for v in last.inputs[1:] if v is not None]
+    if last.attrs.get("scales") != (1.0,):
+        return []
+    return [v for n in members if n.op.name == "divide" and (v := n.inputs[1]) is not None]
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:

@@ -84,7 +84,7 @@ REASONS: Mapping[str, Texts] = {
                            "quantize {value}, and return its dequantize"),
     "returned beside its quantize": Texts(FORK, "{value} is also an output of the graph, in {value:dtype}",
                                           "return {node:result}, or its dequantize, in place of {value}"),
-    "own scale": Texts("constant scales", "its scale, {value}, is computed from all of {source}",
+    "own scale": Texts("constant scales", "its scale, {value}, is computed from {source}",
                        "quantize {source} by a constant scale, as gq.quantization.quantize finds it"),
     "users": Texts(FORK, "{value} has {users:more} in {value:dtype}: {users:lines}", _BEFORE_FORK),
     "users beside its quantize": Texts(

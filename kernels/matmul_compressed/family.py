@@ -32,7 +32,7 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
     if p.row_scales is not None:
         rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], 4 * p.row_groups)
         before.append((Ref(b.of[node.operand(p.row_scales)]), (*rows, 0)))
-    if p.a_dtype != "f32":
+    if not p.floats:
         groups = len(p.z)
         count = prod(p.a_shape[:-1]) * groups
         sums_of_groups = Ref(b.temporary(4 * count))
@@ -44,9 +44,9 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
         (scales, table, row), *slots = slots
         words |= {"row_scales": scales, "row_scales_table": table, "row_scales_row": row,
                   "row_scales_step": 4 if p.row_groups > 1 else 0}
-    elif p.a_dtype != "f32":
+    elif not p.floats:
         words |= {"row_scales": Ref(b.constant(np.ones(1, np.float32)))}
-    if p.a_dtype != "f32":
+    if not p.floats:
         (sums, table, row), *slots = slots
         words |= {"row_sums": sums, "row_sums_table": table, "row_sums_row": row}
     w_dtype = W_DTYPES[p.bits] if p.rounding == "f32" else ROUNDED[p.bits, p.rounding]
@@ -57,7 +57,7 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """The pattern matmul(x, weights, bias?), where x is dequantize(q), dynamic_dequantize(q, scales), or any f32.
+    """The pattern matmul(x, weights, bias?), where x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
 
     `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32: w is s4, u4, s8
     or u8, with one scale for the tensor, for each column, or for each group of rows and columns.

@@ -7,8 +7,8 @@ x of 8 bits have one zero point zx, and scales sx: a single one, one for each ro
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
 The sum starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
-Activations of f32 are multiplied by the weights of the graph as written, f32(w - zw) * s, rounded to f16 or bf16 if the
-graph dequantizes to these and casts, and added as in all float kernels (`float_sums`). Bias and epilogue follow as in
+Activations of f32 and bf16 are multiplied by the weights of the graph as written, f32(w - zw) * s, rounded to f16 or
+bf16 if the graph dequantizes to these, and added as in all float kernels (`tile_sums`). Bias and epilogue follow as in
 `matmul.lower`.
 """
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.anchored import RANGES, wrapped
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
@@ -28,12 +29,14 @@ from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, chec
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers
-from graphq.kernels.numbers.float_sums import BLOCK, float_sums
+from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
 """For each dtype of weights, the number that is added to them so that their range begins at 0."""
+FLOATS = ("f32", "bf16")
+"""The dtypes of activations that are multiplied as floats."""
 FINEST = 8
-"""With f32 activations, the rows of a group are a multiple of this: a line of 4-bit weights has 8 rows."""
+"""With float activations, the rows of a group are a multiple of this: a line of 4-bit weights has 8 rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +79,18 @@ class CompressedMatmul:
         return np.ascontiguousarray(u.T if self.transposed else u)
 
     @property
+    def floats(self) -> bool:
+        """Whether activations are floats."""
+        return self.a_dtype in FLOATS
+
+    @property
     def centred(self) -> np.ndarray:
         """The weights minus their zero points, s32 (groups, group, n)."""
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
         """The weights packed for kernels, with corrections for the zero point of 8-bit activations less their shift."""
-        if self.a_dtype == "f32":
+        if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
         sums = self.centred.sum(axis=1, dtype=np.int64)
@@ -91,10 +99,10 @@ class CompressedMatmul:
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The sums y of the formula, in f32."""
         x, w = inputs[self.a], self.centred
-        if self.a_dtype == "f32":
+        if self.floats:
             with np.errstate(over="ignore"):
                 w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
-            return float_sums(x, w) if x.ndim > 1 else float_sums(x[None], w)[0]
+            return tile_sums(x, w) if x.ndim > 1 else tile_sums(x[None], w)[0]
         centred, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
         total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
         size = w.shape[1]
@@ -122,7 +130,10 @@ def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, Compr
     assert right is not None
     if left is not None and left.op.name == right.op.name == "dequantize":
         raise Unsupported("of one scale a tensor or column, that are known, the family of matmuls has kernels")
-    weights = _Weights(body, node, right, constants, rounded=bool(casts))
+    if casts and casts[0].output.dtype != f32:
+        raise Unsupported(f"the weights are dequantized to {right.output.dtype} and cast to {casts[0].output.dtype}",
+                          "dequantize the weights to the dtype of the source", 1)
+    weights = _Weights(body, node, right, constants)
     product = _floats(body, node, weights) if left is None else _integers(body, left, weights)
     producers = [*casts, right] if left is None else [left, *casts, right]
     check_lanes(body, out, node, producers, range(2), anchored=True)
@@ -144,15 +155,12 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 class _Weights:
     """The constant weights of a matmul that the node `dequantizes` converts to f32; raises Unsupported."""
 
-    def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays, *, rounded: bool) -> None:
+    def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)
         if w.dtype.name not in BITS:
             raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4, u4, s8 and u8",
                               "quantize the weights to 4 or 8 bits, or give them one scale a column", 1)
         self.rounding = dequantizes.output.dtype.name
-        if self.rounding != "f32" and not rounded:
-            raise Unsupported(f"the weights are dequantized to {dequantizes.output.dtype}, kernels scale in f32",
-                              "dequantize the weights with scales of f32, and cast the result", 1)
         self.dtype, self.transposed = w.dtype.name, node.attrs["transpose_b"]
         self.source_transposed = node.attrs["transpose_a"]
         index = {v: k for k, v in enumerate(body.inputs)}
@@ -183,11 +191,11 @@ class _Weights:
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with f32 activations; groups are split so that a block of a sum has whole groups."""
+    """The operands of a matmul with float activations; groups are split so that a block of a sum has whole groups."""
     a = next(node.operands)
-    if a.dtype != "f32":
-        raise Unsupported(f"the source is {a.dtype}, compressed weights take f32, or u8 and s8 that are dequantized",
-                          "cast the source to f32", 0)
+    if a.dtype.name not in FLOATS:
+        raise Unsupported(f"the source is {a.dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 that "
+                          "are dequantized", "cast the source to f32", 0)
     if w.source_transposed and len(a.type.dims) > 1:
         raise Unsupported("with compressed weights the source is not transposed", "transpose the source before", 0)
     group = gcd(w.k // len(w.z), BLOCK)
@@ -195,7 +203,11 @@ def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
         raise Unsupported(f"groups of {w.k // len(w.z)} rows are no multiple of {FINEST}",
                           f"take groups of a multiple of {FINEST} rows", 1)
     z, scales = w.repeated(w.k // group)
-    return CompressedMatmul(body.inputs.index(a), "f32", a.type.dims, w.data, w.dtype, w.transposed, z, scales,
+    if w.rounding == "bf16":
+        for wrong in scales[~np.isfinite(scales) | (scales != 0) & (np.abs(scales) < SMALLEST_NORMAL)]:
+            raise Unsupported(f"a scale of the weights is {wrong}, kernels round finite and normal numbers to bf16",
+                              "take scales between 2**-126 and 2**127", 1)
+    return CompressedMatmul(body.inputs.index(a), a.dtype.name, a.type.dims, w.data, w.dtype, w.transposed, z, scales,
                             rounding=w.rounding)
 
 

@@ -9,51 +9,45 @@ a' over a group:
 
 So instructions that multiply u8 by s8 take the weights as they are, and zero points cost a product for each group.
 
-For activations of f32, in the order of `float_sums`, whose blocks consist of whole groups:
-
-    acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
-
-where the second factor may be rounded to a narrower float.
+Activations of floats are multiplied in another way (`floats`).
 
 A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, unpacks four of the k,
-which are then multiplied as 8-bit weights are. For f32 the bits of u become the last bits of the f32 2**23, which gives
-2**23 + u, and the subtraction of 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory
-traffic of f32 weights, which bounds a product with one row. The accumulators that tiles leave are f32.
+which are then multiplied as 8-bit weights are. The accumulators that tiles leave are f32.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, stack_memory, store_s32
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, flipped
+from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.vector import FLIP
+from graphq.kernels.matmul_compressed.floats import AT_ONCE, Floats, by_fma, by_pairs, float_tile
 from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_saturating, by_words
-from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
-from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES, rounded
-from graphq.kernels.numbers.float_sums import BLOCK
+from graphq.kernels.matmul_compressed.pack import HEAD
+from graphq.kernels.matmul_compressed.tile import Tile
+from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 
 view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in (*W_DTYPES.values(), *ROUNDED.values()))
+BF16 = tuple(("bf16", name) for name, dtype in ROUNDS.items() if dtype == "bf16")
 AHEAD = 3072
 """How many bytes ahead of its loads a tile of one row prefetches weights, each of which it reads once.
 
 1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). Products whose weights are in the caches
 take as long as without prefetches.
 """
-AT_ONCE = {4: 4, 8: 6, 16: 8}
-"""How many rows a tile of f32 multiplies at a time, by the columns of a vector: as registers hold the accumulators."""
 UNROLLED = 32
 """How many k a tile of one row multiplies in a turn of its loop.
 
@@ -71,57 +65,7 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
     return group
 
 
-Rows: TypeAlias = Callable[[Value], Iterator[list[Value]]]
-"""Emits the weights of the line of a given number, row by row, in vectors of columns."""
-
-
-class _Tile:
-    """What all tiles of `rows` x 16 * `panels` outputs share, in vectors of `columns` columns: `parts` a panel."""
-
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
-        self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
-        self.parts, self.columns, self.line_rows = PANEL // columns, columns, 32 // bits
-        self.line_shift = self.line_rows.bit_length() - 1
-        self.group, self.groups, self.panel_bytes, self.group_bytes, *self.places = (
-            DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
-        self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
-
-    def clear(self) -> None:
-        for n in range(self.rows * self.panels):
-            constant(vector(I32, 16), 0).store(self.f.acc + 64 * n)
-
-    def zeros(self, kind: Type) -> list[Value]:
-        return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
-
-    def scales(self, group: Value) -> list[Value]:
-        """The addresses of a group's scales, one for each vector of columns."""
-        return self.vectors(group * self.group_bytes + HEAD)
-
-    def terms(self, group: Value) -> list[Value]:
-        """The addresses of a group's terms, as `scales`."""
-        first, step = self.places[:2]
-        return self.vectors(first + group * step)
-
-    def zero_points(self, group: Value) -> list[Value]:
-        """The addresses of a group's zero points, as `scales`."""
-        first, step = self.places[2:]
-        return self.vectors(first + group * step)
-
-    def vectors(self, offset: Value) -> list[Value]:
-        """The addresses at an offset in each panel, of each vector of its columns."""
-        return [self.f.w + self.panel_bytes * j + offset + 4 * self.columns * part
-                for j in range(self.panels) for part in range(self.parts)]
-
-    def line_of(self, group: Value) -> Value:
-        """The offset of a group's first line in a panel."""
-        return (group + 1) * self.group_bytes + HEAD - self.group_lines * LINE
-
-    def add(self, n: int, y: Value) -> None:
-        address = self.f.acc + 4 * self.columns * n
-        (address.load(y.type) + y).store(address)
-
-
-class _IntegerTile(_Tile):
+class _IntegerTile(Tile):
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply,
                  emulated: bool) -> None:
@@ -212,104 +156,12 @@ class _IntegerTile(_Tile):
                 self.add(n, exact.to_float(floats) * (scale * of_columns))
 
 
-class _FloatTile(_Tile):
-    """A tile of f32 activations. It multiplies `at_once` of its rows at a time, with accumulators in registers.
-
-    If it has more rows, the first of them leave the weights of a block of sums unpacked on the stack for the others.
-    """
-
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, columns: int, at_once: int) -> None:
-        super().__init__(b, f, rows, panels, BITS[w_dtype], columns)
-        self.kind, self.at_once, self.row_bytes = vector(F32, columns), at_once, 4 * PANEL * panels
-        self.rounds = ROUNDS.get(w_dtype)
-        self.unpacked = stack_memory(b, BLOCK * self.row_bytes) if rows > at_once else None
-
-    def emit(self) -> None:
-        """Emit the loop over blocks of sums and, inside it, the loop over the tile's rows."""
-        b, f = self.b, self.f
-        self.clear()
-        each = c64(BLOCK) // self.group
-        with Loop(b, (self.groups + each - 1) // each) as blocks:
-            first = blocks.k * each
-            count = smaller(each, self.groups - first)
-            self.multiply(first, count, c64(0), self.unpack)
-            if self.unpacked is not None:
-                with Loop(b, (f.rows - 1) // self.at_once) as parts:
-                    self.multiply(first, count, (parts.k + 1) * self.at_once, self.load)
-
-    def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Rows]) -> None:
-        """Emit the products of `at_once` rows from `row` on with `count` groups from `first` on, and add them.
-
-        `weights` emits what a group needs, given its number and that in its block of sums.
-        """
-        b, f = self.b, self.f
-        sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
-        with Loop(b, count, [constant(self.kind, 0)] * (self.at_once * self.panels * self.parts)) as groups:
-            group = first + groups.k
-            rows = weights(group, groups.k)
-            with Loop(b, self.group_lines, groups.values) as lines:
-                out, k = list(lines.values), group * (4 * self.group) + lines.k * (4 * self.line_rows)
-                for number, of_columns in enumerate(rows(lines.k)):
-                    for i, source in enumerate(sources):
-                        x = (source + k + 4 * number).load(F32).splat(self.columns)
-                        for n, weight in enumerate(of_columns, i * len(of_columns)):
-                            out[n] = x.math("fma", weight, out[n])
-                lines.update(out)
-            groups.update(lines.values)
-        for n, value in enumerate(groups.values):
-            address = f.acc + row * self.row_bytes + 4 * self.columns * n
-            (address.load(self.kind) + value).store(address)
-
-    def unpack(self, group: Value, index: Value) -> Rows:
-        """Emit the loads of a group's scales; the result unpacks a line, and stores it if the tile has more rows."""
-        scales, of_zeros = ([address.load(self.kind) for address in addresses]
-                            for addresses in (self.scales(group), self.terms(group)))
-        first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
-
-        def rows(line: Value) -> Iterator[list[Value]]:
-            words = [address.load(vector(I32, self.columns)) for address in self.vectors(first + line * LINE)]
-            for row in range(self.line_rows):
-                shift = 8 * (row % 4) + 4 * (row // 4)
-                out = [(((x.shr(shift) if shift else x) & (1 << self.bits) - 1 | base).as_type(self.kind) - of_zero)
-                       * scale for x, scale, of_zero in zip(words, scales, of_zeros, strict=True)]
-                if self.rounds is not None:
-                    out = [rounded(self.b, weight, self.rounds, self.columns) for weight in out]
-                if self.unpacked is not None:
-                    for address, weight in zip(self.kept(index, line, row), out, strict=True):
-                        weight.store(address)
-                yield out
-
-        return rows
-
-    def load(self, group: Value, index: Value) -> Rows:
-        """As `unpack`, of weights that are on the stack."""
-        return lambda line: ([address.load(self.kind) for address in self.kept(index, line, row)]
-                             for row in range(self.line_rows))
-
-    def kept(self, index: Value, line: Value, row: int) -> list[Value]:
-        """The addresses of the unpacked weights of row `row` of a line, in group `index` of the block of sums."""
-        assert self.unpacked is not None
-        first = self.unpacked + (index * self.group + line * self.line_rows + row) * self.row_bytes
-        return [first + 4 * self.columns * n for n in range(self.panels * self.parts)]
-
-
 def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated: bool) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits in rows."""
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
         _IntegerTile(b, Frame.read(address), rows, panels, BITS[dtypes[1]], dtypes[0], how, emulated).emit()
-
-    return tile
-
-
-def float_tile(rows: int, panels: int, w_dtype: str, lanes: int) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of f32 in rows."""
-    at_once = min(rows, AT_ONCE[lanes])
-
-    @emits
-    def tile(b: Builder, address: Value, index: Value) -> None:
-        _FloatTile(b, Frame.read(address), rows, panels, w_dtype, lanes, at_once).emit()
 
     return tile
 
@@ -365,15 +217,17 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
     return -(-m // rows) * panel_count(n) / panels * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
-def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
+def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles for `k` bytes: a row of weights takes its products, and 1.5 operations to unpack a vector.
 
-    Where the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored.
+    Where the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored. With
+    `pairs` an instruction multiplies two rows of weights.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    at_once = min(rows, AT_ONCE[PANEL // parts])
+    at_once, elements = min(rows, AT_ONCE[PANEL // parts]), 4 // STORAGE[kernel.dtypes[0]].itemsize
     multiplied, tiles = -(-m // at_once) * at_once, -(-m // rows)
-    products = max((multiplied + (2.5 if rows > at_once else 1.5) * tiles) * panels * parts, 4 * tiles)
+    unpacked = (1.5 * elements + (rows > at_once)) * tiles
+    products = max((multiplied * (1 if pairs else elements) + unpacked) * panels * parts, 4 * tiles)
     return panel_count(n) / panels * (k // 4 * products + 30 * tiles + 3 * multiplied * panels * parts)
 
 
@@ -430,21 +284,35 @@ def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(16, emulated), emulated))
 
 
-@register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
+def float_tiles(rows: int, columns: int, dtypes: Dtypes, how: Floats) -> Functions:
+    """Make the module of a tile function that `float_tile` makes."""
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], how))
+
+
+@register_kernel(FLOATS + BF16, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], 4))
+    return float_tiles(rows, columns, dtypes, by_fma(dtypes, 4, emulated))
 
 
-@register_kernel(FLOATS, ((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_floats, parts=2),
-                 layouts=("rows",))
+@register_kernel(FLOATS + BF16, ((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
+                 partial(estimate_floats, parts=2), layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of vfmadd with 8 columns a vector."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], 8))
+    return float_tiles(rows, columns, dtypes, by_fma(dtypes, 8, emulated))
 
 
 @register_kernel(FLOATS, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1), layouts=("rows",))
+@register_kernel(BF16, ((32, 32), (8, 32), (4, 32), (2, 64), (1, 64)), "avx512",
+                 partial(estimate_floats, parts=1), layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd with 16 columns a vector."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], 16))
+    """Build tiles of vfmadd with 16 columns a vector. bf16 has smaller tiles, as widening takes registers."""
+    return float_tiles(rows, columns, dtypes, by_fma(dtypes, 16, emulated))
+
+
+@register_kernel(BF16, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
+                 partial(estimate_floats, parts=1, pairs=True), layouts=("rows",))
+def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+    """Build tiles of vdpbf16ps with 16 columns a vector."""
+    return float_tiles(rows, columns, dtypes, by_pairs(dtypes, emulated))

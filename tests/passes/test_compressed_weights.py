@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes.compressed_weights import GatherWeights, MoveWeights, PadWeights, reshaped_groups
+from graphq.passes.compressed_weights import (
+    CastDequantizedWeights,
+    GatherWeights,
+    MoveWeights,
+    PadWeights,
+    reshaped_groups,
+)
 from graphq.testing import check_same_numbers
 
 rng = np.random.default_rng(3)
@@ -155,10 +161,42 @@ def test_sums_that_are_no_multiple_of_eight_are_padded(build):
 @pytest.mark.parametrize("build, dtype", [
     (lambda g: weights(g, (16, 3), (3,), qtype="per_channel"), "f32"),
     (lambda g: weights(g, (12, 3), (3, 3), qtype="per_group", group_shape=[4, 1]), "f32"),
-    (lambda g: blocks(g, (13, 5), 1, 2), "f32"), (lambda g: blocks(g, (13, 3), 0, 4), "f32"),
-    (lambda g: g.dynamic_dequantize(g.constant(np.ones((13, 3), np.int8)), g.constant(np.ones(1, np.float16))), "f16")])
+    (lambda g: blocks(g, (13, 5), 1, 2), "f32"), (lambda g: blocks(g, (13, 3), 0, 4), "f32")])
 def test_what_needs_or_allows_no_padding(build, dtype):
     padded(build, dtype=dtype, count=0)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("build, groups", [
+    (lambda g: weights(g, (6, 4), (6, 2), qtype="per_group", group_shape=[1, 2]), (1, 2)),
+    (lambda g: weights(g, (6, 4), (4,), qtype="per_channel", axis=-1), (6, 1)),
+    (lambda g: g.dequantize(g.constant(np.arange(24, dtype=np.int8).reshape(6, 4)), scales=[0.3], zps=[3]), (6, 4))])
+def test_a_cast_joins_the_dequantize(build, groups, dtype):
+    g = gq.Graph()
+    g.output(g.type_cast(build(g), dtype=dtype))
+    before = g.copy()
+    assert CastDequantizedWeights()(g) == 1
+    check_same_numbers(before, g)
+    node = g.outputs[0].node
+    assert (node.op.name, node.output.dtype, node.attrs["group_shape"]) == ("dynamic_dequantize", dtype, groups)
+
+
+@pytest.mark.parametrize("build", [
+    lambda g: g.type_cast(g.dequantize(g.input("q", shape=(2, 3), dtype="u8"), scales=[0.1]), dtype="f16"),
+    lambda g: g.type_cast(g.dynamic_dequantize(g.constant(np.ones(3, np.int8)), g.constant(np.ones(1, np.float16))),
+                          dtype="f32")])
+def test_casts_that_stay(build):
+    g = gq.Graph()
+    g.output(build(g))
+    assert CastDequantizedWeights()(g) == 0
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_weights_of_narrower_floats_are_padded(dtype):
+    scales = np.full((2, 3), 0.5, gq.dtypes.as_dtype(dtype).numpy)
+    x, w = padded(lambda g: g.dequantize_linear(g.constant(np.ones((13, 3), np.int8)), g.constant(scales), axis=0,
+                                                block_size=8, dtype=dtype), dtype=dtype)
+    assert x.output.shape == (2, 3, 16) and w.output.dtype == dtype and w.attrs["group_shape"] == (8, 1)
 
 
 def test_a_scale_that_is_not_finite():

@@ -132,6 +132,22 @@ def test_a_matmul_of_constant_weights_of_round_products():
           return %4""")
 
 
+def test_weights_of_eight_bits_are_rounded_where_they_are_dequantized():
+    """Kernels then read them compressed."""
+    w = """%w = constant(value=s8[2,1]{1, 3})
+          %s = constant(value=f32[1]{0.3})
+          %1 = dynamic_dequantize(%w, %s)"""
+    check_pass(RoundProducts(), inputs="x: f32[8,2]", before=f"""
+          {w}
+          %0 = matmul(x, %1)
+          return %0""", after=f"""
+          {w}
+          %2 = type_cast(x, dtype=bf16)
+          %3 = type_cast(%1, dtype=bf16)
+          %0 = matmul(%2, %3, dtype=f32)
+          return %0""")
+
+
 def test_operands_that_are_no_constants_and_attributes():
     """Large numbers are kept away: beyond 3.396e38 they would round to infinity."""
     near = "".join(f"%{v}1 = clamp({v}, min=-9, max=9)\n" for v in "xw")
@@ -161,7 +177,10 @@ def test_convolutions(op, data_format, shape):
 @pytest.mark.parametrize("nodes", [
     "%w = constant(value=f16[2,1]{0.5, 3})\n %1 = type_cast(x, dtype=f16)\n %0 = matmul(%1, %w)",
     "%w = constant(value=bf16[2,1]{0.5, 3})\n %1 = type_cast(x, dtype=bf16)\n %0 = matmul(%1, %w)",
-    "%w = constant(value=s8[2,1]{1, 3})\n %1 = dequantize(%w, scales=[0.5])\n %0 = matmul(x, %1)",
+    "%1 = quantize(x, dtype=s8, scales=[0.5])\n %2 = static_reshape(%1, shape=[2,8])\n"
+    " %3 = dequantize(%2, scales=[0.5])\n %0 = matmul(x, %3)",
+    "%w = constant(value=s8[2,1]{1, 3})\n %s = constant(value=f16[1]{0.5})\n %1 = dynamic_dequantize(%w, %s)\n"
+    " %2 = type_cast(%1, dtype=f32)\n %0 = matmul(x, %2)",
     "%w = constant(value=f32[2,1]{1, 3})\n %1 = quantize(x, dtype=u8, scales=[0.5])\n"
     " %2 = dequantize(%1, scales=[0.5])\n %0 = matmul(%2, %w)",
 ])

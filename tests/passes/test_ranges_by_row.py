@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.cli import main
 from graphq.passes import PIPELINE, RangesByRow, ranges_by_row
 
 RNG = np.random.default_rng(0)
@@ -97,3 +98,31 @@ def test_a_saved_model_has_it_at_other_sizes(open, tmp_path):
     if open:
         x = RNG.standard_normal((30, 5, 64)).astype(np.float32)
         assert np.array_equal(again(x=x), model(x=x))
+
+
+def test_explain_says_that_scales_are_computed():
+    """Not that the quantized value has a second user, which a quantize before the fork would mend."""
+    g = gq.Graph()
+    x = g.matmul(g.input("x", shape=(4, 8), dtype="f32"), g.constant(np.ones((8, 8), np.float32)), name="y")
+    q, scales = ranges_by_row.quantized_rows(g, x)
+    g.output(q, name="q")
+    g.output(scales, name="s")
+    assert "its scale, %s, is computed from %y; quantize %y by a constant scale" in gq.compile(g).explain()
+
+
+def test_the_command_line_has_it(tmp_path, capsys):
+    path, saved = tmp_path / "rows.gq", tmp_path / "rows.graphq"
+    path.write_text(gq.to_text(integers()) + "\n")
+    assert main(["run", str(path), "--ranges-by-row", "--compare"]) == 0
+    assert main(["bench", str(path), "--ranges-by-row", "--threads=1", "--seconds=0.01"]) == 0
+    assert main(["compile", str(path), "--ranges-by-row", "-o", str(saved)]) == 0
+    capsys.readouterr()
+    x = RNG.standard_normal((2, 5, 64)).astype(np.float32)
+    wanted = gq.compile(integers(), passes=(RangesByRow, *PIPELINE))(x=x)
+    assert np.array_equal(gq.load_compiled(saved)(x=x), wanted)
+    assert not np.array_equal(gq.compile(integers())(x=x), wanted)
+    assert main(["explain", str(path)]) == main(["explain", str(path), "--ranges-by-row", "--precision=bf16"]) == 0
+    texts = capsys.readouterr().out.split("graph graph:")[1:]
+    assert ["reduce_max" in text for text in texts] == [False, True]
+    assert main(["explain", str(saved), "--ranges-by-row"]) == 2
+    assert "--ranges-by-row: " in capsys.readouterr().err

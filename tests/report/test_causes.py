@@ -178,7 +178,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         "with one scale for the tensor"),
     "a scale of all numbers": (
         body("%y = matmul(%dx, %dw)\n %a = abs(%y)\n %m = reduce_max(%a, axes=[0,1])\n"
-             " %q = dynamic_quantize(%y, %m, dtype=s8)\n return %q"), "%q", "its scale, %m, is computed from all of %y",
+             " %q = dynamic_quantize(%y, %m, dtype=s8)\n return %q"), "%q", "its scale, %m, is computed from %y",
         "by a constant scale"),
     "an operand of the epilogue": (
         body(f"%d = dequantize(r, scales=[0.3])\n %t = tanh(%d)\n %y = matmul(%dx, %dw)\n %z = add(%y, %t)\n"

@@ -16,8 +16,8 @@ def dense(m=5, k=128, n=37, group=32, *, w="u4", x="u8", zx=7, zw=None, qtype="p
           batch=(), residual=False, transpose_b=False, rows=None, rounds=None, seed=0):
     """[dequantize], dynamic_dequantize -> matmul -> relu -> [+ residual] -> [quantize]; the parameters beside it.
 
-    `x` may be f32; with `rows`, the size of groups, its scales are a tensor. With `rounds` weights are dequantized to
-    that type, and cast to f32.
+    `x` may be f32 or bf16; with `rows`, the size of groups, its scales are a tensor. With `rounds` weights are
+    dequantized to that type, and cast to f32 unless `x` is of that type.
     """
     rng = np.random.default_rng(seed)
     g = gq.Graph("dense")
@@ -30,15 +30,15 @@ def dense(m=5, k=128, n=37, group=32, *, w="u4", x="u8", zx=7, zw=None, qtype="p
                "per_channel": dict(axis=0 if transpose_b else 1), "per_tensor": {}}[qtype]
     parameters = [g.constant(swap(p) if p.ndim == 2 else p) for p in (scales, zps) if p is not None]
     wf = g.dynamic_dequantize(g.constant(swap(weights)), *parameters, qtype=qtype, dtype=rounds, **options)
-    wf = wf if rounds is None else g.type_cast(wf, dtype="f32")
-    bias = rng.standard_normal(n).astype(np.float32)
+    wf = wf if rounds in (None, x) else g.type_cast(wf, dtype="f32")
+    bias = rng.standard_normal(n).astype(wf.dtype.numpy)
     source = g.input("x", shape=(*batch, m, k), dtype=x)
     if rows is not None:
         row_scales = g.multiply(g.input("s", shape=(*batch, m, k // rows), dtype="f32"), np.float32(0.03))
         source = g.dynamic_dequantize(source, row_scales, qtype="per_group", group_shape=[*(1 for _ in batch), 1, rows])
-    elif x != "f32":
+    elif x not in ("f32", "bf16"):
         source = g.dequantize(source, scales=[0.02], zps=[zx])
-    y = g.relu(g.matmul(source, wf, bias, transpose_b=transpose_b))
+    y = g.relu(g.matmul(source, wf, bias, transpose_b=transpose_b, **(dict(dtype="f32") if x == "bf16" else {})))
     if residual:
         y = g.add(g.dequantize(g.input("z", shape=(m, n), dtype="u8"), scales=[0.01], zps=[3]), y)
     g.output(g.quantize(y, dtype=out, scales=[0.05], zps=[3]) if out != "f32" else y, name="y")
@@ -72,6 +72,10 @@ VARIANTS = {
     "f32 source, rounded to bf16": dict(x="f32", rounds="bf16", zw="u4", out="f32", n=70, transpose_b=True),
     "f32 source, one row rounded to f16": dict(x="f32", w="s4", rounds="f16", out="f32", m=1, k=64),
     "f32 source, batch and residual": dict(x="f32", batch=(2,), residual=True, zw="u4", m=13, n=200),
+    "bf16 source": dict(x="bf16", rounds="bf16", zw="u4", out="f32", n=70, transpose_b=True),
+    "bf16 source, one row": dict(x="bf16", rounds="bf16", w="s4", out="f32", m=1, k=1152, group=384),
+    "bf16 source, s8 per channel": dict(x="bf16", rounds="bf16", w="s8", zw="s8", qtype="per_channel", m=37, k=600),
+    "bf16 source, batch": dict(x="bf16", rounds="bf16", batch=(2,), group=8, w="u8", zw="s32", m=13, n=200, out="f32"),
 }
 
 
@@ -111,6 +115,19 @@ def test_the_formula_is_the_written_one(level, x, fill):
         m = (np.float64(np.float32(0.02)) * scales[j].astype(np.float64)).astype(np.float32)
         y = y + exact.astype(np.float32) * m
     assert np.array_equal(gq.compile(g, isa=level, threads=1)(x=data), np.maximum(y + bias, np.float32(0)))
+
+
+@pytest.mark.parametrize("scale", [2.0**-127, np.inf])
+def test_scales_that_kernels_of_bf16_do_not_round(scale, level):
+    """Such weights are expanded, to the same numbers."""
+    g = gq.Graph()
+    x, w = g.input("x", shape=(2, 8), dtype="bf16"), np.arange(1, 17, dtype=np.int8).reshape(8, 2)
+    w = g.dynamic_dequantize(g.constant(w), g.constant(np.float32([scale, 1])), qtype="per_channel", dtype="bf16")
+    g.output(g.matmul(x, w, dtype="f32"), name="y")
+    ones = np.ones((2, 8), ml_dtypes.bfloat16)
+    model = gq.compile(g, isa=level)
+    assert "compressed" not in model.explain().splitlines()[2]
+    assert np.array_equal(model(x=ones), [[np.inf if scale > 1 else 0, 72]] * 2 if scale > 1 else model.formula(x=ones))
 
 
 def test_large_sizes_split_over_threads():

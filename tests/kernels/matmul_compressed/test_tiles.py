@@ -14,11 +14,12 @@ from graphq.kernels.matmul.tiles import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.matmul_compressed.weights import ROUNDS
-from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.plan.plan import Target
 
+FLOATS = tiles.FLOATS + tiles.BF16
 NATIVE = [level.name for level in isa.available()]
-ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + tiles.FLOATS]
+ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
 # u8 is s8 without a xor, so that one tile shape of it will do; emulated kernels compile slowly.
 COMPRESSED = [k for k in ALL if k.dtypes[0] != "u8" or k is FIRST[k.level, k.dtypes]]
@@ -86,19 +87,19 @@ def test_integers_equal_the_formula(kernel, emulated, extreme):
             assert got.tobytes() == expected(a, scales, *w).tobytes(), (m, groups, group, n)
 
 
-@pytest.mark.parametrize(("kernel", "emulated"), [p for p in RUNS if p.values[0].dtypes in tiles.FLOATS])
+@pytest.mark.parametrize(("kernel", "emulated"), [p for p in RUNS if p.values[0].dtypes in FLOATS])
 def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
     bits, rng = tiles.BITS[kernel.dtypes[1]], np.random.default_rng(1)
     with isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level)) as level:
         for m, groups, group, n in FLOAT_SHAPES:
-            a = rng.standard_normal((m, groups * group)).astype(np.float32)
+            a = rng.standard_normal((m, groups * group)).astype(STORAGE[kernel.dtypes[0]])
             u, z, scales, _ = weights(groups, group, n, bits)
             z[:, n // 2] = 300  # beyond the weights
             scales[0] *= -1
             expanded = (u.reshape(groups, group, n).astype(np.int64) - z[:, None]).astype(np.float32) * scales[:, None]
             expanded = expanded.astype(STORAGE[ROUNDS.get(kernel.dtypes[1], "f32")])
             got = run(kernel, level, a, pack_floats(u, z, scales, bits), n)
-            assert got.tobytes() == float_sums(a, expanded.reshape(-1, n)).tobytes(), (m, groups, group, n)
+            assert got.tobytes() == tile_sums(a, expanded.reshape(-1, n)).tobytes(), (m, groups, group, n)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -149,7 +150,7 @@ def test_pack_refuses(bits):
 
 
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
-@pytest.mark.parametrize("dtypes", tiles.DTYPES + tiles.FLOATS)
+@pytest.mark.parametrize("dtypes", tiles.DTYPES + FLOATS)
 def test_every_level_has_a_kernel(level, dtypes):
     for m in (1, 3, 1000):
         assert level.includes(select(dtypes, m, 64, 64, level).level)

@@ -1,0 +1,177 @@
+"""Tiles of float activations and packed weights of 4 or 8 bits, which are unpacked in registers.
+
+In the order of `float_sums`, whose blocks consist of whole groups,
+
+    acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
+
+where the second factor may be rounded to a narrower float. Activations of bf16 are multiplied in the order of
+`tile_sums`, two at a time, as in float matmuls (`matmul.float`).
+
+The bits of u become the last bits of the f32 2**23, which gives 2**23 + u, and the subtraction of 2**23 + z is exact.
+Compressed weights take about a fifth or a third of the memory traffic of f32 weights, which bounds a product with one
+row.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias
+
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.intrinsics import stack_memory
+from graphq.kernels.jit.memory import LINE
+from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, flushing
+from graphq.kernels.matmul.float import bf16_pairs, floats
+from graphq.kernels.matmul.pack import PANEL
+from graphq.kernels.matmul.tiles import Dtypes
+from graphq.kernels.matmul.vector import Factor, Products
+from graphq.kernels.matmul_compressed.pack import FLOAT_BASE
+from graphq.kernels.matmul_compressed.tile import Tile
+from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, pairs, rounded
+from graphq.kernels.numbers.float_sums import BLOCK
+from graphq.kernels.operands.tile_frame import Frame
+
+AT_ONCE = {4: 4, 8: 6, 16: 8}
+"""How many rows a tile of floats multiplies at a time, by the columns of a vector: registers hold the accumulators."""
+
+Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
+"""Emits the weights of the line of a given number, step by step, a factor for each vector of columns.
+
+A step is as many rows as 4 bytes of activations multiply: one for f32, two for bf16.
+"""
+
+
+class Floats(NamedTuple):
+    """How float activations are multiplied: by `products`, whose factors of weights are `vectors` vectors of `kind`.
+
+    `factor(b, rows)` emits the factor of the rows of a step, which are vectors of f32.
+    """
+
+    products: Products
+    kind: Type
+    vectors: int
+    factor: Callable[[Builder, list[Value]], Factor]
+
+
+def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
+    """Fused multiply-adds, with `lanes` columns a vector; vectors below 8 lanes are for CPUs without f16."""
+    dtype, rounds = dtypes[0], ROUNDS.get(dtypes[1])
+
+    def factor(b: Builder, rows: list[Value]) -> Factor:
+        rows = rows[::-1]  # the second of two goes first
+        return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
+
+    products = floats(dtype, lanes, emulated or lanes < 8)
+    return Floats(products, products.kind, 4 // products.itemsize, factor)
+
+
+def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
+    """The products of bf16 by vdpbf16ps, with 16 columns a vector."""
+    if emulated:
+        return by_fma(dtypes, 16, True)
+    return Floats(bf16_pairs(False), vector(I32, 16), 1, lambda b, rows: (pairs(b, *rows),))
+
+
+class _FloatTile(Tile):
+    """A tile of floats. It multiplies `at_once` of its rows at a time, with accumulators in registers.
+
+    If it has more rows, the first of them leave the weights of a block of sums unpacked on the stack for the others.
+    """
+
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
+        products, at_once = how.products, min(rows, AT_ONCE[PANEL // how.products.parts])
+        super().__init__(b, f, rows, panels, BITS[w_dtype], PANEL // products.parts)
+        self.how, self.kind, self.at_once, self.row_bytes = how, products.kind, at_once, LINE * panels
+        self.step_rows, self.step_bytes = 4 // products.itemsize, how.vectors * LINE * panels
+        self.unpacked = stack_memory(b, BLOCK // self.step_rows * self.step_bytes) if rows > at_once else None
+
+    def emit(self) -> tuple[Value, ...]:
+        """Emit the loop over blocks of sums and, inside it, the loop over the tile's rows; all sums are in memory."""
+        b, f = self.b, self.f
+        self.clear()
+        each = c64(BLOCK) // self.group
+        with Loop(b, (self.groups + each - 1) // each) as blocks:
+            first = blocks.k * each
+            count = smaller(each, self.groups - first)
+            self.multiply(first, count, c64(0), self.unpack)
+            if self.unpacked is not None:
+                with Loop(b, (f.rows - 1) // self.at_once) as parts:
+                    self.multiply(first, count, (parts.k + 1) * self.at_once, self.load)
+        return ()
+
+    def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Steps]) -> None:
+        """Emit the products of `at_once` rows from `row` on with `count` groups from `first` on, and add them.
+
+        `weights` emits what a group needs, given its number and that in its block of sums.
+        """
+        b, f, products = self.b, self.f, self.how.products
+        sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
+        with Loop(b, count, [constant(self.kind, 0)] * (self.at_once * self.panels * self.parts)) as groups:
+            group = first + groups.k
+            steps = weights(group, groups.k)
+            with Loop(b, self.group_lines, groups.values) as lines:
+                out, item = list(lines.values), products.itemsize
+                k = group * (item * self.group) + lines.k * (item * self.line_rows)
+                for number, of_columns in enumerate(steps(lines.k)):
+                    for i, source in enumerate(sources):
+                        x = products.activations(b, (source + k + 4 * number).load(I32))
+                        for n, weight in enumerate(of_columns, i * len(of_columns)):
+                            out[n] = products.dot(b, out[n], x, weight)
+                lines.update(out)
+            groups.update(lines.values)
+        for n, value in enumerate(groups.values):
+            address = f.acc + row * self.row_bytes + 4 * self.columns * n
+            products.total(b, address.load(self.kind) + value).store(address)
+
+    def unpack(self, group: Value, index: Value) -> Steps:
+        """Emit the loads of a group's scales; the result unpacks a line, and stores it if the tile has more rows."""
+        scales, of_zeros = ([address.load(self.kind) for address in addresses]
+                            for addresses in (self.scales(group), self.terms(group)))
+        first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
+
+        def unpacked(x: Value, row: int, of_zero: Value, scale: Value) -> Value:
+            shift = 8 * (row % 4) + 4 * (row // 4)
+            whole = (x.shr(shift) if shift else x) & (1 << self.bits) - 1 | base
+            return (whole.as_type(self.kind) - of_zero) * scale
+
+        def steps(line: Value) -> Iterator[list[Factor]]:
+            words = [address.load(vector(I32, self.columns)) for address in self.vectors(first + line * LINE)]
+            for step in range(self.line_rows // self.step_rows):
+                rows = range(step * self.step_rows, (step + 1) * self.step_rows)
+                out = [self.how.factor(self.b, [unpacked(x, row, of_zero, scale) for row in rows])
+                       for x, of_zero, scale in zip(words, of_zeros, scales, strict=True)]
+                if self.unpacked is not None:
+                    for address, x in zip(self.kept(index, line, step), chain(*out), strict=True):
+                        x.store(address)
+                yield out
+
+        return steps
+
+    def load(self, group: Value, index: Value) -> Steps:
+        """As `unpack`, of weights that are on the stack."""
+
+        def steps(line: Value) -> Iterator[list[Factor]]:
+            for step in range(self.line_rows // self.step_rows):
+                loads = (address.load(self.how.kind) for address in self.kept(index, line, step))
+                yield [tuple(islice(loads, self.how.vectors)) for _ in range(self.panels * self.parts)]
+
+        return steps
+
+    def kept(self, index: Value, line: Value, step: int) -> list[Value]:
+        """The addresses of the vectors of a step of a line, in group `index` of the block of sums."""
+        assert self.unpacked is not None
+        steps = (index * self.group + line * self.line_rows) // self.step_rows + step
+        first = self.unpacked + steps * self.step_bytes
+        return [first + 4 * self.columns * n for n in range(self.how.vectors * self.panels * self.parts)]
+
+
+def float_tile(rows: int, panels: int, w_dtype: str, how: Floats) -> Intrinsic:
+    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of floats in rows."""
+
+    @emits
+    def tile(b: Builder, address: Value, index: Value) -> None:
+        emit = _FloatTile(b, Frame.read(address), rows, panels, w_dtype, how).emit
+        flushing(b, emit) if how.products.flushes else emit()
+
+    return tile
