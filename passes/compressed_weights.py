@@ -136,7 +136,7 @@ class PadWeights(Rewrite):
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The weights must be a matrix of 4 or 8 bits with finite scales, and the rows of the source of known size."""
+        """The weights must be a matrix of 4 or 8 bits, finite where padded, and rows of the source of known size."""
         node = _dequantize(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
@@ -146,8 +146,10 @@ class PadWeights(Rewrite):
             return ""
         if _padded(node, along) is None:
             return ""
-        scales = _constants(node)[1].astype(np.float32)
-        return None if np.isfinite(scales).all() else "zeros times a scale that is not finite are no zeros"
+        _, scales, *zps = _constants(node)
+        with np.errstate(all="ignore"):
+            added = ((np.zeros((1, 1)) - sum(zps)).astype(np.float32) * scales.astype(np.float32)).astype(x.dtype.numpy)
+        return None if np.isfinite(added).all() else "zeros times weights that are not finite are no zeros"
 
     def replace(self, g: Graph, x: Value, bias: Value | None, match: Match) -> Value:
         node, along = _dequantize(match), 1 if match.root.attrs["transpose_b"] else 0

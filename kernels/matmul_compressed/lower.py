@@ -100,7 +100,7 @@ class CompressedMatmul:
         """The sums y of the formula, in f32."""
         x, w = inputs[self.a], self.centred
         if self.floats:
-            with np.errstate(over="ignore"):
+            with np.errstate(all="ignore"):
                 w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
             return tile_sums(x, w) if x.ndim > 1 else tile_sums(x[None], w)[0]
         centred, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)

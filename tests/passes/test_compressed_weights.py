@@ -199,10 +199,13 @@ def test_weights_of_narrower_floats_are_padded(dtype):
     assert x.output.shape == (2, 3, 16) and w.output.dtype == dtype and w.attrs["group_shape"] == (8, 1)
 
 
-def test_a_scale_that_is_not_finite():
+@pytest.mark.parametrize("scale, zp, dtype", [(np.inf, [], "f32"), (3e38, [-2], "f32"), (1e5, [1], "f16")])
+def test_weights_that_are_not_finite(scale, zp, dtype):
+    """Of the last two, scales are finite, but their products with zero points are not."""
     g = gq.Graph()
-    w = g.dynamic_dequantize(g.constant(np.ones((13, 1), np.int8)), g.constant(np.float32([np.inf])))
-    g.output(g.matmul(g.input("x", shape=(2, 13), dtype="f32"), w))
+    numbers = [g.constant(np.float32([scale])), *(g.constant(np.int8([z])) for z in zp)]
+    w = g.dynamic_dequantize(g.constant(np.ones((13, 1), np.int8)), *numbers, dtype=dtype)
+    g.output(g.matmul(g.input("x", shape=(2, 13), dtype=dtype), w))
     count, (refusal,) = PadWeights().apply(g, parts=False)
     assert count == 0 and "not finite" in refusal.reason
 
