@@ -76,6 +76,10 @@ def _scale(x: Expr, n: Expr) -> Expr:
     return x * _power_of_two(half) * _power_of_two(n - half)
 
 
+_EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0)
+"""The coefficients of a polynomial for exp(r), |r| <= ln 2 / 2."""
+
+
 def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
     """Split exp(x) into 2**n * exp(r) and return (r, n as an s32), where r is small enough for a polynomial.
 
@@ -91,8 +95,7 @@ def exp(x: Expr) -> Expr:
     """e**x, within 0.84 ulp."""
     # Beyond these bounds the result is 0 or inf in any case. A NaN passes, since `const < NaN` is false.
     r, n = _exp_reduced(maximum(-103.9720840454, minimum(88.776262664795, x)))
-    return _scale(_polynomial(r, (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0)),
-                  n)
+    return _scale(_polynomial(r, _EXP), n)
 
 
 @define("f32 -> f32")
@@ -117,21 +120,21 @@ def tanh(x: Expr) -> Expr:
     t, square = _absolute(x), x * x
     inner = _polynomial(square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
                                  -3.33332819422e-1)) * square * t + t
-    outer = 1.0 - 2.0 / (exp(t + t) + 1.0)
+    r, n = _exp_reduced(minimum(20.0, t + t))  # from 18 on the result is 1
+    outer = 1.0 - 2.0 / (_polynomial(r, _EXP) * _power_of_two(n) + 1.0)
     return _with_sign(select(t < 0.625, inner, outer), x)
 
 
 @define("f32 -> f32")
 def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + exp(-x))."""
-    # For x below zero the result is t / (1 + t) with t = exp(x), corrected by the rounding error of 1 + t and the low
-    # part of t.
-    high, low, n = _exp_parts(maximum(-104.0, -_absolute(x)))
-    t = _scale(high, n)
+    """1 / (1 + exp(-x)), within 1.83 ulp."""
+    # For x below zero the result is t / (1 + t) with t = exp(x), else 1 / (1 + t) with t = exp(-x), corrected by the
+    # rounding error of 1 + t. t is at most 1, so that a power of two that is too large by 2**64 is a normal number.
+    r, n = _exp_reduced(maximum(-104.0, -_absolute(x)))
+    t = _polynomial(r, _EXP) * _power_of_two(n + 64) * 2.0**-64
     total = t + 1.0
-    negative = x < 0.0
-    y = select(negative, t, 1.0) / total
-    return y + y * select(negative, low - (t - (total - 1.0)), 0.0)
+    y = select(x < 0.0, t, 1.0) / total
+    return op("fma", y, (total - 1.0) - t, y)
 
 
 @define("f32 -> f32")

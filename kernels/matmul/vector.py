@@ -208,12 +208,15 @@ class _Tile:
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
+        # The CPU prefetches the weights of a single row by itself. With one vector of weights a turn, tiles are bound
+        # by their loads, of which prefetches are some: without them, tiles of 8 x 16 floats take 7 to 10 % less time.
+        prefetches = self.rows > 1 and self.panels * products.parts > 1
 
         def turn(number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             source, line, ahead = places
-            if self.rows > 1:  # a single row waits for its weights, which the CPU prefetches by itself
+            if prefetches:
                 ahead.prefetch(level=2)
-            if self.rows > 1 and products.block:
+            if prefetches and products.block:
                 for j in range(self.panels):
                     (line + panel_bytes * j + LINE * NEAR).prefetch()
             return self.multiply(products, groups.at(number, source), line, panel_bytes, acc)
