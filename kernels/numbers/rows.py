@@ -33,7 +33,9 @@ POWER = elementary.exp(X - Y)
 """The power that softmax sums, for an element X and the row's maximum Y."""
 LOGARITHM = elementary.log(X)
 LANES = 16
-"""The number of softmax's partial sums, of partial maxima, and of partial sums of f64 means."""
+"""The number of softmax's partial sums and partial maxima, and of partial sums of f64 means."""
+EXTREME_LANES = 4 * LANES
+"""The number of partial maxima and minima of a reduction."""
 GROUP = 8
 """The number of partial sums of squares and of reductions."""
 
@@ -78,7 +80,7 @@ def extreme(how: str, x: Array) -> Array:
     def take(have: Array, new: Array) -> Array:
         return evaluate(EXTREMES[how], None, [new, have])
 
-    return folded(by_lanes(x, LANES, -np.inf if how == "max" else np.inf, take), take)
+    return folded(by_lanes(x, EXTREME_LANES, -np.inf if how == "max" else np.inf, take), take)
 
 
 def top(x: Array) -> Array:

@@ -16,7 +16,7 @@ from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.store_code import BESIDE
 from graphq.kernels.lanes.vector import Columns, emit, emit_each
-from graphq.kernels.numbers.rows import EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
+from graphq.kernels.numbers.rows import EXTREME_LANES, EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
 
 INFINITY = float("inf")
 
@@ -50,6 +50,30 @@ class RowEmitter:
         with Loop(b, (left > 0).zext(I64), loop.values) as last:
             last.update(turn([Columns(b, LANES, done, tail_mask(LANES, left))], last.values))
         return last.values
+
+    def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
+        """The fold of `first` and all elements by `take`, of a new value and the one so far, in that of EXTREME_LANES.
+
+        A step takes several vectors, since each of them waits for the result of the one before in its lanes.
+        """
+        b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
+        places = range(0, step, LANES)
+
+        def turn(vectors: list[Columns], have: list[Value]) -> list[Value]:
+            loads = [columns.load(self.address, F32, 4) for columns in vectors]
+            new = [x if c.mask is None else c.mask.select(x, low) for c, x in zip(vectors, loads, strict=True)]
+            return [take(x, y) for x, y in zip(new, have, strict=True)]
+
+        with Loop(b, self.n // step, [low] * len(places)) as loop:
+            loop.update(turn([Columns(b, LANES, loop.k * step + k) for k in places], loop.values))
+        done = self.n // step * step
+        left = self.n - done
+        with Loop(b, (left > 0).zext(I64), loop.values) as last:
+            last.update(turn([Columns(b, LANES, done + k, tail_mask(LANES, left - k)) for k in places], last.values))
+        values = last.values
+        while len(values) > 1:
+            values = [take(y, x) for x, y in zip(values, values[len(values) // 2:], strict=False)]
+        return fold(values[0], lambda x, y: take(y, x))
 
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
         """Loop over all whole vectors of 8 elements; `turn` makes the next value from a vector and the value so far."""
@@ -178,17 +202,8 @@ def _total(b: Builder, row: RowEmitter, term: Expr) -> Value:
 
 
 def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
-    first = constant(vector(F32, LANES), -INFINITY if how == "max" else INFINITY)
-
-    def take(lanes: int, have: Value, new: Value) -> Value:
-        return computed(b, EXTREMES[how], lanes, new, have)
-
-    def turn(group: list[Columns], have: list[Value]) -> list[Value]:
-        (columns,) = group
-        x = columns.load(row.address, F32, 4)
-        return [take(LANES, have[0], x if columns.mask is None else columns.mask.select(x, first))]
-
-    return fold(row.lanes([first], turn)[0], lambda x, y: take(getattr(x.type, "count", 1), x, y))
+    return row.extreme(-INFINITY if how == "max" else INFINITY, lambda new, have: computed(
+        b, EXTREMES[how], getattr(new.type, "count", 1), new, have))
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
