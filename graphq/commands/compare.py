@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -32,3 +33,7 @@ def run(options: argparse.Namespace) -> None:
     if options.page is not None:
         found.report(options.page)
     print(found.json() if options.json else found)
+    if found.advised and not options.json:
+        chosen = (f"--{part.replace('_', '-')}={name}" for part, names in found.advised.items() for name in names)
+        print(shlex.join(["graphq", "quantize", str(options.against), "--data", options.data, "--out",
+                          str(options.file), *chosen]))

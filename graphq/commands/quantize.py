@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                                        "a file, or a function that gives dicts of arrays: FILE.py:NAME "
                                                        "or module:NAME")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
-    parser.add_argument("--opset", type=int, default=21, metavar="N",
+    parser.add_argument("--opset", type=int, metavar="N",
                         help="the operator set of an ONNX file that is written, from 13 (default 21)")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
                         help="how ranges are chosen (default: the best automatic setting)")
@@ -60,8 +60,11 @@ def run(options: argparse.Namespace) -> None:
     from graphq.quantization.speed import speed
 
     graph = load_graph(options.file)
+    opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
-        to_model(graph, opset=options.opset)  # raises before the search for what the operator set does not have
+        to_model(graph, opset=opset)  # raises before the search for what the operator set does not have
+    elif options.opset is not None:
+        raise ParseError(f"--opset is for ONNX files, and {options.out} is none")
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
@@ -80,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
         raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
     if _quantizes(made) == _quantizes(graph):
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
-    save_graph(made, options.out, options.opset)
+    save_graph(made, options.out, opset)
     written, read_from = (path.stat().st_size for path in (options.out, options.file))
     lines = [f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"]
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
@@ -96,8 +99,13 @@ def run(options: argparse.Namespace) -> None:
 def _limits(text: str) -> tuple[str, tuple[float, float]]:
     name, _, numbers = text.rpartition("=")
     low, _, high = numbers.partition(":")
-    return name, (float(low), float(high))
+    try:
+        return name, (float(low), float(high))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be NAME=LOW:HIGH with numbers, got {text!r}") from None
 
 
 def _quantizes(graph: Graph) -> int:
-    return sum(n.op.name.endswith("quantize") for n in graph.nodes)
+    from graphq.quantization.bodies import with_bodies
+
+    return sum(n.op.name.endswith("quantize") for g in with_bodies(graph) for n in g.nodes)

@@ -5,13 +5,14 @@ operand, and has fewer types. Nothing is computed in another way: a node that th
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphq.errors import GraphError
 from graphq.onnx.exporters.writer import OPSET
+from graphq.onnx.protos.fallback import bodies
 
 OLDEST = 13
 """The oldest operator set that is written: the first with scales for each channel."""
@@ -34,8 +35,9 @@ def to_opset(model: ModelProto, opset: int) -> None:
         return
     if model.functions:
         raise GraphError(f"save: partitions are functions of opset {OPSET}; save the graph before compilation")
-    types, constants = _types(model), {t.name: t for t in model.graph.initializer}
-    for node in model.graph.node:
+    graphs = list(_graphs(model.graph))
+    types, constants = _types(model), {t.name: t for g in graphs for t in g.initializer}
+    for node in (n for g in graphs for n in g.node):
         if node.domain:
             continue
         problem = _convert(node, opset, types, constants)
@@ -43,19 +45,28 @@ def to_opset(model: ModelProto, opset: int) -> None:
             needed = next(v for v in range(opset + 1, OPSET + 1) if _convert(node, v, types, constants) is None)
             raise GraphError(f"save: {node.op_type} '{node.output[0]}': {problem} in opset {opset}; "
                              f"it needs opset {needed}")
-    read = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
-    kept = [t for t in model.graph.initializer if t.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    read = {name for g in graphs for node in g.node for name in node.input} | {v.name for g in graphs for v in g.output}
+    for g in graphs:
+        kept = [t for t in g.initializer if t.name in read]
+        del g.initializer[:]
+        g.initializer.extend(kept)
     next(i for i in model.opset_import if not i.domain).version = opset
     model.ir_version = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
 
 
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and those in it; no name of a value stands for two in a written model."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from _graphs(body)
+
+
 def _types(model: ModelProto) -> dict[str, str]:
     """The types of all tensors, as the schemas of operators write them: `tensor(float)`."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    numbers = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
-    numbers |= {t.name: t.data_type for t in graph.initializer}
+    graphs = list(_graphs(onnx.shape_inference.infer_shapes(model).graph))
+    numbers = {v.name: v.type.tensor_type.elem_type for g in graphs for v in (*g.input, *g.value_info, *g.output)}
+    numbers |= {t.name: t.data_type for g in graphs for t in g.initializer}
     return {name: f"tensor({TensorProto.DataType.Name(k).lower()})" for name, k in numbers.items()}
 
 

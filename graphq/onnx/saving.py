@@ -40,7 +40,7 @@ def partition(w: Writer, node: Node) -> None:
     w.node(node, name, domain=DOMAIN)
 
 
-for _family in ("compute", "move", "quant"):
+for _family in ("compute", "control", "move", "quant"):
     import_module(f"graphq.onnx.exporters.{_family}")  # the import enters the family's exporters in EXPORTERS
 
 
@@ -69,6 +69,7 @@ def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
             if any(str(x.name) == name for x in graph.inputs):
                 raise GraphError(f"save: output '{name}' has the name of an input that it is not")
             w.add("Identity", [w.name(v)], [name])
+    w.prune(graph.output_names)
     proto = helper.make_graph(w.nodes, graph.name, [value_info(str(v.name), v.type) for v in graph.inputs],
                               [value_info(n, v.type) for v, n in zip(graph.outputs, graph.output_names, strict=True)],
                               w.initializers)

@@ -5,7 +5,7 @@ import numpy as np
 
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
+from graphq.ir import Dim, Node, TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers import recurrent as numbers
 from graphq.ops.rules import Array, expect_dtype, show
@@ -61,6 +61,11 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
     zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
     return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,
                         peepholes, reverse)
+
+
+def quantizes_state(node: Node) -> bool:
+    """Whether a node is an LSTM with `scales`, whose products of the state are of integers."""
+    return node.op.name == "lstm" and node.inputs[4:5] not in ((), (None,))
 
 
 def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,

@@ -185,16 +185,17 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
               rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
-              each: int | None = None) -> Step:
+              each: int | None = None, level: Level | None = None) -> Step:
     """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
     `words` are the fields of its `record` except `each`, the number of rows of a block. By default `each` is a multiple
-    of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row.
+    of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row. Code is compiled for
+    `level`, by default for the lowest with vectors of the target's width.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each
     blocks = batch * -(-rows // each)
-    block = modules.load(factory.__name__, factory, *of, level=target.level.base, cache=target.cache).block
+    block = modules.load(factory.__name__, factory, *of, level=level or target.level.base, cache=target.cache).block
     return Step("_".join(map(str, (factory.__name__, *of))), block, record.named({**words, "each": each}), blocks,
                 pieces(blocks, worth, target.threads))
 

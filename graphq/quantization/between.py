@@ -116,14 +116,15 @@ def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():
         uses = list(values[name].uses)
-        out = pair(graph, values[name].users[0], values[name], p)
+        out = pair(values[name].users[0], values[name], p)
         graph.replace_uses(values[name], out, uses)
         pairs[out, p] = out
     return pairs
 
 
-def pair(graph: Graph, before: Node, x: Value, p: Parameters) -> Value:
+def pair(before: Node, x: Value, p: Parameters) -> Value:
     """Add dequantize(quantize(x)) with the parameters `p` before the node `before`."""
+    graph = before.graph
     with graph.before(before):
         return graph.dequantize(graph.quantize(x, dtype=p.dtype, **p.attrs), **p.attrs)
 

@@ -12,7 +12,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import kept, replace_operand
-from graphq.quantization.products import Product
+from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import SMALLEST
 from graphq.quantization.scheme import Scheme
 
@@ -24,7 +24,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
     """Quantize the weights of a `prepared` graph's matmuls in place: activations stay in f32.
 
     If the block size does not divide the length of the sum, one block is the whole column. If the scheme's rounding is
-    "gptq", weights are rounded so that the products of the batches change least.
+    "gptq", weights are rounded so that the products of the batches change least, except in bodies.
     """
     chosen = [p for p in kept(graph, scheme) if p.node.op.name == "matmul" and p.weights is not None
               and p.weights.ndim == 2]
@@ -32,6 +32,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
     limit, dtype = (7, s4) if scheme.weight_bits == 4 else (127, s8)
     for product in chosen:
         node, weights = product.node, product.weights
+        own = node.graph
         assert weights is not None
         transposed = node.attrs["transpose_b"]
         w = weights.T if transposed else weights  # weights [k, n]
@@ -39,10 +40,10 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
         scales = block_scales(w, block, limit)
         q = gptq(w, scales, block, limit, found[product.name]) if product.name in found else \
             np.clip(np.rint(w / scales.repeat(block, axis=0)), -limit, limit)
-        with graph.before(node):
-            value = graph.constant(np.ascontiguousarray((q.T if transposed else q).astype(dtype.numpy)))
-            parts = graph.constant(np.ascontiguousarray(scales.T if transposed else scales))
-            replace_operand(graph, node, 1, graph.dynamic_dequantize(
+        with own.before(node):
+            value = own.constant(np.ascontiguousarray((q.T if transposed else q).astype(dtype.numpy)))
+            parts = own.constant(np.ascontiguousarray(scales.T if transposed else scales))
+            replace_operand(node, 1, own.dynamic_dequantize(
                 value, parts, qtype="per_group", group_shape=[1, block] if transposed else [block, 1]))
 
 
@@ -66,7 +67,7 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
     names = {p.name for p in chosen if 0 in p.activations}
     outputs: dict[str, Value] = {}
     made: dict[Value, Value] = {}
-    for product in kept(g, Scheme()):
+    for product in products(g, inside=False):
         x = product.factors[0]
         if product.name not in names or product.node.attrs["transpose_a"] or x.shape is None:
             continue

@@ -19,6 +19,7 @@ from graphq.ir.copies import check_names
 from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
+from graphq.quantization.bodies import copied, raise_statistics
 from graphq.quantization.products import prepared, products, right_after, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
@@ -49,7 +50,8 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     onnxruntime.quantization takes it. Arrays of more rows than the model takes are cut. `tensors` names other f32
     values to observe instead. `channels` asks for extremes and means of each channel, too. Without `histograms` there
     are only extremes, which is faster, and is enough for the methods min_max and moving_average. Statistics belong to
-    `prepared(graph)`, in which batch normalisations are folded.
+    `prepared(graph)`, in which batch normalisations are folded. Those of tensors in a loop are over all iterations;
+    tensors in bodies that no batch reaches have none.
 
     Raises InputError if there are no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or
     an infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
@@ -72,6 +74,7 @@ class Calibration:
         names = tuple(axes) if divided else observed(graph) if tensors is None else check_names(tensors, "tensors")
         self.axes = axes if channels else {}
         self.values = _checked(graph, names)
+        self.inside = {name for name, v in self.values.items() if v.graph is not graph}
         self.divided = {name: _divided_shape(graph, name, axis) for name, axis in axes.items()} if divided else {}
         self.model = _observing(graph, self.values, self.axes, histograms, self.divided) if names else None
 
@@ -90,9 +93,9 @@ class Calibration:
         if not count:
             raise InputError("calibration needs at least one batch, got an empty iterable")
         for name, t in found.items():
-            if t.low > t.high:
+            if t.low > t.high and name not in self.inside:
                 raise InputError(f"tensor '{name}' had no elements in {count} batches")
-        return Statistics(found, count)
+        return Statistics({name: t for name, t in found.items() if t.low <= t.high}, count)
 
 
 def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
@@ -110,8 +113,8 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """For each source that is multiplied by constant weights, by name, the axis of its channels."""
-    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph) if p.has_channels}
+    """For each source that is multiplied by constant weights, by name, the axis of its channels; none in bodies."""
+    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
@@ -143,7 +146,7 @@ def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
 
 
 def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
-    values = values_by_name(graph)
+    values = values_by_name(graph, inside=True)
     for name in names:
         if name not in values:
             raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
@@ -155,11 +158,12 @@ def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
 def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool,
                divided: Mapping[str, tuple[int, ...]]) -> CompiledGraph:
     """The model whose outputs are the statistics of one batch."""
-    g = graph.copy()
-    same = values_by_name(g)
-    outputs: dict[str, Value] = {}
+    whole = copied(graph)
+    same = values_by_name(whole, inside=True)
+    found: dict[Graph, dict[str, Value]] = {}
     for name in values:
         x = same[name]
+        g, outputs = x.graph, found.setdefault(x.graph, {})
         with right_after(g, x):
             if name in divided:
                 x = g.multiply(x, g.input(f"{INVERSE}{name}", dtype="f32", shape=divided[name]))
@@ -170,9 +174,10 @@ def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int
                 parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(x, axes=others),
                          g.reduce_mean(g.square(x), axes=others)) if others else (x, x, x, g.square(x))
                 outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
-    g.set_outputs(list(outputs.values()), list(outputs))
-    g.prune()
-    return compile(g, cache="kernels")
+    raised = raise_statistics(whole, found)
+    whole.set_outputs(list(raised.values()), list(raised))
+    whole.prune()
+    return compile(whole, cache="kernels")
 
 
 def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndarray], axes: Mapping[str, int],

@@ -84,11 +84,20 @@ class Comparison:
         return f"outputs: 1 - cosine {self.loss:.2e}{noise}"
 
     @property
+    def advised(self) -> dict[str, list[str]]:
+        """The products that cost most, by what a scheme should say of them: "exclude", or "wide" and "wide_weights"."""
+        chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
+        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > MUCH * self.loss > MUCH * GOOD_ENOUGH]
+        for t in costly[:ADVISED]:
+            for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
+                chosen[part].append(t.name)
+        return {part: names for part, names in chosen.items() if names}
+
+    @property
     def advice(self) -> str:
         """What to do if outputs lose much: lines to read and a call to paste, for the products that cost most."""
         if self.loss <= GOOD_ENOUGH:
             return f"outputs are near to f32 (1 - cosine at most {GOOD_ENOUGH:g}): there is nothing to do"
-        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > MUCH * self.loss]
         clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]
         lines = []
         if clipped:
@@ -96,14 +105,10 @@ class Comparison:
             share = f"{100 * (worst.saturation or 0):.2g}%"
             lines.append(f"{len(clipped)} tensors exceed their ranges, '{worst.name}' by {share} of its elements: "
                          "calibrate with more batches, these among them")
-        if not costly:
+        given = ", ".join(f"{part}={names!r}" for part, names in self.advised.items())
+        if not given:
             return "\n".join([*lines, "no product by itself costs much: the automatic setting finds other ranges:",
                               'quantize(graph, batches, Scheme(method="automatic"))'])
-        chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
-        for t in costly[:ADVISED]:
-            for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
-                chosen[part].append(t.name)
-        given = ", ".join(f"{part}={names!r}" for part, names in chosen.items() if names)
         lines.append("these products cost most: 16 bits for them, and f32 for those that have 16 bits:")
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 

@@ -58,8 +58,10 @@ class _Files(Sequence[Batch]):
         path = self.files[k]
         if path.suffix == ".npz":
             with _archive(path) as z:
-                (batch,) = _batches({key: z[key] for key in z.files}, self.names, str(path))
-                return batch
+                found = _batches({key: z[key] for key in z.files}, self.names, str(path))
+            if len(found) > 1:
+                raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give it alone")
+            return found[0]
         if len(self.names) != 1:
             raise InputError(f"{path} is one array, the model has inputs {', '.join(self.names)}: use .npz files")
         try:

@@ -14,7 +14,7 @@ def in_f32(graph: Graph) -> Graph:
     """A copy that computes in f32 what the graph computes in f16 or bf16; inputs and outputs keep their types.
 
     Constants are the same numbers in f32. Roundings to 16 bits between operations are left out, so the results are
-    nearer to what the weights mean. Nodes with bodies (ONNX's If, Loop and Scan) stay in 16 bits, between casts.
+    nearer to what the weights mean. Operands, results and bodies of ONNX's If, Loop and Scan stay as they are.
     """
     if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
         return graph.copy()

@@ -1,14 +1,9 @@
-"""Put quantize and dequantize nodes at the operands of products: by given parameters, or with ranges at run time.
+"""Put quantize and dequantize nodes at the operands of products, by given parameters.
 
 Weights of 8 bits lie in [-127, 127], weights of 7 bits in [-64, 64]. Two products of a u8 activation and a weight of
 7 bits sum to at most 2 * 255 * 64 = 32640, which fits in 16 bits. So vpmaddubsw, the x86 instruction that adds two
 products in 16 bits and saturates, is exact for them; CPUs without VNNI have no faster instruction. PyTorch and ONNX
 Runtime call these weights `reduce_range`.
-
-    by tensor   x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
-    by row      y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
-
-A row's scale cannot be inside the sum of an integer kernel, so it multiplies the result.
 """
 from __future__ import annotations
 
@@ -21,8 +16,8 @@ import numpy as np
 from graphq.dtypes import s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
-from graphq.passes.ranges_by_row import quantized_rows
 from graphq.quantization.between import insert_between, pair, quantized_between, share
+from graphq.quantization.bodies import with_bodies
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import SMALLEST, Parameters, parameters
 from graphq.quantization.scheme import Scheme
@@ -39,8 +34,11 @@ def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> 
     at 8 bits clipping costs more than it gains. Over many products rounding errors cancel, but the parts that are cut
     off large weights add up (docs/quantization.md has figures).
     """
-    axis = product.weight_axes()[0] if scheme.per_channel else None
-    most = LARGEST[scheme.weight_bits]
+    return integers(weights, product.weight_axes()[0] if scheme.per_channel else None, LARGEST[scheme.weight_bits])
+
+
+def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarray, Parameters]:
+    """Numbers as s8 up to `most` in magnitude, and their scales: one for each channel of `axis`, or for all."""
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     top = np.abs(rows).max(axis=1, initial=0.0)
     scales = np.where(top < SMALLEST, 1.0, top / most).astype(np.float32)
@@ -107,6 +105,8 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
     """How the scheme quantizes each product that it does not exclude, by name."""
     found = {}
     for product in kept(graph, scheme):
+        if product.node.graph is not graph and not all(n in statistics for n in product.sources):
+            continue  # a body that no batch reached
         activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"a factor of '{product.name}'",
                                          scheme) for k in product.activations}
         found[product.name] = Quantized(activations, wide=product.name in scheme.wide,
@@ -135,28 +135,29 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
     def dequantized(node: Node, x: Value, p: Parameters) -> Value:
         if (x, p) not in pairs:
-            pairs[x, p] = pair(graph, node, x, p)
+            pairs[x, p] = pair(node, x, p)
         return pairs[x, p]
 
     for product in list(products(graph)):
         q = chosen.get(product.name)
         if q is None:
             continue
-        node = product.node
+        node, own = product.node, product.node.graph
         rests: dict[int, Value] = {}
         for k in product.activations:
             x, p = product.factors[k], q.activations[k]
             high = dequantized(node, x, p)
             if q.wide:
-                with graph.before(node):
-                    rests[k] = pair(graph, node, graph.subtract(x, high), rest_of(p))
-            replace_operand(graph, node, k, high)
+                with own.before(node):
+                    rests[k] = pair(node, own.subtract(x, high), rest_of(p))
+            replace_operand(node, k, high)
         if q.wide_weights and product.weights is not None:
-            rests[1] = _rest_of_weights(graph, product, product.weights, scheme)
-        insert_weights(graph, product, scheme, q.activations.get(0))
+            rests[1] = _rest_of_weights(product, product.weights, scheme)
+        insert_weights(product, scheme, q.activations.get(0))
         if rests:
-            _add_rests(graph, product, rests)
-    share(graph)
+            _add_rests(product, rests)
+    for part in with_bodies(graph):
+        share(part)
 
 
 def rest_of(p: Parameters) -> Parameters:
@@ -164,15 +165,16 @@ def rest_of(p: Parameters) -> Parameters:
     return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
 
 
-def _rest_of_weights(graph: Graph, product: Product, weights: np.ndarray, scheme: Scheme) -> Value:
+def _rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> Value:
     """The rounding errors of the 8-bit weights, themselves quantized to 8 bits."""
+    graph = product.node.graph
     q, p = quantized_weights(product, rest_of_weights(product, weights, scheme), scheme)
     with graph.before(product.node):
         return graph.dequantize(graph.constant(q), **p.attrs)
 
 
-def _add_rests(graph: Graph, product: Product, rests: Mapping[int, Value]) -> None:
-    node, name = product.node, product.name
+def _add_rests(product: Product, rests: Mapping[int, Value]) -> None:
+    graph, node, name = product.node.graph, product.node, product.name
     with graph.before(node):
         total = graph.add_again(node, node.inputs)[0]
         for k, rest in rests.items():
@@ -193,22 +195,22 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
     return [p for p in found if p.name not in scheme.exclude]
 
 
-def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Parameters | None) -> None:
+def insert_weights(product: Product, scheme: Scheme, left: Parameters | None) -> None:
     """Quantize a product's constant operands, and its bias if the dequantized source `left` has a single scale."""
-    node = product.node
+    graph, node = product.node.graph, product.node
     for k, value in enumerate(product.factors):
         if value.data is None:
             continue
         q, p = quantized_weights(product, value.data, scheme if k == 1 else replace(scheme, per_channel=False))
         with graph.before(node):
-            replace_operand(graph, node, k, graph.dequantize(graph.constant(q), **p.attrs))
+            replace_operand(node, k, graph.dequantize(graph.constant(q), **p.attrs))
         if k == 1 and left is not None and scheme.bias == "s32":
-            _insert_bias(graph, product, left, p)
+            _insert_bias(product, left, p)
 
 
-def _insert_bias(graph: Graph, product: Product, left: Parameters, right: Parameters) -> None:
+def _insert_bias(product: Product, left: Parameters, right: Parameters) -> None:
     """b -> dequantize(rint(b / (sx * sw)))"""
-    bias = product.bias
+    graph, bias = product.node.graph, product.bias
     if bias is None or bias.data is None or len(bias.type.dims) != 1:
         return
     scales = np.float32(left.scales[0]) * np.asarray(right.scales, np.float32)
@@ -219,51 +221,14 @@ def _insert_bias(graph: Graph, product: Product, left: Parameters, right: Parame
         return
     p = Parameters(right.dtype, tuple(scales.tolist()), (0,) * len(scales), 0 if len(scales) > 1 else None)
     with graph.before(product.node):
-        replace_operand(graph, product.node, 2, graph.dequantize(graph.constant(q.astype(np.int32)), **p.attrs))
+        replace_operand(product.node, 2, graph.dequantize(graph.constant(q.astype(np.int32)), **p.attrs))
 
 
-def replace_operand(graph: Graph, node: Node, number: int, value: Value) -> None:
+def replace_operand(node: Node, number: int, value: Value) -> None:
     """Replace one operand of `node` by `value`, and remove the nodes that only the old operand used."""
-    old = node.inputs[number]
+    graph, old = node.graph, node.inputs[number]
     assert old is not None
     uses: list[Any] = [u for u in old.uses if u.node is node and u.number == number]
     graph.replace_uses(old, value, uses)
     if old.node is not None and not old.uses:
         graph.prune([old.node])
-
-
-def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the products of a `prepared` graph in place; activations are quantized at run time."""
-    pairs: dict[Value, Value] = {}
-    for product in kept(graph, scheme):
-        node = product.node
-        if scheme.rows and _has_rows(product):
-            _by_rows(graph, product, scheme)
-            continue
-        for k in product.activations:
-            x = product.factors[k]
-            if x not in pairs:
-                with graph.before(node):
-                    scale, zp = graph.dynamic_range(x)
-                    q = graph.dynamic_quantize(x, scale, zp, dtype="u8")
-                    pairs[x] = graph.dynamic_dequantize(q, scale, zp)
-            replace_operand(graph, node, k, pairs[x])
-        insert_weights(graph, product, scheme, None)
-
-
-def _has_rows(p: Product) -> bool:
-    return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"]
-
-
-def _by_rows(graph: Graph, product: Product, scheme: Scheme) -> None:
-    node, (x, weights), bias = product.node, product.factors, product.bias
-    with graph.before(node):
-        q, scale = quantized_rows(graph, x)
-        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), weights], node.attrs)
-        y = graph.multiply(sums, scale)
-        if bias is not None:
-            y = graph.add(y, bias)
-    graph.replace_uses(node.output, y)
-    graph.prune([node])
-    assert sums.node is not None
-    insert_weights(graph, Product(sums.node), scheme, None)

@@ -20,6 +20,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
+from graphq.quantization.bodies import copied, raise_inputs
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized, dequantized_weights
 from graphq.quantization.products import Product, products, right_after, values_by_name
@@ -71,8 +72,8 @@ class Parametrised:
     weights: dict[tuple[str, int, bool], np.ndarray] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        g = self.graph.copy()
-        self.products = {p.name: p for p in products(self.graph)}
+        g = copied(self.graph)
+        self.products = {p.name: p for p in products(self.graph, inside=not self.twins)}
         outputs: dict[str, Value] = {}
         self.between = () if self.twins else stored_between(g)
         values = values_by_name(g)
@@ -80,10 +81,10 @@ class Parametrised:
             x, uses = values[name], list(values[name].uses)
             with g.before(x.users[0]):
                 g.replace_uses(x, _fake(g, x, f"{BETWEEN}{name}", 0), uses)
-        for product in list(products(g)):
-            y, other = product.node.output, _parametrised(g, product)
+        for product in list(products(g, inside=not self.twins)):
+            y, other = product.node.output, _parametrised(product)
             if not self.twins:
-                g.replace_uses(y, other)
+                y.graph.replace_uses(y, other)
             elif (axis := product.result_axis()) is not None and y.shape is not None:
                 # Without weights the number of columns may be another in each batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
@@ -93,6 +94,7 @@ class Parametrised:
                         outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)
         if self.twins:
             g.set_outputs(list(outputs.values()), list(outputs))
+        raise_inputs(g)
         g.prune()
         self.model: CompiledGraph | None = compile(g, cache="kernels") if g.outputs or not self.twins else None
 
@@ -181,9 +183,9 @@ def bias_of(p: Product) -> np.ndarray:
     return np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
 
 
-def _parametrised(g: Graph, p: Product) -> Value:
+def _parametrised(p: Product) -> Value:
     """A copy of the product whose scale, range, weights and bias are graph inputs."""
-    node, name, operands = p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
+    g, node, name, operands = p.node.graph, p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
 
     def new(part: str, shape: tuple[int, ...] = ()) -> Value:
         return g.input(f"{name}/{part}", dtype="f32", shape=shape)

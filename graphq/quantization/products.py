@@ -18,9 +18,11 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.conv import weight_axes
+from graphq.ops.recurrent import quantizes_state
 from graphq.passes.cleanup import eliminate_dead_code, fold_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
+from graphq.quantization.bodies import copied, with_bodies
 from graphq.quantization.halves import in_f32
 from graphq.report.coverage import MACS
 
@@ -51,6 +53,11 @@ class Product:
     def activations(self) -> list[int]:
         """The numbers of the operands that are activations."""
         return [k for k, v in enumerate(self.factors) if v.data is None]
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the operands that are activations."""
+        return [str(self.factors[k].name) for k in self.activations]
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -104,9 +111,10 @@ class Product:
         return 1 if self.node.attrs.get("data_format") == "NCX" else len(shape) - 1
 
 
-def products(graph: Graph) -> Iterator[Product]:
-    """The products of a graph that integer kernels can take, in graph order."""
-    for node in sorted(graph.nodes_of(PRODUCTS), key=GRAPH_ORDER):
+def products(graph: Graph, *, inside: bool = True) -> Iterator[Product]:
+    """The products of a graph that integer kernels can take, in graph order, then those of its bodies if `inside`."""
+    graphs = with_bodies(graph) if inside else (graph,)
+    for node in [n for g in graphs for n in sorted(g.nodes_of(PRODUCTS), key=GRAPH_ORDER)]:
         factors = node.inputs[:2]
         if node.output.dtype != f32 or any(v is None or v.dtype != f32 or _rank(v) in (0, 1) for v in factors):
             continue
@@ -123,13 +131,16 @@ def prepared(graph: Graph) -> Graph:
     """A copy with constants and batch normalisations folded, and sums with constants as biases; all values are named.
 
     What was computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors become matrices of one column.
-    Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
+    Bodies are prepared, too; no two values of the graph and its bodies have the same name. Numbers change by the
+    roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
-    out = in_f32(graph)
-    for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(), eliminate_dead_code):
-        step(out)
+    out = copied(graph, in_f32)
+    for part in with_bodies(out):
+        for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(),
+                     eliminate_dead_code):
+            step(part)
     name_values(out)
     return out
 
@@ -137,18 +148,17 @@ def prepared(graph: Graph) -> Graph:
 def left_in_floats(graph: Graph) -> dict[str, int]:
     """The operations of a `prepared` graph that multiply in floats and are never quantized, with their numbers.
 
-    These are recurrent ones, and products in the bodies of if_else, loop and scan, by the name of the operation that
-    has the body. ONNX operators that run by ONNX's reference are not among them.
+    These are recurrent ones. ONNX operators that run by ONNX's reference are not among them.
     """
     taken = {p.node for p in products(graph)}
-    return dict(Counter(n.op.name for n in graph.nodes if n not in taken and _multiplies_floats(n)))
+    return dict(Counter(n.op.name for g in with_bodies(graph) for n in g.nodes
+                        if n not in taken and _multiplies_floats(n)))
 
 
 def _multiplies_floats(node: Node) -> bool:
-    if any(_multiplies_floats(n) for x in node.attrs.values() if isinstance(x, Graph) for n in x.nodes):
-        return True
     factors = [v for v in node.inputs[:2] if v is not None]
-    return node.op.name in MACS and all(v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in factors)
+    return node.op.name in MACS and not quantizes_state(node) and all(
+        v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in factors)
 
 
 def _dequantized(value: Value) -> bool:
@@ -162,19 +172,33 @@ def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
 
 
 def name_values(graph: Graph) -> None:
-    """Name every value that has no name after its operation: `matmul`, `matmul_1` and so on."""
+    """Name every value that has no name after its operation: `matmul`, `matmul_1` and so on.
+
+    A value in a body that has the name of a value elsewhere gets a number, too.
+    """
+    values = {g: [*([] if g is graph else g.inputs), *_results(g)] for g in with_bodies(graph)}
+    first: dict[str, Value] = {}
+    for v in (*graph.inputs, *(v for found in values.values() for v in found)):
+        if v.name is not None:
+            first.setdefault(v.name, v)
     numbers: dict[str, int] = {}
-    for node in graph.nodes:
-        for value in node.outputs:
-            if value.name is None and node.op.name != "constant":
-                numbered = f"{node.op.name}"
-                while graph.has_name(numbered):
-                    numbers[node.op.name] = numbers.get(node.op.name, 0) + 1
-                    numbered = f"{node.op.name}_{numbers[node.op.name]}"
-                graph.rename(value, numbered)
+    for part, found in values.items():
+        for v in found:
+            if v.name is not None and first[v.name] is v:
+                continue
+            wanted = numbered = v.name or ("input" if v.node is None else v.node.op.name)
+            while numbered in first or part.has_name(numbered):
+                numbers[wanted] = numbers.get(wanted, 0) + 1
+                numbered = f"{wanted}_{numbers[wanted]}"
+            part.rename(v, numbered)
+            first[numbered] = v
 
 
-def values_by_name(graph: Graph) -> dict[str, Value]:
-    """The named values that are no constants, inputs first."""
-    made = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
-    return {v.name: v for v in (*graph.inputs, *made) if v.name is not None}
+def _results(graph: Graph) -> list[Value]:
+    return [v for n in graph.nodes if n.op.name != "constant" for v in n.outputs]
+
+
+def values_by_name(graph: Graph, *, inside: bool = False) -> dict[str, Value]:
+    """The named values that are no constants, inputs first; with `inside` also those of bodies."""
+    graphs = with_bodies(graph) if inside else (graph,)
+    return {v.name: v for g in graphs for v in (*g.inputs, *_results(g)) if v.name is not None}

@@ -25,13 +25,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from graphq.dtypes import u8
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.kernels.matmul.plan import sorts
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
+from graphq.quantization.dynamic import insert_dynamic
 from graphq.quantization.estimate import Estimate
-from graphq.quantization.insert import insert_dynamic, insert_static
+from graphq.quantization.insert import insert_static
 from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared
 from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
 from graphq.quantization.search import GOOD, TARGET, Search
@@ -128,7 +130,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         of_seven = with_scheme(setting, weight_bits=7)
         setting = of_seven if work.loss(of_seven) <= TARGET else setting
     made, estimate, losses, data = work.made(setting), work.estimate(setting), work.losses, work.batches
-    left = left_in_floats(work.graph)
+    left = left_in_floats(made)
     del work  # with its compiled models
     gained = speed(made, graph, data)
     made.meta = {**made.meta, "quantization": {
@@ -154,7 +156,7 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
     by_rows = []
     if work.excess(setting) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
-        by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True))]
+        by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True, activations=u8, symmetric=False))]
     setting = next((s for s in by_rows if work.excess(s) <= 1), setting)
     setting = work.best([work.widened(setting) if wide else setting, *by_rows])
     setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
@@ -13,6 +13,11 @@ from graphq.errors import GraphError
 Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse", "automatic"]
 Preset: TypeAlias = Literal["performance", "mixed", "accuracy"]
 Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
+
+ONE_MODE: Mapping[str, Mode] = {
+    **dict.fromkeys(("activations", "symmetric", "method", "percentile", "headroom", "limits"), "static"),
+    "rows": "dynamic"}
+"""Fields of a scheme that have a meaning in one mode alone, with this mode."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,10 @@ class Scheme:
         for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):
             if given and self.mode != "weight_only":
                 raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")
+        for f in fields(self):
+            mode = ONE_MODE.get(f.name, self.mode)
+            if mode != self.mode and getattr(self, f.name) != f.default:
+                raise GraphError(f"scheme: {f.name} means nothing in mode {self.mode!r}, it is for {mode!r}")
 
 
 class Candidate(NamedTuple):

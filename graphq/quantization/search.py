@@ -13,11 +13,13 @@ from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.quantization.between import quantized_between
+from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
+from graphq.quantization.dynamic import insert_dynamic
 from graphq.quantization.estimate import Estimate, Extended, halves
 from graphq.quantization.folds import Fold, few, folds
-from graphq.quantization.insert import Quantized, insert, insert_dynamic, kept
+from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.price import Price
@@ -324,27 +326,32 @@ class Search:
         """The operands of 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
 
         "wide" stands for activations, "wide_weights" for weights. Operands are sorted by noise over signal of the
-        product's result. The first TRIED are then sorted by the loss at the outputs if that operand alone has 8 bits,
-        over the time that it takes to have it exact: losses add up, nearly, and so do times.
+        product's result, first those of which that is not known. These and the first TRIED others are then sorted by
+        the loss at the outputs if that operand alone has 8 bits, over the time that it takes to have it exact: losses
+        add up, nearly, and so do times.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
         for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
             found = self.noise(with_scheme(setting, **{other: everything}))
-            noise |= {(n, part): found.get(n, 0.0) for n in everything
+            noise |= {(n, part): found.get(n, np.inf) for n in everything
                       if part in self.parts(n) and n not in (*getattr(setting.scheme, part), *setting.scheme.exclude)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
-        losses = {}
-        for name, part in progress(order[:TRIED], "factors"):
+        tried, losses = TRIED + list(noise.values()).count(np.inf), {}
+        for name, part in progress(order[:tried], "factors"):
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
             losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
-                {name: self.chosen(exact, fold.seen)[name]}, fold, exact.scheme)]))
-        return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[TRIED:]]
+                {n: q for n, q in self.chosen(exact, fold.seen).items() if n == name}, fold, exact.scheme)]))
+        return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[tried:]]
 
     def ranked(self, setting: Setting) -> list[str]:
-        """The names of the quantized products, those first whose results static quantization changes most."""
+        """The names of the quantized products, those first whose results static quantization changes most.
+
+        Those of which that is not known come last.
+        """
         found = self.noise(setting if setting.choices else self.uniform(Candidate("mse")))
-        return sorted(found, key=lambda n: found[n], reverse=True)
+        names = [n for n in self.products if n not in setting.scheme.exclude]
+        return sorted(names, key=lambda n: found.get(n, -np.inf), reverse=True)
 
     def best_made(self, count: int) -> Setting:
         """Of the `count` settings of least loss, the best once they are made with the statistics of all batches.
@@ -364,7 +371,7 @@ class Search:
 
     def made(self, setting: Setting) -> Graph:
         """The graph quantized by the statistics of all batches."""
-        g = self.graph.copy()
+        g = copied(self.graph)
         if setting.scheme.mode == "dynamic":
             insert_dynamic(g, setting.scheme)
         else:
@@ -380,7 +387,8 @@ class Search:
     def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
         """How each product is quantized by the statistics of some batches."""
         known, choices = self.known(seen), dict(setting.choices)
-        found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)}
+        found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)
+                 if all(name in known.plain for name in p.sources)}  # no batch may have reached a body
         if setting.correct:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
             new = {n: found[n] for n, key in keys.items() if key not in known.shifts}

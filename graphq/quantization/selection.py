@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, Node, Value
 from graphq.ir.node import ONNX_NAME
 from graphq.quantization.between import stored_between
+from graphq.quantization.bodies import with_bodies
 from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
 
@@ -25,10 +26,16 @@ OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": 
 def resolved(graph: Graph, scheme: Scheme) -> Scheme:
     """The scheme with the names of a `prepared` graph's products in place of the texts that choose them.
 
-    Raises GraphError for a text that chooses no product, and for limits whose name no tensor has.
+    Raises GraphError for a text that chooses no product, for 16 bits that only excluded products would have, and for
+    limits of what is not quantized.
     """
-    values = values_by_name(graph)
-    read = {x for p in products(graph) for x in p.factors}
+    exclude = selected(graph, scheme.exclude)
+    for part in ("wide", "wide_weights"):
+        for text in getattr(scheme, part):
+            if set(_selected(graph, text)) <= set(exclude):
+                raise GraphError(f"scheme: {part} {text!r} chooses only products that are excluded")
+    values = values_by_name(graph, inside=True)
+    read = {x for p in products(graph) if p.name not in exclude for x in p.factors}
     read |= {values[n] for n in stored_between(graph)} if scheme.limits else set()
     for name, _ in dict(scheme.limits).items():
         if name not in values:
@@ -36,8 +43,8 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
         if values[name] not in read:
             names = ", ".join(n for n, v in values.items() if v in read)
             raise GraphError(f"scheme: limits are for '{name}', which is not quantized: no matmul or convolution reads "
-                             f"it, and it is not stored between them; these are {names}")
-    return replace(scheme, exclude=selected(graph, scheme.exclude), wide=selected(graph, scheme.wide),
+                             f"it but excluded ones, and it is not stored between them; these are {names}")
+    return replace(scheme, exclude=exclude, wide=selected(graph, scheme.wide),
                    wide_weights=selected(graph, scheme.wide_weights), between=_between_products(graph, scheme.between))
 
 
@@ -73,8 +80,8 @@ def _selected(graph: Graph, text: str) -> list[str]:
         op = OPERATIONS.get(text[3:].replace("_", "").lower(), text[3:].lower())
         names = [n for n, node in found.items() if node.op.name == op]
     elif dots:
-        between = _between(graph, first, last)
-        names = [n for n, node in found.items() if node.output in between]
+        between, owners = _between(graph, first, last), with_bodies(graph)
+        names = [n for n, node in found.items() if any(v in between for m in _around(node, owners) for v in m.outputs)]
     else:
         pattern = _pattern(text)
         names = [n for n, node in found.items() if "*" in text and pattern.fullmatch(n)
@@ -84,14 +91,22 @@ def _selected(graph: Graph, text: str) -> list[str]:
     return names
 
 
+def _around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
+    """The node, and the nodes whose bodies it lies in."""
+    inner: Node | None = node
+    while inner is not None:
+        yield inner
+        inner = owners[inner.graph]
+
+
 def _between(graph: Graph, first: str, last: str) -> set[Value]:
-    """The values on ways from one value to another, both included."""
-    values = values_by_name(graph)
+    """The values on ways from one value to another of the same graph or body, both included."""
+    values = values_by_name(graph, inside=True)
     for name in (first, last):
         if name not in values:
             raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value named '{name}'")
     after = {values[first]}
-    for node in graph.nodes:
+    for node in values[first].graph.nodes:
         if any(x in after for x in node.operands):
             after.update(node.outputs)
     found, waiting = set[Value](), [values[last]]

@@ -110,8 +110,8 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
         assert p.weights is not None
         with graph.before(p.node):
             scaled = graph.constant((p.weights * along_weights(p, factors)).astype(np.float32))
-        replace_operand(graph, p.node, 1, scaled)
-        replace_operand(graph, p.node, 0, small)
+        replace_operand(p.node, 1, scaled)
+        replace_operand(p.node, 0, small)
 
 
 class _Load(NamedTuple):
@@ -187,7 +187,7 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
     """For each activation and axis, the products with constant weights that sum it along that axis."""
     found: dict[Value, list[Product]] = {}
-    for p in products(graph):
+    for p in products(graph, inside=False):
         if p.has_channels:
             users = found.setdefault(p.factors[0], [])
             if not users or users[0].source_axis() == p.source_axis():
@@ -225,14 +225,14 @@ def _maker(x: Value) -> Product | None:
         node = source.node
     if node is None:
         return None
-    return next((p for p in products(node.graph) if p.node is node and p.weights is not None), None)
+    return next((p for p in products(node.graph, inside=False) if p.node is node and p.weights is not None), None)
 
 
 def _fold(graph: Graph, count: int) -> None:
     """multiply(relu(y), c) -> relu(multiply(y, c)) for c > 0, and multiplications into the weights before them."""
     if not count:
         return
-    names = [p.name for p in products(graph)]
+    names = [p.name for p in products(graph, inside=False)]
     for node in sorted(graph.nodes_of(("multiply",)), key=GRAPH_ORDER):
         x, c = node.inputs
         if x is None or c is None or c.data is None or x.node is None or x.node.op.name != "relu":
@@ -244,6 +244,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
-    for p, name in zip(list(products(graph)), names, strict=True):  # nodes with folded weights are new
+    for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # nodes with folded weights are new
         graph.rename(p.node.output, name)
     name_values(graph)

@@ -10,6 +10,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.families import FAMILIES, multiplies_integers
 from graphq.kernels.native import NATIVE
 from graphq.ops.quant import QUANTIZED
+from graphq.ops.recurrent import quantizes_state
 from graphq.report.records import Kind
 
 FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
@@ -101,7 +102,7 @@ def _of(node: Node, inside: bool) -> Coverage:
 def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
     for node in graph.nodes:
         if node.op.name != "partition":
-            yield node, False
+            yield node, quantizes_state(node)
             continue
         inside = multiplies_integers(node)
         yield from ((n, inside) for n in node.attrs["body"].nodes)

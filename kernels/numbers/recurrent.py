@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from graphq.errors import GraphError
 from graphq.kernels.lanes.elementary import sigmoid, tanh
 from graphq.kernels.lanes.expression import Expr, load
 from graphq.kernels.lanes.stores import evaluate
@@ -47,6 +48,17 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
     units, scale = quantized(h)
     total = units.astype(np.int64) @ recurrent.T.astype(np.int64)
     return np.asarray(total.astype(np.int32).astype(np.float32) * (scale * scales))
+
+
+def offset_of(weights: np.ndarray) -> int:
+    """The least number to subtract from integer weights for which s8 holds them.
+
+    Raises GraphError if their range has more than 8 bits.
+    """
+    low, high = int(weights.min()), int(weights.max())
+    if high - low > 255:
+        raise GraphError(f"integer weights must have 8 bits, got {low} to {high}")
+    return min(low + 128, 0) or max(high - 127, 0)
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:

@@ -1,7 +1,8 @@
 """Kernels of recurrent layers: the formulas of `numbers.recurrent`, 16 units of the state at a time.
 
 The weights are packed in panels of 16 units, each [H, gates, 16]. The sums of a panel are then the gates of its units,
-and stay in registers. Four rows of the batch share each load of weights.
+and stay in registers. Four rows of the batch share each load of weights. Weights that are integers lie in panels
+[H / 4, gates, 16, 4] of bytes, which are multiplied with the quantized state by the instructions of integer matmuls.
 
 A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
 rows that have ended, so the last state of each row is kept in, and read from, an array of its own.
@@ -19,15 +20,16 @@ from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
+from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_words
 from graphq.kernels.moves.extremes import extremes, scale_of
 from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.float_sums import BLOCK
-from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE
+from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE, offset_of
 from graphq.kernels.rows.loops import computed
 from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
-               "reverse", "first_cells", "lengths")
+               "reverse", "first_cells", "lengths", "weight_sums", "offset")
 """The argument block of a layer: `steps` in time, `rows` (`each` in a block), and `units` of state.
 
 If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
@@ -38,8 +40,9 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     states        the states after all steps
     first_cells, cells    the cells before the first step, and after the last one (LSTM)
     extra         the bias (GRU), or the scales of all gates (quantized)
-    room          for the quantized state in f32, and 16 bytes after it
+    room          for the quantized state (rows of u8, to a multiple of 4), and 16 bytes after 4 for each element
     lengths       the s32 lengths of the rows' sequences, or 0
+    weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
 """
 view = LAYER.view
 UNITS = 16
@@ -58,14 +61,65 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
     return np.ascontiguousarray(wide.reshape(gates, count, UNITS, size).transpose(1, 3, 0, 2))
 
 
-def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, whole: bool) -> list[Vectors]:
-    """The sums of a panel's gates for each of `rows` rows of states, which are n f32 apart.
+class Packed(NamedTuple):
+    """Weights as bytes: the `panels`, the `sums` of each row of weights (s32), and what was subtracted from them."""
 
-    With `whole` the numbers are integers. A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks
-    are added in s32.
+    panels: np.ndarray
+    sums: np.ndarray
+    offset: int
+
+
+def byte_panels(recurrent: np.ndarray, gates: int) -> Packed:
+    """Pack integers of 8 bits [gates * H, H] into panels of s8, [H / 4, gates, 16, 4] each."""
+    offset, size = offset_of(recurrent), recurrent.shape[1]
+    count, groups = -(-size // UNITS), -(-size // 4)
+    wide = np.zeros((gates, count * UNITS, groups * 4), np.int8)
+    wide[:, :size, :size] = (recurrent - offset).reshape(gates, size, size)
+    lines = wide.reshape(gates, count, UNITS, groups, 4).transpose(1, 3, 0, 2, 4)
+    return Packed(np.ascontiguousarray(lines), recurrent.sum(axis=1, dtype=np.float64).astype(np.int32), offset)
+
+
+ONES = 0x01010101
+"""Four weights of 1: their products with the state are its sum."""
+
+
+def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, how: Multiply,
+                  columns: Columns) -> list[Vectors]:
+    """The sums of a panel's gates for each of `rows` rows of quantized states (u8, to a multiple of 4), as s32.
+
+    sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, in arithmetic that wraps around.
     """
-    kind = vector(I32 if whole else F32, UNITS)
-    start = [constant(kind, 0)] * (rows * gates)
+    word, kind, parts = partial(LAYER.load, args), vector(I32, how.lanes), UNITS // how.lanes
+    n = word("units")
+    groups = (n + 3).shr(2)
+    panel = word("panels") + unit * groups * (4 * gates)
+    ones = [how.spread(b.value(kind, ONES), True)]
+    with Loop(b, groups, [constant(kind, 0)] * (rows * (gates * parts + 1))) as loop:
+        line = panel + loop.k * (64 * gates)
+        w = [how.spread((line + 4 * how.lanes * p).load(kind), True) for p in range(gates * parts)]
+        x = [how.spread((h + (groups * r + loop.k) * 4).load(I32).splat(how.lanes), False) for r in range(rows)]
+        pairs = [(row, weights) for row in x for weights in w + ones]
+        loop.update([how.dot(b, acc, *pair) for acc, pair in zip(loop.values, pairs, strict=True)])
+    zero_point = (word("room") + word("rows") * n * 4 + 12).load(I8).zext(I32).splat(UNITS)
+    taken = [zero_point * columns.load(word("weight_sums") + n * (4 * g), I32, 4) for g in range(gates)]
+    found = []
+    for r in range(rows):
+        *sums, total = loop.values[r * (gates * parts + 1):(r + 1) * (gates * parts + 1)]
+        added = word("offset").trunc(I32).splat(UNITS) * total.lane(0).splat(UNITS)
+        whole = [joined_lanes(sums[g * parts:(g + 1) * parts]) for g in range(gates)]
+        found.append([s + added - t for s, t in zip(whole, taken, strict=True)])
+    return found
+
+
+def joined_lanes(parts: Vectors) -> Value:
+    """One vector or two as one."""
+    first, *rest = parts
+    return first.shuffle(rest[0], range(2 * first.type.count)) if rest else first
+
+
+def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -> list[Vectors]:
+    """The sums of a panel's gates for each of `rows` rows of states, which are n f32 apart."""
+    start = [constant(vector(F32, UNITS), 0)] * (rows * gates)
     with Loop(b, (n + (BLOCK - 1)) // BLOCK, start) as blocks:
         first = blocks.k * BLOCK
         chains = [constant(vector(F32, UNITS), 0)] * (rows * gates)
@@ -78,8 +132,7 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, w
                 x = (h + (k + n * r) * 4).load(F32).splat(UNITS)
                 new += [x.math("fma", w[g], turn.values[r * gates + g]) for g in range(gates)]
             turn.update(new)
-        blocks.update([t + x.to_int(kind) if whole else t + x
-                       for t, x in zip(blocks.values, turn.values, strict=True)])
+        blocks.update([t + x for t, x in zip(blocks.values, turn.values, strict=True)])
     return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
 
 
@@ -93,10 +146,15 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
     return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
 
 
-def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
+MULTIPLY = {"dot": by_dot, "words": by_words}
+"""How a quantized state is multiplied: by vpdpbusd, or by vpmaddwd."""
+
+
+def _units(gates: int, how: Multiply | None, rows: int) -> Intrinsic:
     """Make the function that computes 16 units of `rows` rows from the time step's gates `x` and the state h.
 
-    `factors` is the state that is multiplied with the weights, and y the address of the new state.
+    `factors` is the state that is multiplied with the weights, quantized if `how` says how integers are multiplied,
+    and y the address of the new state.
     """
 
     @emits
@@ -105,14 +163,17 @@ def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
         n = word("units")
         line = n * 4
         columns = Columns(b, UNITS, unit, tail_mask(UNITS, n - unit))
-        panel = word("panels") + unit * n * (4 * gates)
-        sums = _sums(b, factors + row * line, n, panel, rows, gates, whole)
+        if how is None:
+            panel = word("panels") + unit * n * (4 * gates)
+            sums = _sums(b, factors + row * line, n, panel, rows, gates)
+        else:
+            sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, how, columns)
         for r in range(rows):
             place = (row + r) * line
             source = x + place * gates
             of_input = [columns.load(source + line * g, F32, 4) for g in range(gates)]
             s = sums[r]
-            if whole:
+            if how is not None:
                 scale = (word("room") + word("rows") * line + 8).load(F32)
                 s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(word("extra") + line * g, F32, 4))
                      for g, t in enumerate(s)]
@@ -131,7 +192,7 @@ def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Quantize `count` f32 to u8 with this scale and zero point, and store the results minus the zero point as f32."""
+    """Quantize `count` f32 to u8 with this scale and zero point."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -140,18 +201,22 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
         x = columns.load(source, F32, 4) / s
         q = x.math("rint") + zp
         q = (q > 255.0).select(255.0, (q < 0.0).select(0.0, q))
-        columns.store(q - zp, target, F32, 4)
+        columns.store(b.fptoui(q, vector(I8, UNITS)), target, I8, 1)
 
 
-def recurring(gates: int, whole: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `whole` is 1 for quantized layers."""
-    copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
+def recurring(gates: int, multiply: str, lanes: int, emulated: int) -> Functions:
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1).
+
+    `multiply`, a key of MULTIPLY, says how the states of quantized layers are multiplied; it is "" for others.
+    """
+    how = MULTIPLY[multiply](lanes, bool(emulated)) if multiply else None
+    copy, many, one, whole = row_copier(), _units(gates, how, ROWS), _units(gates, how, 1), how is not None
 
     def block(args: int, index: int) -> None:
         a = view(args)
         x, h, y, final, lengths = a.gates, a.first, a.states, a.last, a.lengths
         steps, rows, n, each, room, reverse = a.steps, a.rows, a.units, a.each, a.room, a.reverse
-        first, line, size = index * each, 4 * n, 4 * rows * n
+        first, line, size, wide = index * each, 4 * n, 4 * rows * n, (n + 3) & -4
         last = min(first + each, rows)
         if gates == 4:
             copy(a.first_cells + line * first, a.cells + line * first, line * (last - first))
@@ -165,7 +230,9 @@ def recurring(gates: int, whole: int) -> Functions:
             if whole:
                 extremes(h, rows * n, room + size)
                 scale_of(room + size, 1, room + size + 8, room + size + 12)
-                _quantize(h, rows * n, room, room + size + 8, room + size + 12)
+                for i in range(rows):
+                    store_s32(room + (i + 1) * wide - 4, 0)
+                    _quantize(h + line * i, n, room + i * wide, room + size + 8, room + size + 12)
                 factors = room
             i = first
             while i < last:
@@ -214,5 +281,10 @@ def plan_recurrence(x: Layer, target: Target) -> Step:
     """Plan all time steps of a layer. A quantized layer is one block, since all its rows are quantized together."""
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # measured on Zen 4 for 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
-    return plan_rows(recurring, LAYER, words, target._replace(threads=1) if x.quantized else target,
-                     rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, int(x.quantized)))
+    if not x.quantized:
+        return plan_rows(recurring, LAYER, words, target, rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, "", 0, 0))
+    level = target.level
+    how = "dot" if level.has("vnni") else "words", min(UNITS, max(8, level.lanes))
+    emulated = int(level.emulated or level.lanes == 1)
+    return plan_rows(recurring, LAYER, words, target._replace(threads=1), rows=x.rows, cycles=cycles, unit=ROWS,
+                     of=(x.gates, *how, emulated), level=level.of_products)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Node, Value
-from graphq.kernels.recurrent.loops import Layer, panels, plan_recurrence
+from graphq.kernels.recurrent.loops import Layer, Packed, byte_panels, panels, plan_recurrence
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Word
 
@@ -16,11 +16,13 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
             or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
-    words = {"cells": Ref(b.result(node.outputs[2])), "first_cells": _state(b, node, c)}
-    if scales is not None:
+    packed = None if scales is None else byte_panels(recurrent.data, 4)
+    words: dict[str, Word] = {"cells": Ref(b.result(node.outputs[2])), "first_cells": _state(b, node, c)}
+    if scales is not None and packed is not None:
         rows = np.broadcast_to(np.asarray(scales.data), recurrent.type.dims[:1])
-        words |= {"extra": Ref(b.constant(rows)), "room": Ref(b.temporary(node.outputs[1].type.nbytes + 16))}
-    _add(b, node, 4, lengths, {**words, "first": _state(b, node, h)}, quantized=scales is not None)
+        words |= {"extra": Ref(b.constant(rows)), "room": Ref(b.temporary(node.outputs[1].type.nbytes + 16)),
+                  "weight_sums": Ref(b.constant(packed.sums)), "offset": packed.offset}
+    _add(b, node, 4, lengths, {**words, "first": _state(b, node, h)}, packed)
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
@@ -52,15 +54,16 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 
 
-def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Word], *,
-         quantized: bool = False) -> None:
+def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Word],
+         packed: Packed | None = None) -> None:
     weights = node.operand(1).data
     assert weights is not None
     steps, rows, units = node.outputs[0].type.dims
-    step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantized), b.target)
+    step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], packed is not None), b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
-    b.run(step, {**words, "gates": Ref(b.of[node.operand(0)]), "panels": Ref(b.constant(panels(weights, gates))),
+    lines = panels(weights, gates) if packed is None else packed.panels
+    b.run(step, {**words, "gates": Ref(b.of[node.operand(0)]), "panels": Ref(b.constant(lines)),
                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))})
 
 

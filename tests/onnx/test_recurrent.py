@@ -1,10 +1,12 @@
 """LSTM, GRU and DynamicQuantizeLSTM against ONNX Runtime, and round trips of what they become."""
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_runtime import results, session
 
 import graphq as gq
+from graphq.dtypes import as_dtype
 from graphq.errors import GraphError
 
 rng = np.random.default_rng(1)
@@ -121,9 +123,31 @@ def test_round_trip(op, direction, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_quantized_layer_is_not_saved(tmp_path):
-    m = model("DynamicQuantizeLSTM")
-    given = feeds(m, 3, 1)
-    g = gq.load_onnx(m).specialise({n: gq.TensorType(gq.dtypes.f32, x.shape) for n, x in given.items()})
-    with pytest.raises(GraphError, match="no layer that quantizes the state"):
+@pytest.mark.parametrize("options", [{}, {"bias": False, "lengths": True}, {"direction": "bidirectional"},
+                                     {"direction": "reverse", "states": False}], ids=str)
+def test_a_quantized_layer_is_saved(options, tmp_path):
+    """Its input's products, which graphq has beside it, are in the operator."""
+    m = model("DynamicQuantizeLSTM", **options)
+    given = feeds(m, 5, 1)
+    g = gq.load_onnx(m).specialise({n: gq.TensorType(as_dtype(x.dtype), x.shape) for n, x in given.items()})
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    ops = [n.op_type for n in onnx.load(tmp_path / "m.onnx").graph.node]
+    assert ops.count("DynamicQuantizeLSTM") == 1 + (options.get("direction") == "bidirectional")
+    assert not {"MatMul", "DynamicQuantizeLinear", "DequantizeLinear"} & set(ops)
+    again = gq.load_onnx(tmp_path / "m.onnx")
+    for name, want in gq.reference(g, given).items():
+        np.testing.assert_array_equal(gq.reference(again, given)[name], want)
+    for got, want in zip(results(tmp_path / "m.onnx", given), gq.reference(g, given).values(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("gates", ["f32", "static"])
+def test_a_quantized_state_alone_is_not_saved(gates, tmp_path):
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 1, 8))
+    if gates == "static":
+        x = g.dequantize(g.quantize(x, dtype="u8", scales=[0.1]), scales=[0.1])
+    y = g.matmul(x, g.dequantize(g.constant(np.ones((8, 32), np.int8)), scales=[0.1]))
+    g.output(g.lstm(y, np.ones((32, 8), np.float32), None, None, np.float32([0.1]))[0], name="y")
+    with pytest.raises(GraphError, match="only where gates are products of an input that is quantized by its range"):
         gq.save_onnx(g, tmp_path / "m.onnx")

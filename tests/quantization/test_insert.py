@@ -181,9 +181,9 @@ def test_replaced_operands():
     y = g.relu(x)
     z = g.add(y, y)
     g.output(z, name="z")
-    replace_operand(g, z.node, 1, x)
+    replace_operand(z.node, 1, x)
     assert list(z.node.inputs) == [y, x] and y.node in g.nodes
-    replace_operand(g, z.node, 0, x)
+    replace_operand(z.node, 0, x)
     assert list(z.node.inputs) == [x, x] and [n.op.name for n in g.nodes] == ["add"]
 
 

@@ -1,6 +1,7 @@
 """Exporters of operations that compute: arithmetic, products, convolutions, pools, norms, reductions, layers."""
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.op import OPS
+from graphq.kernels.numbers.recurrent import offset_of
 from graphq.onnx.exporters.writer import MICROSOFT, Writer, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
 from graphq.onnx.importers.norm import REDUCTIONS
@@ -232,28 +234,96 @@ def dynamic_range(w: Writer, node: Node) -> None:
 
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
-    """Write an LSTM, GRU or RNN of one direction; the input's products enter by identity weights, which is exact."""
+    """Write an LSTM, GRU or RNN of one direction; the input's products enter by identity weights, which is exact.
+
+    An LSTM that quantizes its state becomes com.microsoft's DynamicQuantizeLSTM, which computes these products itself.
+    """
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
     optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
-    if optional.get("scales") is not None:
-        raise GraphError("ONNX has no layer that quantizes the state")
     rows, size = weights.type.dims
 
     def wide(name: str) -> str:
         return w.add("Unsqueeze", [name, w.integers(0)]) if name else ""
 
     states = [wide(w.name(optional.get(name))) for name in (("h", "c", "peepholes") if op == "lstm" else ("h",))]
-    bias = optional.get("bias")
-    biases = "" if bias is None else \
-        wide(w.add("Concat", [w.constant(np.zeros(5 * size, np.float32)), w.name(bias)], axis=0))
     names = [w.claim("states"), w.claim("last"), w.claim("cells")][:len(node.outputs)]
     attrs: dict[str, Any] = {"linear_before_reset": int(node.attrs["linear_before_reset"])} if op == "gru" else {}
-    own = w.constant(np.eye(rows, dtype=np.float32)[None])
-    inputs = [w.name(gates), own, wide(w.name(weights)), biases, w.name(optional.get("lengths")), *states]
-    w.add(op.upper(), inputs, names, hidden_size=size, direction="reverse" if node.attrs["reverse"] else "forward",
-          **attrs)
+    attrs |= {"hidden_size": size, "direction": "reverse" if node.attrs["reverse"] else "forward"}
+    lengths, scales = w.name(optional.get("lengths")), optional.get("scales")
+    if scales is None:
+        bias = optional.get("bias")
+        biases = "" if bias is None else \
+            wide(w.add("Concat", [w.constant(np.zeros(5 * size, np.float32)), w.name(bias)], axis=0))
+        own = w.constant(np.eye(rows, dtype=np.float32)[None])
+        w.add(op.upper(), [w.name(gates), own, wide(w.name(weights)), biases, lengths, *states], names, **attrs)
+    else:
+        x, factors, bias = dynamic_product(gates)
+        biases = "" if bias is None else \
+            wide(w.add("Concat", [w.name(bias), w.constant(np.zeros(rows, np.float32))], axis=0))
+        of_states = integers_of_states(weights, scales)
+        quantized = [[w.constant(array[None]) for array in found] for found in (factors, of_states)]
+        w.add("DynamicQuantizeLSTM", [w.name(x), quantized[0][0], quantized[1][0], biases, lengths, *states,
+                                      *([""] * (3 - len(states))), *quantized[0][1:], *quantized[1][1:]], names,
+              domain=MICROSOFT, **attrs)
     for name, value, axis in zip(names, node.outputs, (1, 0, 0), strict=False):
         w.add("Squeeze", [name, w.integers(axis)], [w.name(value)])
+
+
+def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None]:
+    """What gates are products of: an input, and integer weights [I, 4H] with their scale and zero point; and the bias.
+
+    Raises GraphError unless the input is quantized to u8 by its range, and weights are constants of 8 bits.
+    """
+    product, biases = gates.node, list[Value]()
+    if product is not None and product.op.name == "add":
+        found = [(b, a.node) for a, b in itertools.permutations(product.operands, 2)
+                 if a.node is not None and a.node.op.name == "matmul"]
+        biases, product = ([found[0][0]], found[0][1]) if found else ([], None)
+    matmul = product is not None and product.op.name == "matmul"
+    left, right, *more = product.operands if product is not None and matmul else (None, None)
+    source, dequantize = _dynamic_source(left), None if right is None else right.node
+    weights = None if dequantize is None or dequantize.op.name != "dequantize" else dequantize.operand(0)
+    biases += more
+    if product is None or dequantize is None or source is None or weights is None or weights.data is None \
+            or weights.dtype.bits != 8 or len(biases) > 1 or not _by_column(product, dequantize):
+        raise GraphError("ONNX has layers that quantize the state only where gates are products of an input that is "
+                         "quantized by its range and of constant weights of 8 bits")
+    a = dequantize.attrs
+    scales = np.array(a["scales"], np.float32)
+    points = np.broadcast_to(np.array(a["zps"] or (0,), weights.data.dtype), scales.shape)
+    parts = [x.reshape(()) if a["qtype"] == "per_tensor" else x for x in (scales, points)]
+    data = weights.data.T if product.attrs["transpose_b"] else weights.data
+    return source, [data, *parts], biases[0] if biases else None
+
+
+def _by_column(product: Node, dequantize: Node) -> bool:
+    """Whether weights [I, 4H] of a product have one scale, or one for each column."""
+    a = dequantize.attrs
+    return a["qtype"] == "per_tensor" or a["axis"] % 2 == (0 if product.attrs["transpose_b"] else 1)
+
+
+def _dynamic_source(x: Value | None) -> Value | None:
+    """What DynamicQuantizeLinear quantizes, if x is what its result stands for."""
+    dequantize = None if x is None else x.node
+    if dequantize is None or dequantize.op.name != "dynamic_dequantize":
+        return None
+    quantize = dequantize.operand(0).node
+    if quantize is None or quantize.op.name != "dynamic_quantize" or quantize.inputs[1:] != dequantize.inputs[1:]:
+        return None
+    found = quantize.operand(1).node
+    same = found is not None and found.op.name == "dynamic_range" and found.operand(0) is quantize.operand(0)
+    return quantize.operand(0) if same else None
+
+
+def integers_of_states(weights: Value, scales: Value) -> list[np.ndarray]:
+    """The integer weights of the state [H, 4H] in s8, their scales, and the zero point."""
+    if weights.data is None or scales.data is None:
+        raise GraphError("weights and scales of a layer that quantizes the state must be constants")
+    zero_point = -offset_of(weights.data)
+    q = (weights.data.T + zero_point).astype(np.int8)
+    one = scales.data.size == 1
+    points = np.full(scales.data.shape, zero_point, np.int8)
+    return [q, *(x.reshape(()) if one else x for x in (scales.data, points))]
 
 
 @exports("cached_attention")

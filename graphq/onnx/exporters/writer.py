@@ -1,7 +1,7 @@
 """The table of exporters, and Writer, which collects the nodes, constants and names of an ONNX graph."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.interpret import SIZED_CONSTANT, known
 from graphq.onnx.importers.importer import RENAMED
-from graphq.onnx.protos.fallback import since_version
+from graphq.onnx.protos.fallback import since_version, used_names
 
 OPSET, IR_VERSION = 21, 10
 """The operator set and the file format version of written models: the first that have 4-bit types and blocks."""
@@ -96,6 +96,16 @@ class Writer:
     def node(self, node: Node, op_type: str, *more: str, **attrs: Any) -> None:
         """Write the operation as one ONNX node whose operands are its own, then `more`."""
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
+
+    def prune(self, outputs: Iterable[str]) -> None:
+        """Remove nodes whose results neither outputs nor other nodes need; an operator may stand for several nodes."""
+        needed, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.output):
+                kept.append(node)
+                needed.update(used_names(node))
+        self.nodes = kept[::-1]
+        self.initializers = [t for t in self.initializers if t.name in needed]
 
     def write(self, node: Node) -> None:
         """Write an operation; raises GraphError, naming it, if ONNX cannot express it."""

@@ -26,9 +26,9 @@ def graph(op, steps, rows, units, *, states=True, extra=None, lengths=None, **at
     return g
 
 
-def check(g, threads):
+def check(g, threads, isa=None):
     feeds = {v.name: guarded(floats(*v.shape)) for v in g.inputs}
-    model = gq.compile(g, threads=threads, strict=True)
+    model = gq.compile(g, threads=threads, strict=True, isa=isa)
     want, got = gq.reference(g, feeds), model(feeds)
     for name in want:
         np.testing.assert_array_equal(got[name], want[name], err_msg=name)
@@ -64,24 +64,35 @@ def test_without_states(op):
 
 @pytest.mark.parametrize("steps,rows,units", [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)])
 @pytest.mark.parametrize("scales", ["one", "each"])
-def test_quantized_states(steps, rows, units, scales):
+def test_quantized_states(level, steps, rows, units, scales):
     extra = np.float32([0.003]) if scales == "one" else np.abs(floats(4 * units)) / 100
-    check(graph("lstm", steps, rows, units, extra=extra), 2)
-    check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1)
+    check(graph("lstm", steps, rows, units, extra=extra), 2, level)
+    check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1, level)
 
 
-def test_the_largest_sums_of_integers_are_exact():
-    """255 * 255 * 520 is beyond what f32 holds."""
+@pytest.mark.parametrize("low, high", [(-255, -254), (254, 255), (-128, 127), (-3, 252), (-200, 55)])
+def test_the_largest_sums_of_integers_are_exact(level, low, high):
+    """255 * 255 * 520 is beyond what f32 holds; weights may be any of 8 bits with any zero point."""
     g = gq.Graph()
-    x, h = g.input("x", shape=(1, 1, 2080), dtype="f32"), g.input("h", shape=(1, 520), dtype="f32")
-    r = np.full((2080, 520), 255, np.float32)
-    r[:, ::7] = 254
+    x, h = g.input("x", shape=(1, 3, 2080), dtype="f32"), g.input("h", shape=(3, 520), dtype="f32")
+    r = np.full((2080, 520), high, np.float32)
+    r[:, ::7] = low
     for k, v in enumerate(g.lstm(x, g.constant(r), h, None, np.float32([1e-8]))):
         g.output(v, name=f"y{k}")
-    feeds = {"x": floats(1, 1, 2080), "h": np.ones((1, 520), np.float32)}
-    want, got = gq.reference(g, feeds), gq.compile(g, threads=1, strict=True)(feeds)
+    feeds = {"x": floats(1, 3, 2080), "h": np.ones((3, 520), np.float32)}
+    feeds["h"][1] = floats(520)
+    want, got = gq.reference(g, feeds), gq.compile(g, threads=1, strict=True, isa=level)(feeds)
     for name in want:
         np.testing.assert_array_equal(got[name], want[name])
+
+
+def test_integers_of_more_than_8_bits_are_refused():
+    g = gq.Graph()
+    r = np.zeros((8, 2), np.float32)
+    r[0, 0] = 256
+    g.output(g.lstm(g.input("x", shape=(1, 1, 8), dtype="f32"), r, None, None, np.float32([1]))[0], name="y")
+    with pytest.raises(gq.GraphError, match="integer weights must have 8 bits, got 0 to 256"):
+        gq.compile(g)
 
 
 @pytest.mark.parametrize("g,why", [

@@ -1,0 +1,59 @@
+"""Exporters of if_else, loop and scan, whose bodies become graphs that read values of the graph around them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import GraphProto, helper
+
+from graphq.ir import Graph, Node, Value
+from graphq.onnx.exporters.writer import Writer, exports
+from graphq.onnx.protos.tensors import value_info
+
+
+@exports("if_else")
+def if_else(w: Writer, node: Node) -> None:
+    """Write If."""
+    cond, *srcs = (w.name(v) for v in node.inputs)
+    _add(w, node, "If", [cond], then_branch=_body(w, node.attrs["then_body"], srcs),
+         else_branch=_body(w, node.attrs["else_body"], srcs))
+
+
+@exports("loop")
+def loop(w: Writer, node: Node) -> None:
+    """Write Loop."""
+    names, count = [w.name(v) for v in node.inputs], 2 + node.attrs["states"]
+    _add(w, node, "Loop", names[:count], body=_body(w, node.attrs["body"], names[count:]))
+
+
+@exports("scan")
+def scan(w: Writer, node: Node) -> None:
+    """Write Scan."""
+    a = node.attrs
+    names, count = [w.name(v) for v in node.inputs], a["states"] + a["scanned"]
+    _add(w, node, "Scan", names[:count], body=_body(w, a["body"], names[count:]), num_scan_inputs=a["scanned"],
+         scan_input_axes=list(a["input_axes"]), scan_input_directions=list(map(int, a["reverse_inputs"])),
+         scan_output_axes=list(a["output_axes"]), scan_output_directions=list(map(int, a["reverse_outputs"])))
+
+
+def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:
+    w.add(op, inputs, [w.name(v) for v in node.outputs], **attrs)
+
+
+def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
+    """The body as a graph whose last inputs are values of the graph around it, by their names there."""
+    inner = Writer(w.functions)
+    inner.taken = w.taken  # no name stands for two values
+    count = len(body.inputs) - len(captured)
+    own, outer = body.inputs[:count], body.inputs[count:]
+    inner.names.update(zip(outer, captured, strict=True))
+    for v in own:
+        inner.name(v)
+    for n in body.nodes:
+        inner.write(n)
+    made: dict[str, Value] = {}
+    for v in body.outputs:
+        name = inner.name(v)
+        made[inner.add("Identity", [name]) if v.node is None or v.data is not None or name in made else name] = v
+    inner.prune(made)
+    return helper.make_graph(inner.nodes, body.name, [value_info(inner.name(v), v.type) for v in own],
+                             [value_info(name, v.type) for name, v in made.items()], inner.initializers)

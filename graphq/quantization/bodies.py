@@ -1,0 +1,126 @@
+"""The bodies of ONNX's If, Loop and Scan: graphs inside of a graph, whose products are quantized as those around them.
+
+A compiled model observes and parametrises the tensors of a body, too. Statistics leave the body as results of its node:
+a loop carries them from one iteration to the next. Parameters enter it as operands of its node.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphq.dtypes import s32
+from graphq.ir import Graph, Node, Value
+from graphq.ir.node import GRAPH_ORDER
+from graphq.plan.stages import CONTROL
+
+
+def bodies(node: Node) -> dict[str, Graph]:
+    """The bodies of a node, by the names of attributes."""
+    return {name: x for name, x in node.attrs.items() if isinstance(x, Graph)}
+
+
+def with_bodies(graph: Graph) -> dict[Graph, Node | None]:
+    """The graph and all bodies in it, each with the node that it belongs to; a body comes after the graph around it."""
+    found: dict[Graph, Node | None] = {graph: None}
+    for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
+        for body in bodies(node).values():
+            found |= {g: owner or node for g, owner in with_bodies(body).items()}
+    return found
+
+
+def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,
+             more: int = 0) -> tuple[Value, ...]:
+    """Put a node of the same operation in the place of `node`; returns the `more` results that it has from `at` on."""
+    graph = node.graph
+    with graph.before(node, [node]):
+        outs = graph.add_node(node.op, operands, attrs)
+    for made in outs[:1]:
+        assert made.node is not None
+        made.node.meta = node.meta
+    for old, new in zip(node.outputs, (*outs[:at], *outs[at + more:]), strict=True):
+        graph.replace_uses(old, new)
+    graph.prune([node])
+    return outs[at:at + more]
+
+
+def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
+    """A copy of a graph with copies of its bodies, each made by `copy`, which keeps the types of inputs and outputs."""
+    out = copy(graph)
+    for node in sorted(out.nodes_of(CONTROL), key=GRAPH_ORDER):
+        own = {name: copied(body, copy) for name, body in bodies(node).items()}
+        replaced(node, node.inputs, {**node.attrs, **own})
+    return out
+
+
+def raise_inputs(graph: Graph) -> None:
+    """Make inputs that were added to bodies inputs of the graph, which hands them on as operands."""
+    for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
+        own, given = bodies(node).values(), len(node.inputs) - (node.op.name == "if_else")
+        for body in own:
+            raise_inputs(body)
+        added = {str(v.name): v.type for body in own for v in body.inputs[given:]}
+        if not added:
+            continue
+        for body in own:
+            there = {str(v.name): v for v in body.inputs[given:]}
+            there |= {n: body.input(n, dtype=t.dtype, shape=t.shape) for n, t in added.items() if n not in there}
+            body.inputs = [*body.inputs[:given], *(there[n] for n in added)]
+        values = [graph.input(n, dtype=t.dtype, shape=t.shape) for n, t in added.items()]
+        replaced(node, [*node.inputs, *values], node.attrs)
+
+
+def raise_statistics(graph: Graph, found: Mapping[Graph, Mapping[str, Value]]) -> dict[str, Value]:
+    """The counts (s32) and extremes (f32) that `found` has for the graph and its bodies, as values of the graph.
+
+    Those of a branch that is not taken, or of a loop without iterations, are those of a tensor without elements.
+    """
+    raised = dict(found.get(graph, {}))
+    for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
+        inside = {name: raise_statistics(body, found) for name, body in bodies(node).items()}
+        names = list(dict.fromkeys(n for values in inside.values() for n in values))
+        if names:
+            types = {n: v for values in inside.values() for n, v in values.items()}
+            add = _to_branches if node.op.name == "if_else" else _to_loop
+            raised |= zip(names, add(node, [types[n] for n in names], names, inside), strict=True)
+    return raised
+
+
+def _to_branches(node: Node, values: Sequence[Value], names: Sequence[str],
+                 inside: Mapping[str, Mapping[str, Value]]) -> tuple[Value, ...]:
+    for name, body in bodies(node).items():
+        own = [inside[name][n] if n in inside[name] else _nothing(body, v) for n, v in zip(names, values, strict=True)]
+        body.set_outputs([*body.outputs, *own], [*body.output_names, *names])
+    return replaced(node, node.inputs, node.attrs, len(node.outputs), len(values))
+
+
+def _to_loop(node: Node, values: Sequence[Value], names: Sequence[str],
+             _inside: Mapping[str, Mapping[str, Value]]) -> tuple[Value, ...]:
+    """Add them to the states of a loop or scan."""
+    states, looped, body = node.attrs["states"], node.op.name == "loop", node.attrs["body"]
+    with node.graph.before(node):
+        first = [_nothing(node.graph, v) for v in values]
+    before = [body.input(f"before/{n}", dtype=v.dtype, shape=v.shape) for n, v in zip(names, values, strict=True)]
+    at, out = states + 2 * looped, states + looped
+    body.inputs = [*body.inputs[:at], *before, *body.inputs[at:-len(before)]]
+    sums = [_sum(body, a, b) for a, b in zip(before, values, strict=True)]
+    body.set_outputs([*body.outputs[:out], *sums, *body.outputs[out:]],
+                     [*body.output_names[:out], *names, *body.output_names[out:]])
+    return replaced(node, [*node.inputs[:at], *first, *node.inputs[at:]], {**node.attrs, "states": states + len(first)},
+                    states, len(first))
+
+
+def _nothing(graph: Graph, like: Value) -> Value:
+    """The counts, or the extremes, of a tensor without elements."""
+    return graph.add_constant(np.zeros(like.type.dims, np.int32) if like.dtype == s32
+                              else np.array([np.inf, -np.inf], np.float32))
+
+
+def _sum(graph: Graph, a: Value, b: Value) -> Value:
+    """The counts, or the extremes, of two tensors together."""
+    if a.dtype == s32:
+        total: Value = graph.add(a, b)
+        return total
+    both: Value = graph.concat(graph.minimum(a[:1], b[:1]), graph.maximum(a[1:], b[1:]), axis=0)
+    return both

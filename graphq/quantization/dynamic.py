@@ -1,0 +1,85 @@
+"""Quantize products by ranges that are found when the model runs.
+
+    by tensor   x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
+    by row      y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
+
+A row's scale cannot be inside the sum of an integer kernel, so it multiplies the result.
+
+The state of an LSTM gets the range that it has in each step, and its input one by tensor: this is com.microsoft's
+DynamicQuantizeLSTM. ONNX has no form of it for ranges that are known before, nor for GRU and RNN.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.ops.recurrent import quantizes_state
+from graphq.passes.ranges_by_row import quantized_rows
+from graphq.quantization.bodies import replaced
+from graphq.quantization.insert import LARGEST, insert_weights, integers, kept, replace_operand
+from graphq.quantization.products import Product
+from graphq.quantization.scheme import Scheme
+
+
+def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
+    """Quantize the products of a `prepared` graph in place; activations are quantized at run time.
+
+    The state of an LSTM is quantized if the product of its input is.
+    """
+    pairs: dict[Value, Value] = {}
+    for product in kept(graph, scheme):
+        node, own, layer = product.node, product.node.graph, layer_of(product)
+        if layer is not None:
+            quantize_states(layer, scheme)
+        elif scheme.rows and _has_rows(product):
+            _by_rows(product, scheme)
+            continue
+        for k in product.activations:
+            x = product.factors[k]
+            if x not in pairs:
+                with own.before(node):
+                    scale, zp = own.dynamic_range(x)
+                    q = own.dynamic_quantize(x, scale, zp, dtype="u8")
+                    pairs[x] = own.dynamic_dequantize(q, scale, zp)
+            replace_operand(node, k, pairs[x])
+        insert_weights(product, scheme, None)
+
+
+def _has_rows(p: Product) -> bool:
+    return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"]
+
+
+def _by_rows(product: Product, scheme: Scheme) -> None:
+    node, (x, weights), bias = product.node, product.factors, product.bias
+    graph = node.graph
+    with graph.before(node):
+        q, scale = quantized_rows(graph, x)
+        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), weights], node.attrs)
+        y = graph.multiply(sums, scale)
+        if bias is not None:
+            y = graph.add(y, bias)
+    graph.replace_uses(node.output, y)
+    graph.prune([node])
+    assert sums.node is not None
+    insert_weights(Product(sums.node), scheme, None)
+
+
+def layer_of(product: Product) -> Node | None:
+    """The LSTM whose input's product this is, if its state can be quantized."""
+    (use, *others) = product.node.output.uses or (None,)
+    node = None if use is None or others or use.number else use.node
+    if node is None or node.op.name != "lstm" or node.operand(1).data is None or product.weights is None \
+            or product.bias is not None and product.bias.data is None:
+        return None
+    return node if not quantizes_state(node) and node.inputs[6:7] in ((), (None,)) else None  # 6: peepholes
+
+
+def quantize_states(node: Node, scheme: Scheme) -> None:
+    """lstm(gates, r, ...) -> lstm(gates, rint(r / scales), ..., scales), one scale for each row of r"""
+    graph, weights = node.graph, node.operand(1).data
+    assert weights is not None
+    q, p = integers(weights, 0 if scheme.per_channel else None, LARGEST[scheme.weight_bits])
+    h, c, _, *more = (*node.inputs[2:], None, None, None)[:max(3, len(node.inputs) - 2)]
+    with graph.before(node):
+        integer, scales = graph.constant(q.astype(np.float32)), graph.constant(np.array(p.scales, np.float32))
+    replaced(node, [node.inputs[0], integer, h, c, scales, *more], node.attrs)

@@ -1,0 +1,73 @@
+"""States of LSTMs in integers: with the products of their inputs, and as DynamicQuantizeLSTM in files."""
+import numpy as np
+import onnx
+import pytest
+from onnx_runtime import results
+
+import graphq as gq
+from graphq.quantization import Scheme, automatic, calibrate, quantize
+from graphq.quantization.products import left_in_floats, prepared
+
+RNG = np.random.default_rng(3)
+
+
+def weights(*shape):
+    return (RNG.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+
+def tagger(op="lstm", bias=True, lengths=False):
+    """A layer and a product of its states."""
+    g, gates = gq.Graph("tagger"), {"lstm": 4, "gru": 3}[op]
+    x = g.input("x", dtype="f32", shape=(6, 1, 24))
+    y = g.matmul(x, weights(gates * 20, 24), transpose_b=True, name="of_input")
+    y = g.add(y, weights(gates * 20), name="biased") if bias else y
+    more = [None, None, None, np.int32([6])] if lengths else []
+    states = getattr(g, op)(y, weights(gates * 20, 20), *more)[0]
+    g.output(g.matmul(states, weights(20, 8), name="tags"), name="y")
+    return g, [{"x": RNG.standard_normal((6, 1, 24)).astype(np.float32)} for _ in range(4)]
+
+
+@pytest.mark.parametrize("scheme", [Scheme(mode="dynamic"), Scheme(mode="dynamic", rows=True),
+                                    Scheme(mode="dynamic", weight_bits=7, per_channel=False)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"bias": False, "lengths": True}], ids=str)
+def test_states_are_quantized_with_their_inputs(scheme, options, tmp_path):
+    graph, batches = tagger(**options)
+    made = quantize(graph, scheme=scheme)
+    (node,) = made.nodes_of(["lstm"])
+    assert node.inputs[4].type.dims == ((80,) if scheme.per_channel else (1,))
+    assert np.abs(node.inputs[1].data).max() == {7: 64, 8: 127}[scheme.weight_bits]
+    model = gq.compile(made)
+    assert model.coverage().share == 1 and not left_in_floats(made)
+    gq.save_onnx(made, tmp_path / "made.onnx")
+    assert [n.op_type for n in onnx.load(tmp_path / "made.onnx").graph.node].count("DynamicQuantizeLSTM") == 1
+    again = gq.compile(gq.load_onnx(tmp_path / "made.onnx"))
+    for batch in batches:
+        got, want = model(batch), gq.compile(graph)(batch)
+        assert (got * want).sum() / np.sqrt((got**2).sum() * (want**2).sum()) > 0.998
+        np.testing.assert_array_equal(again(batch), got)
+        np.testing.assert_allclose(results(tmp_path / "made.onnx", batch)[0], got, atol=2e-2 * np.abs(got).max())
+
+
+def test_what_keeps_its_state_in_f32():
+    graph, batches = tagger()
+    for made in (quantize(graph, scheme=Scheme(mode="dynamic", exclude=["biased"])),
+                 quantize(graph, batches, Scheme()), quantize(tagger("gru")[0], scheme=Scheme(mode="dynamic"))):
+        assert sum(left_in_floats(made).values()) == 1
+    assert left_in_floats(prepared(graph)) == {"lstm": 1}
+    assert calibrate(graph, batches) is not None and automatic(graph, batches).left in ({}, {"lstm": 1})
+
+
+def test_layers_that_have_no_integer_form():
+    """Peepholes, gates that something else reads, weights that are no constants."""
+    def graph(build):
+        g = gq.Graph()
+        y = g.matmul(g.input("x", dtype="f32", shape=(2, 1, 8)), weights(8, 32), name="gates")
+        build(g, y)
+        return quantize(g, scheme=Scheme(mode="dynamic"))
+
+    builds = [lambda g, y: g.output(g.lstm(y, weights(32, 8), None, None, None, None, weights(24))[0], name="y"),
+              lambda g, y: [g.output(v, name=n) for v, n in ((g.lstm(y, weights(32, 8))[0], "y"), (y, "z"))],
+              lambda g, y: g.output(g.lstm(y, g.input("r", dtype="f32", shape=(32, 8)))[0], name="y")]
+    for build in builds:
+        (node,) = graph(build).nodes_of(["lstm"])
+        assert node.inputs[4:5] in ((), (None,))
