@@ -16,7 +16,7 @@ from graphq.model.files import load_graph
 from graphq.onnx import to_model
 
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
-           "limits", "preset")
+           "states", "limits", "preset")
 """The names of the options that choose a scheme."""
 PLAIN = "activations", "mode"
 """Options that turn off the automatic search, as --method does."""
@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                                  "or as FIRST..LAST, what lies between values")
     parser.add_argument("--between", action="append", default=[], metavar="NAME",
                         help="values between products that sums, concats and pools read in integers, too; * for all")
+    parser.add_argument("--states", action="store_true",
+                        help="states of LSTMs in integers, too, by the range that they have in each step")
     parser.add_argument("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
                         help="the range of a tensor")
 

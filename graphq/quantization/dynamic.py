@@ -26,23 +26,41 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
 
     The state of an LSTM is quantized if the product of its input is.
     """
+    insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
     for product in kept(graph, scheme):
-        node, own, layer = product.node, product.node.graph, layer_of(product)
-        if layer is not None:
-            quantize_states(layer, scheme)
-        elif scheme.rows and _has_rows(product):
+        if scheme.rows and _has_rows(product):
             _by_rows(product, scheme)
-            continue
-        for k in product.activations:
-            x = product.factors[k]
-            if x not in pairs:
-                with own.before(node):
-                    scale, zp = own.dynamic_range(x)
-                    q = own.dynamic_quantize(x, scale, zp, dtype="u8")
-                    pairs[x] = own.dynamic_dequantize(q, scale, zp)
-            replace_operand(node, k, pairs[x])
-        insert_weights(product, scheme, None)
+        else:
+            _by_tensor(product, scheme, pairs)
+
+
+def insert_layers(graph: Graph, scheme: Scheme) -> None:
+    """Quantize the states of a `prepared` graph's LSTMs in place, and the products of their inputs."""
+    pairs: dict[Value, Value] = {}
+    for product, layer in layers(graph, scheme):
+        quantize_states(layer, scheme)
+        _by_tensor(product, scheme, pairs)
+
+
+def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
+    """The LSTMs whose states can be quantized, each with the product of its input, which has 8 bits by the scheme."""
+    found = ((p, layer_of(p)) for p in kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
+    return [(p, node) for p, node in found if node is not None]
+
+
+def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value]) -> None:
+    """`pairs` has the dequantized form of tensors that several products read."""
+    node, own = product.node, product.node.graph
+    for k in product.activations:
+        x = product.factors[k]
+        if x not in pairs:
+            with own.before(node):
+                scale, zp = own.dynamic_range(x)
+                q = own.dynamic_quantize(x, scale, zp, dtype="u8")
+                pairs[x] = own.dynamic_dequantize(q, scale, zp)
+        replace_operand(node, k, pairs[x])
+    insert_weights(product, scheme, None)
 
 
 def _has_rows(p: Product) -> bool:

@@ -15,7 +15,7 @@ Preset: TypeAlias = Literal["performance", "mixed", "accuracy"]
 Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 
 ONE_MODE: Mapping[str, Mode] = {
-    **dict.fromkeys(("activations", "symmetric", "method", "percentile", "headroom", "limits"), "static"),
+    **dict.fromkeys(("activations", "symmetric", "method", "percentile", "headroom", "states", "limits"), "static"),
     "rows": "dynamic"}
 """Fields of a scheme that have a meaning in one mode alone, with this mode."""
 
@@ -36,6 +36,8 @@ class Scheme:
     bits, and so faster on CPUs without VNNI (`insert`); with mode "weight_only" also 4, in blocks of `block` along the
     sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
     product of both scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
+    `states`: states of LSTMs are integers, too, by the range that they have in each step, and so are their inputs
+    (com.microsoft's DynamicQuantizeLSTM); mode "dynamic" always does this.
 
     `exclude`: products that stay in f32. `wide`: products whose activations get 16 bits; `wide_weights`: products whose
     weights do. Each costs one more product of 8 bits, on the remainder that 8 bits leave. Products are chosen as
@@ -58,6 +60,7 @@ class Scheme:
     rounding: Literal["nearest", "gptq"] = "nearest"
     bias: Literal["s32", "f32"] = "s32"
     rows: bool = False
+    states: bool = False
     exclude: Collection[str] = ()
     wide: Collection[str] = ()
     wide_weights: Collection[str] = ()
@@ -147,7 +150,7 @@ class Setting:
         parts += ["biases corrected"] * self.correct + ["weights of 7 bits"] * (s.weight_bits == 7)
         parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}" for names, what in (
             (s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32")) if names]
-        parts += [f"{len(s.between)} values between products"] * bool(s.between)
+        parts += [f"{len(s.between)} values between products"] * bool(s.between) + ["states of LSTMs"] * s.states
         return ", ".join(parts)
 
 

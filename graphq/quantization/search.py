@@ -16,7 +16,7 @@ from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
-from graphq.quantization.dynamic import insert_dynamic
+from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
 from graphq.quantization.estimate import Estimate, Extended, halves
 from graphq.quantization.folds import Fold, few, folds
 from graphq.quantization.insert import Quantized, insert, kept
@@ -186,7 +186,7 @@ class Search:
 
     def _compared(self, setting: Setting, folds: Sequence[Fold]) -> dict[int, float]:
         """The loss on each batch that the folds hold out, by its number, without batches whose outputs are empty."""
-        if setting.scheme.mode == "dynamic":
+        if setting.scheme.mode == "dynamic" or setting.scheme.states:
             model = compile(self.made(setting), cache="kernels")
             found = {k: self._distance(k, floats(model(self.data[k]))) for fold in folds for k in fold.held_out}
         else:
@@ -287,6 +287,14 @@ class Search:
         parts = (tried(order[:len(order) * part // 4]) for part in (4, 3, 2, 1))
         return next((s for s in parts if self.loss(s) <= most and self.seen(s) <= most_seen), setting)
 
+    def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
+        """The setting with states of LSTMs in integers if that adds at most a third to the loss, or `always`."""
+        if setting.scheme.states or not layers(self.graph, setting.scheme):
+            return setting
+        tried = with_scheme(setting, states=True)
+        most = max(GOOD, self._loss_made(setting))
+        return tried if always or (1 - RECOVERS) * self.loss(tried) <= most else setting
+
     def exact_where_little(self, setting: Setting) -> Setting:
         """The setting with f32 for the products of little work (`Price.little`)."""
         return self.in_floats(setting, self.price.little(self.products))
@@ -377,6 +385,8 @@ class Search:
         else:
             every = tuple(range(len(self.batches)))
             chosen, between = self.chosen(setting, every), self.between(setting, every)
+            if setting.scheme.states:
+                insert_layers(g, setting.scheme)
             shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
             divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
                        if q.factors is not None})

@@ -83,35 +83,52 @@ ONES = 0x01010101
 """Four weights of 1: their products with the state are its sum."""
 
 
-def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, how: Multiply,
+class Integers(NamedTuple):
+    """How a quantized state is multiplied: the instructions, and whether an offset was subtracted from the weights.
+
+    So many `rows` of the batch are computed together that their sums stay in registers.
+    """
+
+    how: Multiply
+    shifted: bool
+    rows: int
+
+
+def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, integers: Integers,
                   columns: Columns) -> list[Vectors]:
     """The sums of a panel's gates for each of `rows` rows of quantized states (u8, to a multiple of 4), as s32.
 
     sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, in arithmetic that wraps around.
     """
-    word, kind, parts = partial(LAYER.load, args), vector(I32, how.lanes), UNITS // how.lanes
+    word, (how, shifted, _) = partial(LAYER.load, args), integers
+    kind = vector(I32, how.lanes)
     n = word("units")
     groups = (n + 3).shr(2)
     panel = word("panels") + unit * groups * (4 * gates)
-    ones = [how.spread(b.value(kind, ONES), True)]
-    with Loop(b, groups, [constant(kind, 0)] * (rows * (gates * parts + 1))) as loop:
-        line = panel + loop.k * (64 * gates)
-        w = [how.spread((line + 4 * how.lanes * p).load(kind), True) for p in range(gates * parts)]
-        x = [how.spread((h + (groups * r + loop.k) * 4).load(I32).splat(how.lanes), False) for r in range(rows)]
-        pairs = [(row, weights) for row in x for weights in w + ones]
-        loop.update([how.dot(b, acc, *pair) for acc, pair in zip(loop.values, pairs, strict=True)])
+    parts = []
+    for first in range(0, UNITS, how.lanes):
+        adds = [how.spread(b.value(kind, ONES), True)] if shifted and not first else []
+        with Loop(b, groups, [constant(kind, 0)] * (rows * (gates + len(adds)))) as loop:
+            line = panel + loop.k * (64 * gates) + 4 * first
+            w = [how.spread((line + 64 * g).load(kind), True) for g in range(gates)]
+            x = [how.spread((h + (groups * r + loop.k) * 4).load(I32).splat(how.lanes), False) for r in range(rows)]
+            pairs = [(row, weights) for row in x for weights in w + adds]
+            loop.update([how.dot(b, acc, *pair) for acc, pair in zip(loop.values, pairs, strict=True)])
+        each = gates + len(adds)
+        parts.append([loop.values[r * each:(r + 1) * each] for r in range(rows)])
     zero_point = (word("room") + word("rows") * n * 4 + 12).load(I8).zext(I32).splat(UNITS)
     taken = [zero_point * columns.load(word("weight_sums") + n * (4 * g), I32, 4) for g in range(gates)]
     found = []
     for r in range(rows):
-        *sums, total = loop.values[r * (gates * parts + 1):(r + 1) * (gates * parts + 1)]
-        added = word("offset").trunc(I32).splat(UNITS) * total.lane(0).splat(UNITS)
-        whole = [joined_lanes(sums[g * parts:(g + 1) * parts]) for g in range(gates)]
-        found.append([s + added - t for s, t in zip(whole, taken, strict=True)])
+        sums = [_joined([part[r][g] for part in parts]) - taken[g] for g in range(gates)]
+        if shifted:
+            added = (word("offset").trunc(I32) * parts[0][r][gates].lane(0)).splat(UNITS)
+            sums = [s + added for s in sums]
+        found.append(sums)
     return found
 
 
-def joined_lanes(parts: Vectors) -> Value:
+def _joined(parts: Vectors) -> Value:
     """One vector or two as one."""
     first, *rest = parts
     return first.shuffle(rest[0], range(2 * first.type.count)) if rest else first
@@ -150,11 +167,11 @@ MULTIPLY = {"dot": by_dot, "words": by_words}
 """How a quantized state is multiplied: by vpdpbusd, or by vpmaddwd."""
 
 
-def _units(gates: int, how: Multiply | None, rows: int) -> Intrinsic:
+def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
     """Make the function that computes 16 units of `rows` rows from the time step's gates `x` and the state h.
 
-    `factors` is the state that is multiplied with the weights, quantized if `how` says how integers are multiplied,
-    and y the address of the new state.
+    `factors` is the state that is multiplied with the weights, quantized if there are `integers`, and y the address of
+    the new state.
     """
 
     @emits
@@ -163,17 +180,17 @@ def _units(gates: int, how: Multiply | None, rows: int) -> Intrinsic:
         n = word("units")
         line = n * 4
         columns = Columns(b, UNITS, unit, tail_mask(UNITS, n - unit))
-        if how is None:
+        if integers is None:
             panel = word("panels") + unit * n * (4 * gates)
             sums = _sums(b, factors + row * line, n, panel, rows, gates)
         else:
-            sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, how, columns)
+            sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, integers, columns)
         for r in range(rows):
             place = (row + r) * line
             source = x + place * gates
             of_input = [columns.load(source + line * g, F32, 4) for g in range(gates)]
             s = sums[r]
-            if how is not None:
+            if integers is not None:
                 scale = (word("room") + word("rows") * line + 8).load(F32)
                 s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(word("extra") + line * g, F32, 4))
                      for g, t in enumerate(s)]
@@ -204,13 +221,15 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
         columns.store(b.fptoui(q, vector(I8, UNITS)), target, I8, 1)
 
 
-def recurring(gates: int, multiply: str, lanes: int, emulated: int) -> Functions:
+def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int) -> Functions:
     """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1).
 
     `multiply`, a key of MULTIPLY, says how the states of quantized layers are multiplied; it is "" for others.
     """
-    how = MULTIPLY[multiply](lanes, bool(emulated)) if multiply else None
-    copy, many, one, whole = row_copier(), _units(gates, how, ROWS), _units(gates, how, 1), how is not None
+    integers = Integers(MULTIPLY[multiply](lanes, bool(emulated)), bool(shifted), ROWS * lanes // UNITS) \
+        if multiply else None
+    together, whole = ROWS if integers is None else integers.rows, integers is not None
+    copy, many, one = row_copier(), _units(gates, integers, together), _units(gates, integers, 1)
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -239,14 +258,14 @@ def recurring(gates: int, multiply: str, lanes: int, emulated: int) -> Functions
                 if lengths and step >= load_s32(lengths + 4 * i):
                     clear(new + line * i, n)
                     i += 1
-                elif lengths or last - i < ROWS:
+                elif lengths or last - i < together:
                     for unit in range(0, n, UNITS):
                         one(args, i, unit, of_input, h, factors, new)
                     i += 1
                 else:
                     for unit in range(0, n, UNITS):
                         many(args, i, unit, of_input, h, factors, new)
-                    i += ROWS
+                    i += together
             if lengths:
                 for i in range(first, last):
                     if step < load_s32(lengths + 4 * i):
@@ -267,7 +286,10 @@ def clear(address: int, n: int) -> None:
 
 
 class Layer(NamedTuple):
-    """A layer's sizes: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state."""
+    """A layer's sizes: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state.
+
+    `offset` is what was subtracted from the weights of a quantized layer.
+    """
 
     gates: int
     steps: int
@@ -275,6 +297,7 @@ class Layer(NamedTuple):
     units: int
     reverse: bool
     quantized: bool = False
+    offset: int = 0
 
 
 def plan_recurrence(x: Layer, target: Target) -> Step:
@@ -282,9 +305,10 @@ def plan_recurrence(x: Layer, target: Target) -> Step:
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # measured on Zen 4 for 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
     if not x.quantized:
-        return plan_rows(recurring, LAYER, words, target, rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, "", 0, 0))
+        return plan_rows(recurring, LAYER, words, target, rows=x.rows, cycles=cycles, unit=ROWS,
+                         of=(x.gates, "", 0, 0, 0))
     level = target.level
-    how = "dot" if level.has("vnni") else "words", min(UNITS, max(8, level.lanes))
+    how = ("dot" if level.has("vnni") else "words", min(UNITS, max(8, level.lanes)))
     emulated = int(level.emulated or level.lanes == 1)
     return plan_rows(recurring, LAYER, words, target._replace(threads=1), rows=x.rows, cycles=cycles, unit=ROWS,
-                     of=(x.gates, *how, emulated), level=level.of_products)
+                     of=(x.gates, *how, emulated, int(x.offset != 0)), level=level.of_products)

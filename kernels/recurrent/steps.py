@@ -59,7 +59,8 @@ def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: d
     weights = node.operand(1).data
     assert weights is not None
     steps, rows, units = node.outputs[0].type.dims
-    step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], packed is not None), b.target)
+    layer = Layer(gates, steps, rows, units, node.attrs["reverse"], packed is not None, packed.offset if packed else 0)
+    step = plan_recurrence(layer, b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
     lines = panels(weights, gates) if packed is None else packed.panels

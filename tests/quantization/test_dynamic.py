@@ -7,6 +7,8 @@ from onnx_runtime import results
 import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.products import left_in_floats, prepared
+from graphq.quantization.scheme import Candidate, with_scheme
+from graphq.quantization.search import Search
 
 RNG = np.random.default_rng(3)
 
@@ -48,13 +50,47 @@ def test_states_are_quantized_with_their_inputs(scheme, options, tmp_path):
         np.testing.assert_allclose(results(tmp_path / "made.onnx", batch)[0], got, atol=2e-2 * np.abs(got).max())
 
 
+def test_states_beside_static_ranges(tmp_path):
+    graph, batches = tagger()
+    statistics = calibrate(graph, batches)
+    made, plain = quantize(graph, statistics, Scheme(states=True)), quantize(graph, statistics, Scheme())
+    assert gq.compile(made).coverage().share == 1 and left_in_floats(plain) == {"lstm": 1}
+    assert len(made.nodes_of(["quantize"])) == len(made.nodes_of(["dynamic_quantize"])) == 1
+    gq.save_onnx(made, tmp_path / "made.onnx")
+    again = gq.compile(gq.load_onnx(tmp_path / "made.onnx"))
+    np.testing.assert_array_equal(again(batches[0]), gq.compile(made)(batches[0]))
+    with pytest.raises(gq.GraphError, match="wide 'biased' chooses only products that are excluded"):
+        quantize(graph, statistics, Scheme(states=True, exclude=["b*"], wide=["biased"]))
+    assert left_in_floats(quantize(graph, statistics, Scheme(states=True, wide=["biased"]))) == {"lstm": 1}
+
+
+@pytest.mark.parametrize("preset, has", [("performance", True), ("accuracy", False)])
+def test_the_automatic_setting_has_states(preset, has):
+    graph, batches = tagger()
+    found = automatic(graph, batches, Scheme(method="automatic", preset=preset))
+    dynamic = found.setting.scheme.mode == "dynamic"  # which quantizes states, too
+    assert found.setting.scheme.states == (has and not dynamic) == ("states of LSTMs" in str(found.setting))
+    assert found.left == ({} if has or dynamic else {"lstm": 1})
+
+
+def test_states_of_which_the_loss_grows_stay(monkeypatch):
+    graph, batches = tagger()
+    work = Search(graph, batches)
+    setting = work.uniform(Candidate("min_max"))
+    tried = with_scheme(setting, states=True)
+    for loss, want in ((0.012, tried), (0.014, setting)):
+        monkeypatch.setattr(Search, "loss", lambda self, s, loss=loss: loss if s.scheme.states else 0.5)
+        monkeypatch.setattr(Search, "_loss_made", lambda self, s: 0.01)
+        assert work.with_states(setting) == want
+    assert work.with_states(with_scheme(setting, exclude=("biased",))).scheme.states is False
+
+
 def test_what_keeps_its_state_in_f32():
     graph, batches = tagger()
     for made in (quantize(graph, scheme=Scheme(mode="dynamic", exclude=["biased"])),
                  quantize(graph, batches, Scheme()), quantize(tagger("gru")[0], scheme=Scheme(mode="dynamic"))):
         assert sum(left_in_floats(made).values()) == 1
     assert left_in_floats(prepared(graph)) == {"lstm": 1}
-    assert calibrate(graph, batches) is not None and automatic(graph, batches).left in ({}, {"lstm": 1})
 
 
 def test_layers_that_have_no_integer_form():

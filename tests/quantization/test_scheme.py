@@ -22,7 +22,12 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
     ({"wide_weights": ["y"], "activations": "s16"}, "wide products need"),
     ({"weight_bits": 7, "mode": "weight_only"}, "weights of 7 bits are for integer products"),
     ({"weight_bits": 4}, "weights of 4 bits need mode 'weight_only', got 'static'"),
-    ({"rounding": "gptq", "mode": "dynamic"}, "gptq need mode 'weight_only', got 'dynamic'")])
+    ({"rounding": "gptq", "mode": "dynamic"}, "gptq need mode 'weight_only', got 'dynamic'"),
+    ({"method": "percentile", "mode": "dynamic"}, "method means nothing in mode 'dynamic', it is for 'static'"),
+    ({"activations": "s8", "mode": "weight_only"}, "activations means nothing in mode 'weight_only'"),
+    ({"limits": {"x": (0, 1)}, "mode": "dynamic"}, "limits means nothing"),
+    ({"states": True, "mode": "dynamic"}, "states means nothing"),
+    ({"rows": True}, "rows means nothing in mode 'static'")])
 def test_refused_schemes(options, message):
     with pytest.raises(GraphError, match=f"scheme: .*{message}"):
         Scheme(**options)
@@ -33,7 +38,7 @@ def test_what_a_scheme_is_if_nothing_is_said():
     assert vars(Scheme()) == {
         "mode": "static", "activations": u8, "symmetric": False, "method": "mse", "percentile": 99.99, "headroom": 1.0,
         "per_channel": True, "weight_bits": 8, "block": 32, "rounding": "nearest", "bias": "s32", "rows": False,
-        "exclude": (), "wide": (), "wide_weights": (), "between": (), "preset": "mixed", "limits": ()}
+        "states": False, "exclude": (), "wide": (), "wide_weights": (), "between": (), "preset": "mixed", "limits": ()}
     assert Candidate("mse") == Candidate("mse", smooth=False, margin=0.0)
 
 
