@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compare, and print the tensors that cost most."""
     from graphq.quantization.compare import compare
+    from graphq.quantization.comparison import GOOD_ENOUGH
     from graphq.quantization.data import load_data
 
     if not options.no_rank and sys.stderr.isatty():
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     if options.page is not None:
         found.report(options.page)
     print(found.json() if options.json else found)
-    if found.advised and not options.json:
+    if found.loss > GOOD_ENOUGH and not options.json:
         chosen = (f"--{part.replace('_', '-')}={name}" for part, names in found.advised.items() for name in names)
         print(shlex.join(["graphq", "quantize", str(options.against), "--data", options.data, "--out",
                           str(options.file), *chosen]))

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Quantize a file, and print the setting that was used."""
     from graphq.quantization.data import load_data
-    from graphq.quantization.quantize import automatic, quantize
+    from graphq.quantization.quantize import automatic, left_text, quantize
     from graphq.quantization.scheme import Scheme
     from graphq.quantization.speed import speed
 
@@ -69,6 +69,8 @@ def run(options: argparse.Namespace) -> None:
         raise ParseError(f"--opset is for ONNX files, and {options.out} is none")
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
+    if "preset" in given and not searched:
+        raise ParseError("--preset is for the best automatic setting: leave out --method, --activations and --mode")
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
     needs_data = scheme.mode == "static"
     if needs_data and options.data is None:
@@ -94,7 +96,7 @@ def run(options: argparse.Namespace) -> None:
         lines[:0] = ["1 - cosine with f32 of the settings tried, * the one taken:", str(choice)]
     elif batches is not None:
         measured = speed(made, graph, batches)
-        lines[:0], report["speed"] = [str(measured)], measured.json()
+        lines[:0], report["speed"] = [*left_text(report["left in floats"]), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from graphq.dtypes import s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
+from graphq.ir.names import choice
 from graphq.quantization.between import insert_between, pair, quantized_between, share
 from graphq.quantization.bodies import with_bodies
 from graphq.quantization.products import Product, products
@@ -191,7 +192,7 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
     names = [p.name for p in found]
     for wanted in (*scheme.exclude, *scheme.wide, *scheme.wide_weights):
         if wanted not in names:
-            raise GraphError(f"scheme: no matmul or convolution is named {wanted!r}; there are {', '.join(names)}")
+            raise GraphError(f"scheme: no matmul or convolution is named {wanted!r}{choice(wanted, names)}")
     return [p for p in found if p.name not in scheme.exclude]
 
 

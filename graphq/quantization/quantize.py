@@ -23,8 +23,9 @@ setting is the largest 1 - cosine of its outputs with f32. The steps:
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from graphq.dtypes import u8
 from graphq.errors import GraphError
@@ -80,7 +81,20 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
             insert_layers(out, scheme)
         insert_static(out, statistics, scheme)
     name_values(out)
+    out.meta = {**out.meta, "quantization": _facts(out, scheme)}
     return out
+
+
+def _facts(made: Graph, scheme: Scheme) -> dict[str, Any]:
+    """What reports say of a quantized graph."""
+    return {"16 bits": list(scheme.wide), "weights of 16 bits": list(scheme.wide_weights), "f32": list(scheme.exclude),
+            "between products": list(scheme.between), "left in floats": left_in_floats(made)}
+
+
+def left_text(left: Mapping[str, int]) -> list[str]:
+    """A line about operations that multiply and stay in floats, if there are any."""
+    names = ", ".join(f"{n} {name}" for name, n in left.items())
+    return [f"not quantized, as there are no integer kernels for them: {names}"] * bool(left)
 
 
 MADE, MADE_FROM = 4, 0.005
@@ -106,9 +120,7 @@ class Choice:
     def __str__(self) -> str:
         """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
-        left = ", ".join(f"{n} {name}" for name, n in self.left.items())
-        more = [f"not quantized, as there are no integer kernels for them: {left}"] * bool(left)
-        return "\n".join([*lines, *more, str(self.estimate), str(self.speed)])
+        return "\n".join([*lines, *left_text(self.left), str(self.estimate), str(self.speed)])
 
 
 def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
@@ -134,15 +146,13 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         of_seven = with_scheme(setting, weight_bits=7)
         setting = of_seven if work.loss(of_seven) <= TARGET else setting
     made, estimate, losses, data = work.made(setting), work.estimate(setting), work.losses, work.batches
-    left = left_in_floats(made)
     del work  # with its compiled models
     gained = speed(made, graph, data)
+    facts = _facts(made, setting.scheme)
     made.meta = {**made.meta, "quantization": {
-        "setting": str(setting), "16 bits": list(setting.scheme.wide),
-        "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
-        "between products": list(setting.scheme.between), "cosine": 1 - losses[setting],
-        "left in floats": left, "estimate": estimate.json(), "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, left)
+        "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
+        "speed": gained.json()}}
+    return Choice(made, setting, estimate, gained, losses, facts["left in floats"])
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:

@@ -3,7 +3,7 @@
 - "encoder/fc1" is the product whose result, or whose node in an ONNX file, has this name
 - "encoder/*" are the products whose names match, where `*` stands for any letters
 - "op:Conv" are the products of an operation, given by graphq's or ONNX's name for it
-- "a..b" are the products on a way from value a to value b, both included
+- "a..b" are the products on a way from value a to value b, both included; a node's name stands for its first result
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
+from graphq.ir.names import choice
 from graphq.ir.node import ONNX_NAME
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import with_bodies
@@ -39,11 +40,12 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
     read |= {values[n] for n in stored_between(graph)} if scheme.limits else set()
     for name, _ in dict(scheme.limits).items():
         if name not in values:
-            raise GraphError(f"scheme: limits are for '{name}', which no tensor of graph '{graph.name}' is named")
+            raise GraphError(f"scheme: limits are for '{name}', which no tensor of graph '{graph.name}' is named"
+                             f"{choice(name, values)}")
         if values[name] not in read:
-            names = ", ".join(n for n, v in values.items() if v in read)
+            names = choice(name, (n for n, v in values.items() if v in read))
             raise GraphError(f"scheme: limits are for '{name}', which is not quantized: no matmul or convolution reads "
-                             f"it but excluded ones, and it is not stored between them; these are {names}")
+                             f"it but excluded ones, and it is not stored between them{names}")
     return replace(scheme, exclude=exclude, wide=selected(graph, scheme.wide),
                    wide_weights=selected(graph, scheme.wide_weights), between=_between_products(graph, scheme.between))
 
@@ -87,7 +89,7 @@ def _selected(graph: Graph, text: str) -> list[str]:
         names = [n for n, node in found.items() if "*" in text and pattern.fullmatch(n)
                  or pattern.fullmatch(node.meta.get(ONNX_NAME, ""))]
     if not names:
-        raise GraphError(f"scheme: no matmul or convolution is named {text!r}; there are {', '.join(found)}")
+        raise GraphError(f"scheme: no matmul or convolution is named {text!r}{choice(text, found)}")
     return names
 
 
@@ -101,10 +103,12 @@ def _around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
 
 def _between(graph: Graph, first: str, last: str) -> set[Value]:
     """The values on ways from one value to another of the same graph or body, both included."""
-    values = values_by_name(graph, inside=True)
+    named = {n.meta[ONNX_NAME]: n.outputs[0] for g in with_bodies(graph) for n in g.nodes if ONNX_NAME in n.meta}
+    values = named | values_by_name(graph, inside=True)
     for name in (first, last):
         if name not in values:
-            raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value named '{name}'")
+            raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value or ONNX node named "
+                             f"'{name}'{choice(name, values)}")
     after = {values[first]}
     for node in values[first].graph.nodes:
         if any(x in after for x in node.operands):

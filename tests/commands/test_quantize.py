@@ -1,6 +1,7 @@
 """The commands quantize and compare: files in, files and tables out, one line for each mistake."""
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from float_networks import perceptron
 import graphq as gq
 from graphq.cli import main
 from graphq.dtypes import s8
+from graphq.quantization.comparison import Comparison
 from graphq.quantization.data import load_data
 from graphq.quantization.products import prepared
 
@@ -122,7 +124,9 @@ def test_modes_without_data(folder, capsys, options):
 @pytest.mark.parametrize("options, message", [
     ([], "quantize needs --data"), (["--data", "nowhere.npz"], "nowhere.npz"),
     (["--mode", "dynamic", "--exclude", "nothing"], "no matmul or convolution is named 'nothing'"),
-    (["--weight-bits", "4"], "need mode 'weight_only'")])
+    (["--weight-bits", "4"], "need mode 'weight_only'"),
+    (["--preset", "accuracy", "--method", "mse", "--data", "x.npz"], "--preset is for the best automatic setting"),
+    (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric means nothing in mode 'dynamic'")])
 def test_mistakes_are_one_line(folder, capsys, options, message):
     assert main(["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), *options]) == 2
     text = capsys.readouterr()
@@ -143,6 +147,37 @@ def test_products_of_the_users_choice(folder, capsys):
     assert any(s == pytest.approx(0.1) for s in scales)
     with pytest.raises(SystemExit):
         main(["quantize", model, "--data", data, "--out", out, "--limits", "relu=0"])
+    assert "must be NAME=LOW:HIGH with numbers, got 'relu=0'" in capsys.readouterr().err
+    assert main(["quantize", model, "--data", data, "--out", str(folder / "q.txt"), "--opset", "13"]) == 2
+    assert "--opset is for ONNX files, and " in capsys.readouterr().err
+
+
+def test_reports_of_schemes(folder, capsys):
+    args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
+    assert main([*args, "--method", "min_max", "--exclude", "hid*", "--wide", "y", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["f32"] == ["hidden"] and found["16 bits"] == ["y"] and found["left in floats"] == {}
+
+
+def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
+    model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "npz"))
+    assert main(["quantize", model, "--data", data, "--out", out, "--method", "min_max"]) == 0
+    monkeypatch.setattr("graphq.quantization.comparison.GOOD_ENOUGH", 0.0)
+    monkeypatch.setattr(Comparison, "advised", {"wide": ["y"], "wide_weights": ["y"]})
+    capsys.readouterr()
+    assert main(["compare", out, model, "--data", data]) == 0
+    program, *options = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert program == "graphq" and "--wide=y" in options and "--wide-weights=y" in options
+    assert main(options) == 0 and "y in 16 bits" in capsys.readouterr().out
+
+
+def test_several_batches_in_a_file_of_a_folder(folder, capsys):
+    (folder / "numbered").mkdir()
+    np.savez(folder / "numbered" / "all.npz", **{f"{k}/in/x": b["x"] for k, b in enumerate(BATCHES)})
+    args = ["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), "--method", "min_max"]
+    assert main([*args, "--data", str(folder / "numbered")]) == 2
+    assert "all.npz holds 3 batches; in a folder each file is one: give it alone" in capsys.readouterr().err
+    assert main([*args, "--data", str(folder / "numbered" / "all.npz")]) == 0
 
 
 def test_values_between_products_and_presets(folder, capsys):

@@ -139,7 +139,7 @@ def test_names_can_be_excluded():
     graph, batches = convolutional()
     made = quantize(graph, batches, Scheme(exclude=["depthwise"]))
     assert len(made.nodes_of(("quantize",))) == 3
-    with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'depth'; there are convolution, depth"):
+    with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'depth'; did you mean depthwise?"):
         quantize(graph, batches, Scheme(exclude=["depth"]))
     with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'depth'"):
         quantize(graph, batches, Scheme(wide=["depth"]))

@@ -35,15 +35,27 @@ def test_products_are_chosen_by_names_of_onnx_nodes(tmp_path):
     graph = prepared(gq.load_onnx(tmp_path / "named.onnx"))
     first, last = selected(graph, ["op:matmul"])
     assert selected(graph, ["block/dense0"]) == (first,) and selected(graph, ["block/*1"]) == (last,)
-    assert selected(graph, ["block/*"]) == (first, last)
+    assert selected(graph, ["block/*"]) == (first, last) == selected(graph, ["block/dense0..block/dense1"])
+    assert selected(graph, [f"block/dense1..{last}"]) == (last,)
 
 
 @pytest.mark.parametrize("text, message", [
     ("other*", "no matmul or convolution is named 'other[*]'; there are convolution"), ("op:LSTM", "named 'op:LSTM'"),
-    ("x..nothing", "has no value named 'nothing'"), ("point..depthwise", "named 'point..depthwise'")])
+    ("x..nothing", "has no value or ONNX node named 'nothing'; there are x, convolution"),
+    ("point..depthwise", "named 'point..depthwise'")])
 def test_what_chooses_nothing_is_refused(text, message):
     with pytest.raises(gq.GraphError, match=message):
         quantize(convolutional()[0], convolutional()[1], Scheme(exclude=[text]))
+
+
+def test_choices_that_would_do_nothing_are_refused():
+    graph, batches = convolutional()
+    for part in ("wide", "wide_weights"):
+        with pytest.raises(gq.GraphError, match=f"{part} 'point' chooses only products that are excluded"):
+            quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["classifier", "point"]}))
+        quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["op:Conv"]}))
+    with pytest.raises(gq.GraphError, match="limits are for 'x', which is not quantized: no matmul or"):
+        quantize(graph, batches, Scheme(exclude=["convolution"], limits={"x": (0, 1)}))
 
 
 def test_attention_between_two_names():
