@@ -1,8 +1,11 @@
 """Graphs of f16 and bf16 are computed in f32 before they are quantized."""
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from float_networks import attention, convolutional, perceptron
+from onnx import TensorProto, helper
+from onnx_runtime import session
 
 import graphq as gq
 from graphq.dtypes import as_dtype
@@ -50,6 +53,29 @@ def test_all_products_run_in_integers(make, dtype, tmp_path):
     assert np.array_equal(gq.compile(loaded)(batches[0]), model(batches[0]))
     compared = {t.name for t in compare(made, graph, batches, rank=False).tensors}
     assert {p.name for p in products(prepared(graph))} <= compared
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("make", [perceptron, attention, convolutional])
+def test_saved_files_in_onnx_runtime(make, dtype, tmp_path):
+    """Between inputs and outputs of 16 bits, which casts lead to and from, as ONNX Runtime's Python knows no bf16."""
+    graph, batches = of_halves(make, dtype)
+    made = quantize(graph, batches, Scheme(between=["*"]))
+    gq.save_onnx(made, tmp_path / "made.onnx")
+    model = onnx.load(tmp_path / "made.onnx")
+    (x,), (y,) = model.graph.input, model.graph.output
+    kinds = {v.type.tensor_type.elem_type for v in (x, y)}
+    assert kinds == {{"f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[dtype]}
+    model.graph.node.insert(0, helper.make_node("Cast", ["x in f32"], [x.name], to=kinds.pop()))
+    model.graph.node.append(helper.make_node("Cast", [y.name], ["y in f32"], to=TensorProto.FLOAT))
+    for v, name in ((x, "x in f32"), (y, "y in f32")):
+        v.name, v.type.tensor_type.elem_type = name, TensorProto.FLOAT
+    engine = session(model)
+    for batch in batches:
+        (array,) = batch.values()
+        (got,) = engine.run(None, {"x in f32": array.astype(np.float32)})
+        want = gq.compile(made)(batch).astype(np.float32)
+        np.testing.assert_allclose(got, want, atol=0.01 * np.abs(want).max())
 
 
 def test_the_automatic_setting_takes_them():
