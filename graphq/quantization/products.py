@@ -138,11 +138,22 @@ def prepared(graph: Graph) -> Graph:
         raise GraphError(f"expected a Graph, got {graph!r}")
     out = copied(graph, in_f32)
     for part in with_bodies(out):
+        part.labels.trace()
         for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(),
                      eliminate_dead_code):
             step(part)
+        _keep_facts(part)
     name_values(out)
     return out
+
+
+def _keep_facts(graph: Graph) -> None:
+    """Give products that passes made anew the facts of those that they were made from, such as names in ONNX files."""
+    for node in graph.nodes:
+        if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
+            node.meta = node.origin.meta
+        node.origin = None  # it would keep the old weights in memory
+    graph.labels.origins = None
 
 
 def left_in_floats(graph: Graph) -> dict[str, int]:

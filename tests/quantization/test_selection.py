@@ -48,6 +48,27 @@ def test_what_chooses_nothing_is_refused(text, message):
         quantize(convolutional()[0], convolutional()[1], Scheme(exclude=[text]))
 
 
+def test_names_of_nodes_whose_bias_is_added_after_them():
+    """A Gemm is a matmul and a sum until it is prepared; a batch normalisation folds into weights."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 15]>
+        net (float[2, 3, 4, 4] x) => (float[2, 5] y) {
+          s = Conv (x, k)
+          t = BatchNormalization (s, c, c, c, a)
+          f = Flatten (t)
+          y = Gemm (f, w, b) }""")
+    rng = np.random.default_rng(0)
+    for name, shape in {"k": (4, 3, 1, 1), "c": 4, "a": 4, "w": (64, 5), "b": 5}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.random(shape, np.float32) + 1, name))
+    for name, node in zip(("block/conv", "block/norm", "block/flat", "head"), model.graph.node, strict=True):
+        node.name = name
+    graph = prepared(gq.load_onnx(model))
+    first, last = selected(graph, ["op:Conv", "op:Gemm"])
+    assert selected(graph, ["block/conv"]) == (first,) and selected(graph, ["head"]) == (last,)
+    assert selected(graph, ["block/conv..head"]) == (first, last)
+    assert all(n.origin is None for n in graph.nodes) and graph.labels.origins is None
+
+
 def test_choices_that_would_do_nothing_are_refused():
     graph, batches = convolutional()
     for part in ("wide", "wide_weights"):
