@@ -16,6 +16,7 @@ import numpy as np
 from graphq.dtypes import bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
+from graphq.ir.names import Labels
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.conv import weight_axes
 from graphq.ops.recurrent import quantizes_state
@@ -153,7 +154,7 @@ def _keep_facts(graph: Graph) -> None:
         if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
             node.meta = node.origin.meta
         node.origin = None  # it would keep the old weights in memory
-    graph.labels.origins = None
+    graph.labels = Labels(graph)
 
 
 def left_in_floats(graph: Graph) -> dict[str, int]:
