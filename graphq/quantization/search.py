@@ -46,6 +46,9 @@ batch that exceeds ranges without margins would lose more."""
 MOST_WIDE = 0.5
 """The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
 that with 16 bits for all of them f32 is faster."""
+STATE_ROWS = 8
+"""The most rows of which an LSTM's states are quantized: one thread computes them, as they share a range in each step,
+where states in f32 are computed by several."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
 PART = 0.5
@@ -288,8 +291,13 @@ class Search:
         return next((s for s in parts if self.loss(s) <= most and self.seen(s) <= most_seen), setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with states of LSTMs in integers if that adds at most a third to the loss, or `always`."""
-        if setting.scheme.states or not layers(self.graph, setting.scheme):
+        """The setting with states of LSTMs in integers if that adds at most a third to the loss, or `always`.
+
+        It is unchanged where a batch has more than STATE_ROWS rows.
+        """
+        rows = {p.name: p.node.output.type.dims[-2] for p in self.price.sized}
+        found = [rows.get(p.name, STATE_ROWS + 1) for p, _ in layers(self.graph, setting.scheme)]
+        if setting.scheme.states or not found or max(found) > STATE_ROWS:
             return setting
         tried = with_scheme(setting, states=True)
         most = max(GOOD, self._loss_made(setting))
