@@ -17,7 +17,7 @@ setting is the largest 1 - cosine of its outputs with f32. The steps:
        chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
     6. if the loss is not small already, try f32, again, for products that are little work
     7. quantize values between products, too, which saves time: as many as leave the loss what it is, or small
-    8. quantize states of LSTMs, too, which saves much of their time, if the loss grows by a third at most
+    8. quantize states of LSTMs, too, which saves much of their time, if the loss is then little, or a third larger
     9. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
        within TARGET
 """
@@ -94,7 +94,7 @@ def _facts(made: Graph, scheme: Scheme) -> dict[str, Any]:
 def left_text(left: Mapping[str, int]) -> list[str]:
     """A line about operations that multiply and stay in floats, if there are any."""
     names = ", ".join(f"{n} {name}" for name, n in left.items())
-    return [f"not quantized, as there are no integer kernels for them: {names}"] * bool(left)
+    return [f"not quantized: {names}"] * bool(left)
 
 
 MADE, MADE_FROM = 4, 0.005

@@ -46,6 +46,8 @@ batch that exceeds ranges without margins would lose more."""
 MOST_WIDE = 0.5
 """The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
 that with 16 bits for all of them f32 is faster."""
+LITTLE_LOSS = TARGET / 10
+"""A loss that does not matter beside the time that states of LSTMs save in integers."""
 STATE_ROWS = 8
 """The most rows of which an LSTM's states are quantized: one thread computes them, as they share a range in each step,
 where states in f32 are computed by several."""
@@ -291,7 +293,7 @@ class Search:
         return next((s for s in parts if self.loss(s) <= most and self.seen(s) <= most_seen), setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with states of LSTMs in integers if that adds at most a third to the loss, or `always`.
+        """The setting with states of LSTMs in integers if it then loses LITTLE_LOSS or a third more, or `always`.
 
         It is unchanged where a batch has more than STATE_ROWS rows.
         """
@@ -300,8 +302,9 @@ class Search:
         if setting.scheme.states or not found or max(found) > STATE_ROWS:
             return setting
         tried = with_scheme(setting, states=True)
-        most = max(GOOD, self._loss_made(setting))
-        return tried if always or (1 - RECOVERS) * self.loss(tried) <= most else setting
+        self.loss(tried)
+        most = max(LITTLE_LOSS, self._loss_made(setting) / (1 - RECOVERS))
+        return tried if always or self._loss_made(tried) <= most else setting
 
     def exact_where_little(self, setting: Setting) -> Setting:
         """The setting with f32 for the products of little work (`Price.little`)."""

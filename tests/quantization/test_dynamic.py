@@ -78,9 +78,10 @@ def test_states_of_which_the_loss_grows_stay(monkeypatch):
     work = Search(graph, batches)
     setting = work.uniform(Candidate("min_max"))
     tried = with_scheme(setting, states=True)
-    for loss, want in ((0.012, tried), (0.014, setting)):
-        monkeypatch.setattr(Search, "loss", lambda self, s, loss=loss: loss if s.scheme.states else 0.5)
-        monkeypatch.setattr(Search, "_loss_made", lambda self, s: 0.01)
+    monkeypatch.setattr(Search, "loss", lambda self, s: 0.5)
+    for plain, loss, want in ((0.01, 0.012, tried), (0.01, 0.014, setting), (1e-6, 1.9e-4, tried),
+                              (1e-6, 3e-4, setting)):
+        monkeypatch.setattr(Search, "_loss_made", lambda self, s, x=loss, y=plain: x if s.scheme.states else y)
         assert work.with_states(setting) == want
     assert work.with_states(with_scheme(setting, exclude=("biased",))).scheme.states is False
     monkeypatch.setattr(search, "STATE_ROWS", 0)
