@@ -5,7 +5,7 @@ a loop carries them from one iteration to the next. Parameters enter it as opera
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,33 @@ def with_bodies(graph: Graph) -> dict[Graph, Node | None]:
         for body in bodies(node).values():
             found |= {g: owner or node for g, owner in with_bodies(body).items()}
     return found
+
+
+def around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
+    """The node, and the nodes whose bodies it lies in, from the inside out; `owners` are `with_bodies` of the graph."""
+    inner: Node | None = node
+    while inner is not None:
+        yield inner
+        inner = owners[inner.graph]
+
+
+def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
+    """How often a node runs in a run of the graph, as shapes and constants tell.
+
+    A loop of which they do not tell it counts as one iteration, and a branch as taken.
+    """
+    count = 1
+    for owner in list(around(node, owners))[1:]:
+        if owner.op.name == "scan":
+            shape, axis = owner.operand(owner.attrs["states"]).shape, owner.attrs["input_axes"][0]
+            count *= (None if shape is None else shape[axis]) or 1
+        elif owner.op.name == "loop" and (trips := owner.operand(0).data) is not None and trips < LONG:
+            count *= max(1, int(trips.reshape(())))
+    return count
+
+
+LONG = 1 << 20
+"""Trips of a loop from which on they are taken for an upper limit."""
 
 
 def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,

@@ -10,6 +10,7 @@ import numpy as np
 from graphq.base.locks import lazy_property
 from graphq.ir import Graph, Node, TensorType
 from graphq.kernels.jit.isa import Level
+from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import Product, products
 from graphq.quantization.scheme import Setting
@@ -85,11 +86,15 @@ class Price:
     level: Level
 
     @lazy_property
+    def at_sizes(self) -> Graph:
+        """The graph at the sizes of the batch."""
+        return self.graph.specialise({str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)]))
+                                      for v in self.graph.inputs})
+
+    @lazy_property
     def sized(self) -> list[Product]:
         """The products at the sizes of the batch, without those whose shapes these do not tell."""
-        types = {str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)])) for v in self.graph.inputs}
-        return [p for p in products(self.graph.specialise(types))
-                if all(x.type.known for x in (*p.factors, p.node.output))]
+        return [p for p in products(self.at_sizes) if all(x.type.known for x in (*p.factors, p.node.output))]
 
     def faster_in_floats(self, product: Product) -> bool:
         """Whether a product takes less time in f32 than in 8 bits.
@@ -122,10 +127,16 @@ class Price:
 
     @lazy_property
     def work(self) -> dict[str, tuple[float, float]]:
-        """The multiply-accumulates of each product, and the elements of its activations and of its result."""
-        return {p.name: (float(MACS[p.node.op.name](p.node)),
-                         float(sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))))
-                for p in self.sized}
+        """The multiply-accumulates of each product, and the elements of its activations and of its result.
+
+        In a loop they are those of all iterations.
+        """
+        owners, found = with_bodies(self.at_sizes), {}
+        for p in self.sized:
+            elements = sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))
+            times = iterations(p.node, owners)
+            found[p.name] = float(times * MACS[p.node.op.name](p.node)), float(times * elements)
+        return found
 
     def times(self, of_vnni: Times) -> Times:
         """The times of products of 8 bits on the CPU that the graph is compiled for."""

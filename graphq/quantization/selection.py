@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Value
 from graphq.ir.names import choice
 from graphq.ir.node import ONNX_NAME
 from graphq.quantization.between import stored_between
-from graphq.quantization.bodies import with_bodies
+from graphq.quantization.bodies import around, with_bodies
 from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
 
@@ -83,7 +83,7 @@ def _selected(graph: Graph, text: str) -> list[str]:
         names = [n for n, node in found.items() if node.op.name == op]
     elif dots:
         between, owners = _between(graph, first, last), with_bodies(graph)
-        names = [n for n, node in found.items() if any(v in between for m in _around(node, owners) for v in m.outputs)]
+        names = [n for n, node in found.items() if any(v in between for m in around(node, owners) for v in m.outputs)]
     else:
         pattern = _pattern(text)
         names = [n for n, node in found.items() if "*" in text and pattern.fullmatch(n)
@@ -91,14 +91,6 @@ def _selected(graph: Graph, text: str) -> list[str]:
     if not names:
         raise GraphError(f"scheme: no matmul or convolution is named {text!r}{choice(text, found)}")
     return names
-
-
-def _around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
-    """The node, and the nodes whose bodies it lies in."""
-    inner: Node | None = node
-    while inner is not None:
-        yield inner
-        inner = owners[inner.graph]
 
 
 def _between(graph: Graph, first: str, last: str) -> set[Value]:

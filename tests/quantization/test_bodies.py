@@ -7,10 +7,12 @@ from onnx_runtime import session
 
 import graphq as gq
 from graphq.cli import main
+from graphq.kernels.jit.isa import LEVELS
 from graphq.onnx import to_model
 from graphq.quantization import Scheme, automatic, calibrate, compare, quantize
 from graphq.quantization.bodies import with_bodies
 from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.price import Price
 from graphq.quantization.products import left_in_floats, prepared, products
 from graphq.quantization.selection import selected
 from graphq.quantization.statistics import Statistics
@@ -244,6 +246,19 @@ def test_bodies_of_16_bits(dtype):
     assert not list(products(made)) and made.outputs[0].type == g.outputs[0].type
     got, want = ([x.astype(np.float32) for x in outputs(graph, data[0])] for graph in (made, g))
     assert cosine(got, want) > 0.999
+
+
+@pytest.mark.parametrize("name, macs", [
+    ("loop", {"before": 1024, "after": 1024, "state": 3072, "source": 3072}), ("scan", {"state": 1024, "source": 1024}),
+    ("a loop in an if", {"product": 1024, "inner": 2048, "product_1": 1024})])
+def test_work_of_all_iterations(name, macs):
+    graph, data = NETWORKS[name]()
+    assert {n: work for n, (work, _) in Price(prepared(graph), data[0], LEVELS[0]).work.items()} == macs
+
+
+def test_loops_of_unknown_length_count_once():
+    graph, data = looped(trips=np.iinfo(np.int64).max)
+    assert Price(prepared(graph), data[0], LEVELS[0]).work["state"] == (1024.0, 128.0)
 
 
 def test_tensors_around_bodies_are_compared():
