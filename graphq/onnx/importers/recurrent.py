@@ -43,9 +43,22 @@ def layer(c: Call) -> Outputs:
 
 
 def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
-    gates = c.graph.matmul(x, _of(c, 1, d), transpose_b=True)
+    gates = _of_input(c, x, d)
     return c.graph.lstm(_biased(c, gates, d), _of(c, 2, d), *_first(c, d), None, c.optional(4), _peepholes(c, d),
                         reverse=reverse)
+
+
+def _of_input(c: Call, x: Value, d: int) -> Value:
+    """The products of the input; the input itself for weights of the identity.
+
+    With these `save_onnx` writes layers whose products of the input are computed before. Only infinities, of which the
+    products with zeros are NaN, would change by them.
+    """
+    weights = _of(c, 1, d)
+    if weights.data is not None and np.array_equal(weights.data, np.eye(len(weights.data))):
+        return x
+    product: Value = c.graph.matmul(x, weights, transpose_b=True)
+    return product
 
 
 def _biased(c: Call, gates: Value, d: int) -> Value:
@@ -67,7 +80,7 @@ def _peepholes(c: Call, d: int) -> Value | None:
 def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
     """A GRU: the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
     g, bias = c.graph, None
-    gates = g.matmul(x, _of(c, 1, d), transpose_b=True)
+    gates = _of_input(c, x, d)
     if c.has(3):
         both = _of(c, 3, d)
         size = dims_of(both)[0] // 6
@@ -79,7 +92,7 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 
 def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
-    gates = c.graph.matmul(x, _of(c, 1, d), transpose_b=True)
+    gates = _of_input(c, x, d)
     return c.graph.rnn(_biased(c, gates, d), _of(c, 2, d), _state(c, 5, d), c.optional(4), reverse=reverse)
 
 
