@@ -124,6 +124,30 @@ def test_round_trip(op, direction, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_the_input_are_saved_in_the_layer(op, bias, tmp_path):
+    """Of open steps, too; identity weights are for products of another form."""
+    m = model(op, bias=bias, **({"linear_before_reset": 1} if op == "GRU" else {}))
+    g = gq.load_onnx(m)
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    again = onnx.load(tmp_path / "m.onnx")
+    assert not any(n.op_type == "MatMul" for n in again.graph.node)
+    shapes = [tuple(t.dims) for t in again.graph.initializer]
+    assert (1, COUNT[op] * SIZE, WIDTH) in shapes and (1, COUNT[op] * SIZE, COUNT[op] * SIZE) not in shapes
+    given = feeds(m, 3, 2)
+    for got, want in zip(results(tmp_path / "m.onnx", given), results(m, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    given = {n: x for n, x in given.items() if n == "x"}
+    g = gq.Graph()
+    square = g.multiply(y := g.matmul(g.input("x", dtype="f32", shape=(3, 2, WIDTH)), floats(WIDTH, 4 * SIZE)), y)
+    g.output(g.lstm(square, floats(4 * SIZE, SIZE))[0], name="y")
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    shapes = [tuple(t.dims) for t in onnx.load(tmp_path / "m.onnx").graph.initializer]
+    assert (1, 4 * SIZE, 4 * SIZE) in shapes
+    np.testing.assert_array_equal(gq.reference(gq.load_onnx(tmp_path / "m.onnx"), given), gq.reference(g, given))
+
+
 @pytest.mark.parametrize("options", [{}, {"bias": False, "lengths": True}, {"direction": "bidirectional"},
                                      {"direction": "reverse", "states": False}], ids=str)
 def test_a_quantized_layer_is_saved(options, tmp_path):

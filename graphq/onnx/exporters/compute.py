@@ -234,9 +234,10 @@ def dynamic_range(w: Writer, node: Node) -> None:
 
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
-    """Write an LSTM, GRU or RNN of one direction; the input's products enter by identity weights, which is exact.
+    """Write an LSTM, GRU or RNN of one direction, with the products of its input if these have constant weights in f32.
 
-    An LSTM that quantizes its state becomes com.microsoft's DynamicQuantizeLSTM, which computes these products itself.
+    Other products enter by identity weights, which is exact. An LSTM that quantizes its state becomes com.microsoft's
+    DynamicQuantizeLSTM, which computes the products of its input itself.
     """
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
     optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
@@ -251,11 +252,13 @@ def recurrent(w: Writer, node: Node) -> None:
     attrs |= {"hidden_size": size, "direction": "reverse" if node.attrs["reverse"] else "forward"}
     lengths, scales = w.name(optional.get("lengths")), optional.get("scales")
     if scales is None:
+        x, own, added = float_product(gates, rows)
         bias = optional.get("bias")
-        biases = "" if bias is None else \
-            wide(w.add("Concat", [w.constant(np.zeros(5 * size, np.float32)), w.name(bias)], axis=0))
-        own = w.constant(np.eye(rows, dtype=np.float32)[None])
-        w.add(op.upper(), [w.name(gates), own, wide(w.name(weights)), biases, lengths, *states], names, **attrs)
+        parts = [(added, rows), *([(None, 2 * size), (bias, size)] if op == "gru" else [(None, rows)])]
+        biases = wide(w.add("Concat", [w.constant(np.zeros(n, np.float32)) if v is None else w.name(v)
+                                       for v, n in parts], axis=0)) if added is not None or bias is not None else ""
+        w.add(op.upper(), [w.name(x), w.constant(own[None]), wide(w.name(weights)), biases, lengths, *states], names,
+              **attrs)
     else:
         x, factors, bias = dynamic_product(gates)
         biases = "" if bias is None else \
@@ -269,21 +272,38 @@ def recurrent(w: Writer, node: Node) -> None:
         w.add("Squeeze", [name, w.integers(axis)], [w.name(value)])
 
 
+def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
+    """The matmul whose result, perhaps with a bias, gates are, and its biases; None if there is none."""
+    node, biases = gates.node, list[Value]()
+    if node is not None and node.op.name == "add":
+        found = [(b, a.node) for a, b in itertools.permutations(node.operands, 2)
+                 if a.node is not None and a.node.op.name == "matmul"]
+        biases, node = ([found[0][0]], found[0][1]) if found else ([], None)
+    if node is None or node.op.name != "matmul":
+        return None, []
+    return node, [*biases, *list(node.operands)[2:]]
+
+
+def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
+    """What gates are products of: an input, constant weights [size, I], and the bias; else gates and the identity."""
+    product, biases = product_of(gates)
+    x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
+    if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \
+            or len(x.shape or ()) != 3 or product.attrs["transpose_a"] or len(biases) > 1 \
+            or any(v.shape != (size,) for v in biases):
+        return gates, np.eye(size, dtype=np.float32), None
+    return x, weights if product.attrs["transpose_b"] else weights.T, biases[0] if biases else None
+
+
 def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None]:
     """What gates are products of: an input, and integer weights [I, 4H] with their scale and zero point; and the bias.
 
     Raises GraphError unless the input is quantized to u8 by its range, and weights are constants of 8 bits.
     """
-    product, biases = gates.node, list[Value]()
-    if product is not None and product.op.name == "add":
-        found = [(b, a.node) for a, b in itertools.permutations(product.operands, 2)
-                 if a.node is not None and a.node.op.name == "matmul"]
-        biases, product = ([found[0][0]], found[0][1]) if found else ([], None)
-    matmul = product is not None and product.op.name == "matmul"
-    left, right, *more = product.operands if product is not None and matmul else (None, None)
+    product, biases = product_of(gates)
+    left, right = (None, None) if product is None else (product.operand(0), product.operand(1))
     source, dequantize = _dynamic_source(left), None if right is None else right.node
     weights = None if dequantize is None or dequantize.op.name != "dequantize" else dequantize.operand(0)
-    biases += more
     if product is None or dequantize is None or source is None or weights is None or weights.data is None \
             or weights.dtype.bits != 8 or len(biases) > 1 or not _by_column(product, dequantize):
         raise GraphError("ONNX has layers that quantize the state only where gates are products of an input that is "
