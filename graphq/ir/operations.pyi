@@ -39,7 +39,8 @@ class Operations:
                          bias: Number | None = None, sinks: Number | None = None, key_scale: Number | None = None,
                          value_scale: Number | None = None, /, *, heads: int, groups: int, scale: float,
                          softcap: float = 0.0, window: int = 0, causal: bool = True, interleaved: bool = False,
-                         bits: Literal[32, 16, 8, 4] = 32, capacity: int = -1, name: str | None = None) -> Any:
+                         kept: Literal['f32', 'bf16', 'f16', 's8', 's4'] = 'f32', capacity: int = -1,
+                         name: str | None = None) -> Any:
         """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
 
         The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
@@ -56,9 +57,9 @@ class Operations:
 
         With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
         `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-        graphq.kernels.numbers.attention. Caches of 16 `bits` are f16, those of 8 bits are s8, and those of 4 bits are u8
-        with two numbers in each byte; the latter two have scales [groups, size]. `capacity` is the number of rows of the
-        new caches, or -1 if only a run tells it.
+        graphq.kernels.numbers.attention. The numbers in the caches are `kept` in this type. Those of s4 are u8 with two
+        numbers in each byte; s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
+        -1 if only a run tells it.
 
         Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
         """
@@ -441,12 +442,15 @@ class Operations:
         channels that do not exist count as zeros.
         """
 
-    def softmax(self, src: Number, /, *, axis: int = 1, mode: Literal['none', 'inf_as_zero'] = 'none',
+    def softmax(self, src: Number, /, *, axis: int = 1, mode: Literal['none', 'inf_as_zero', 'stepwise'] = 'none',
                 dtype: DTypeLike | None = None, keep_stats: bool = False, name: str | None = None) -> Any:
         """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
 
         A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
         `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
+
+        In mode stepwise, for f16 and bf16, the differences, the powers, their sum and the quotients are each rounded to the
+        dtype of `src`, as in the function by which ONNX defines its Softmax.
         """
 
     def log_softmax(self, src: Number, /, *, axis: int = -1, name: str | None = None) -> Value:

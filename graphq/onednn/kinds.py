@@ -33,7 +33,8 @@ _BY_OUTPUTS = {"softmax": "keep_stats"}
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
 # Values of graphq's attributes that oneDNN's attributes cannot have, with the message for each.
-_VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_pixel or align_corners, got asymmetric"}
+_VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_pixel or align_corners, got asymmetric",
+           "stepwise": "SoftMax's mode is none or inf_as_zero, got stepwise"}
 
 
 def expect_value(value: Any) -> None:

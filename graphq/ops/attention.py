@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.base.sizes import largest, number
-from graphq.dtypes import f16, f32, s8, s32, s64, u8
+from graphq.dtypes import bf16, f16, f32, s8, s32, s64, u8
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, Graph, TensorType, Value
 from graphq.ir.interpret import known
@@ -19,7 +19,9 @@ from graphq.ops.rules import Array, expect_dtype, show
 RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
          "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
-"""The dtypes of cached_attention's operands that are not f32; those of past caches depend on `bits`."""
+"""The dtypes of cached_attention's operands that are not f32, but for past caches."""
+CACHES = {"f32": f32, "bf16": bf16, "f16": f16, "s8": s8, "s4": u8}
+"""The dtypes of caches, by the attribute `kept`."""
 
 
 def infer_cached_attention(
@@ -28,7 +30,7 @@ def infer_cached_attention(
         cos: TensorType | None = None, sin: TensorType | None = None, positions: TensorType | None = None,
         bias: TensorType | None = None, sinks: TensorType | None = None, key_scale: TensorType | None = None,
         value_scale: TensorType | None = None, *, heads: int, groups: int, scale: float, softcap: float, window: int,
-        causal: bool, interleaved: bool, bits: int, capacity: int) -> tuple[TensorType, ...]:
+        causal: bool, interleaved: bool, kept: str, capacity: int) -> tuple[TensorType, ...]:
     """The types of the output and of both new caches.
 
     If there are past caches and `capacity` is -1, the number of rows of the new caches is unknown.
@@ -41,15 +43,14 @@ def infer_cached_attention(
                                 ("key_scale", key_scale, value_scale)):
         if (first is None) != (second is None):
             raise GraphError(f"'{name}' and the operand after it must be given together")
-    if (bits >= 16) != (key_scale is None):
-        raise GraphError(f"scales are for caches of 8 and 4 bits, and only those, got {bits} bits")
+    if (kept in ("s8", "s4")) != (key_scale is not None):
+        raise GraphError(f"scales are for caches of s8 and s4, and only those, got {kept}")
     operands = {"query": query, "lengths": lengths, "total": total, "key": key, "value": value, "past_key": past_key,
                 "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks,
                 "key_scale": key_scale, "value_scale": value_scale}
-    kept = {32: f32, 16: f16, 8: s8, 4: u8}[bits]
     for name, t in operands.items():
         if t is not None:
-            expect_dtype(name, t, (kept if name.startswith("past") else DTYPES.get(name, f32),))
+            expect_dtype(name, t, (CACHES[kept] if name.startswith("past") else DTYPES.get(name, f32),))
             if name in RANKS and t.shape is not None and len(t.shape) != RANKS[name]:
                 raise GraphError(f"'{name}' must have {RANKS[name]} dimensions, got {t}")
     batch, tokens, width = query.shape or (None, None, None)
@@ -57,12 +58,12 @@ def infer_cached_attention(
     if not width or width % parts:
         raise GraphError(f"'query' must be [batch, tokens, width] of a known width for {parts} heads, got {query}")
     size = width // parts
-    if bits == 4 and size % 2:
-        raise GraphError(f"caches of 4 bits need heads of an even size, got {size}")
+    if kept == "s4" and size % 2:
+        raise GraphError(f"caches of s4 need heads of an even size, got {size}")
     half = None if cos is None or cos.shape is None else cos.shape[1]
     if half is not None and 2 * half > size:
         raise GraphError(f"'cos' must have at most {size // 2} columns, half of a head's {size}, got {cos}")
-    of_group, cache = (batch, tokens, groups * size), (batch, groups, None, size // 2 if bits == 4 else size)
+    of_group, cache = (batch, tokens, groups * size), (batch, groups, None, size // 2 if kept == "s4" else size)
     wanted: dict[str, tuple[Dim, ...]] = {
         "key": of_group, "value": of_group, "lengths": (batch,), "past_key": cache, "past_value": cache,
         "positions": (batch, tokens), "sinks": (heads,), "key_scale": (groups, size), "value_scale": (groups, size)}
@@ -75,7 +76,7 @@ def infer_cached_attention(
         one = [1 if d == 1 else want for d, want in zip(bias.shape, (batch, heads), strict=False)]
         expect_shape("bias", bias, (*one, tokens, None))
     rows = tokens if past_key is None else None if capacity < 0 else capacity
-    present = TensorType(kept, (batch, groups, rows, cache[3]))
+    present = TensorType(CACHES[kept], (batch, groups, rows, cache[3]))
     return TensorType(f32, (batch, tokens, heads * size)), present, present
 
 
@@ -110,7 +111,8 @@ def cached_attention(
         sin: Array | None = None, positions: Array | None = None, bias: Array | None = None,
         sinks: Array | None = None, key_scale: Array | None = None, value_scale: Array | None = None, *, heads: int,
         groups: int, scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
-        interleaved: bool = False, bits: Literal[32, 16, 8, 4] = 32, capacity: int = -1) -> tuple[Array, Array, Array]:
+        interleaved: bool = False, kept: Literal["f32", "bf16", "f16", "s8", "s4"] = "f32",
+        capacity: int = -1) -> tuple[Array, Array, Array]:
     """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
 
     The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
@@ -127,9 +129,9 @@ def cached_attention(
 
     With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
     `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-    graphq.kernels.numbers.attention. Caches of 16 `bits` are f16, those of 8 bits are s8, and those of 4 bits are u8
-    with two numbers in each byte; the latter two have scales [groups, size]. `capacity` is the number of rows of the
-    new caches, or -1 if only a run tells it.
+    graphq.kernels.numbers.attention. The numbers in the caches are `kept` in this type. Those of s4 are u8 with two
+    numbers in each byte; s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
+    -1 if only a run tells it.
 
     Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
     """
@@ -150,9 +152,9 @@ def cached_attention(
         if (outside := (places < 0) | (places >= len(cos))).any():
             raise position_error(len(cos), int(places[outside][0]))
         q, k = (numbers.rotated(x, cos[places], sin[places], interleaved) for x in (q, k))
-    keys, values = (numbers.written(past, numbers.packed(x, factor, bits), before, room) for past, x, factor in (
+    keys, values = (numbers.written(past, numbers.packed(x, factor, kept), before, room) for past, x, factor in (
         (past_key, k, key_scale), (past_value, v, value_scale)))
-    wide_keys, wide_values = (numbers.unpacked(x, factor, bits) for x, factor in (
+    wide_keys, wide_values = (numbers.unpacked(x, factor, kept) for x, factor in (
         (keys, key_scale), (values, value_scale)))
     y = numbers.attended(q, wide_keys, wide_values, before, ends, bias, sinks, scale=scale, softcap=softcap,
                          window=window, causal=causal)

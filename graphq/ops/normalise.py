@@ -260,6 +260,8 @@ def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
                   keep_stats: bool) -> TensorType | tuple[TensorType, TensorType]:
     """The output has the source's shape; the statistics are f32, and their size along the axis is 1."""
     expect_dtype("src", src, FLOATS)
+    if mode == "stepwise" and (src.dtype == f32 or keep_stats or dtype not in (None, src.dtype)):
+        raise GraphError(f"mode stepwise takes f16 and bf16, gives the same dtype and no statistics, got {src}")
     out = TensorType(output_dtype(src.dtype, dtype, OUTPUTS), src.shape)
     stats = None
     if src.shape is not None:
@@ -270,14 +272,22 @@ def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
 
 @register_op(infer=infer_softmax, exact=False, layout="softmax", rows="along_axis")
 @quiet
-def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero"] = "none",
+def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "stepwise"] = "none",
             dtype: DType | None = None, keep_stats: bool = False) -> Array | tuple[Array, Array]:
     """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
 
     A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
     `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
+
+    In mode stepwise, for f16 and bf16, the differences, the powers, their sum and the quotients are each rounded to the
+    dtype of `src`, as in the function by which ONNX defines its Softmax.
     """
     x = src.astype(np.float64)
+    if mode == "stepwise":
+        less = rounded(x - x.max(axis=axis, keepdims=True, initial=-np.inf), src.dtype)
+        e = rounded(np.exp(less.astype(np.float64)), src.dtype)
+        total = rounded(e.astype(np.float64).sum(axis=axis, keepdims=True), src.dtype)
+        return rounded(e.astype(np.float32) / total.astype(np.float32), src.dtype)
     top = x.max(axis=axis, keepdims=True, initial=-np.inf)
     if mode == "inf_as_zero":
         x, top = np.where(top == -np.inf, -np.inf, x), np.where(top == -np.inf, 0, top)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
-from graphq.kernels.attention.cache import emulates, rotation
+from graphq.kernels.attention.cache import WIDTHS, emulates, rotation
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
@@ -62,7 +62,7 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
-def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int,
+def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
             emulated: bool) -> Callable[..., None]:
     """Make the function that emits the scores of a tile for keys `base` to `high` (exclusive), 16 at a time."""
     kind = vector(F32, LANES)
@@ -75,20 +75,30 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int,
         word = {name: (args + 8 * ATTEND.number(name)).load(F32).splat(LANES) for name in ("scale", "softcap")}
         with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
             start = base + loop.k * LANES
-            places = [keys + smaller(start + n, high - 1) * (size * bits // 8) for n in range(LANES)]
+            places = [keys + smaller(start + n, high - 1) * (size * WIDTHS[kept] // 8) for n in range(LANES)]
 
             def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
-                columns = transpose_tiles(_parts(b, places, scale, first, left, bits, emulated))
+                columns = transpose_tiles(_parts(b, places, scale, first, left, kept, emulated))
                 for k in range(left):
                     chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
                               for q, chain in zip(queries, chains, strict=True)]
                 return chains
 
-            with Loop(b, constant(I64, size // LANES), [b.value(kind, 0.0)] * rows) as parts:
-                parts.update(chained(parts.k * LANES, LANES, parts.values))
-            totals = parts.values
-            if size % LANES:
-                totals = chained(constant(I64, size // LANES * LANES), size % LANES, totals)
+            def summed(first: Value, count: int) -> list[Value]:
+                """The sums of at most BLOCK products, one chain each."""
+                with Loop(b, c64(count // LANES), [b.value(kind, 0.0)] * rows) as parts:
+                    parts.update(chained(first + parts.k * LANES, LANES, parts.values))
+                if count % LANES:
+                    return chained(first + count // LANES * LANES, count % LANES, parts.values)
+                return parts.values
+
+            totals = summed(c64(0), min(size, BLOCK))
+            if size > BLOCK:
+                with Loop(b, c64(size // BLOCK - 1), totals) as blocks:
+                    blocks.update(_added(blocks.values, summed((blocks.k + 1) * BLOCK, BLOCK)))
+                totals = blocks.values
+                if size % BLOCK:
+                    totals = _added(totals, summed(c64(size // BLOCK * BLOCK), size % BLOCK))
             key = start.trunc(I32).splat(LANES) + constant(vector(I32, LANES), range(LANES))
             for (row, line), (first, last), x in zip(tile, limits, totals, strict=True):
                 x = x * word["scale"]
@@ -102,7 +112,11 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, bits: int,
     return scores
 
 
-def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, bits: int,
+def _added(totals: list[Value], sums: list[Value]) -> list[Value]:
+    return [total + x for total, x in zip(totals, sums, strict=True)]
+
+
+def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str,
            emulated: bool) -> list[Value]:
     """Load 16 numbers of each row from number `first` on, as f32; if only `left` exist, zeros follow them."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
@@ -110,12 +124,12 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
         whole = count == lanes
         return address.load(kind) if whole else address.load_where(tail_mask(lanes, constant(I64, count)), kind)
 
-    if bits == 32:
+    if kept == "f32":
         return [loaded(row + first * 4, F32, LANES, left) for row in rows]
-    if bits == 16:
-        return [widen(b, loaded(row + first * 2, I16, LANES, left), "f16", LANES, emulated) for row in rows]
+    if WIDTHS[kept] == 16:
+        return [widen(b, loaded(row + first * 2, I16, LANES, left), kept, LANES, emulated) for row in rows]
     factors = loaded(scale + first * 4, F32, LANES, left)
-    if bits == 8:
+    if kept == "s8":
         return [loaded(row + first, I8, LANES, left).sext(I32).to_float(F32) * factors for row in rows]
     out = []
     for row in rows:
@@ -125,14 +139,14 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     return out
 
 
-def _outputs(rows: int, size: int, bits: int, emulated: bool) -> Callable[..., None]:
+def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
     """Make the function that emits the weighted sums of values of a tile.
 
     A row leaves out the values of keys that it does not see. All rows see the keys from `common` up to `until`
     (exclusive).
     """
-    kind, count = vector(F32, LANES), -(-size // LANES)
-    together = max(1, min(count, LANES // rows))
+    kind = vector(F32, LANES)
+    together = max(1, min(-(-size // LANES), LANES // rows))
 
     def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
                 high: Value, common: Value, until: Value) -> None:
@@ -142,20 +156,22 @@ def _outputs(rows: int, size: int, bits: int, emulated: bool) -> Callable[..., N
             with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
                 place = line + loop.k * (4 * LANES)
                 (place.load(kind) * factor).store(place)
-        for first in range(0, count, together):
-            parts = range(first, min(first + together, count))
-            with Loop(b, (high - base + (BLOCK - 1)) // BLOCK, [b.value(kind, 0.0)] * (rows * len(parts))) as blocks:
+        def summed(start_of: Value, lanes: list[int]) -> None:
+            """Store the sums of vectors of values that begin at number `start_of`; each has so many lanes."""
+            firsts = [start_of + LANES * n for n in range(len(lanes))]
+            zeros = [b.value(kind, 0.0)] * (rows * len(lanes))
+            with Loop(b, (high - base + (BLOCK - 1)) // BLOCK, zeros) as blocks:
                 start = base + blocks.k * BLOCK
                 stop = smaller(start + BLOCK, high)
-                chains = [b.value(kind, 0.0)] * (rows * len(parts))
+                chains = zeros
                 middle = smaller(larger(common, start), stop)
                 end = smaller(larger(until, middle), stop)
                 for begin, limit, partly in ((start, middle, True), (middle, end, False), (end, stop, True)):
                     with Loop(b, limit - begin, chains) as loop:
                         key = begin + loop.k
-                        place = values + key * (size * bits // 8)
-                        v = [x for n in parts for x in _parts(b, [place], scale, constant(I64, LANES * n),
-                                                              min(LANES, size - LANES * n), bits, emulated)]
+                        place = values + key * (size * WIDTHS[kept] // 8)
+                        v = [x for first, left in zip(firsts, lanes, strict=True)
+                             for x in _parts(b, [place], scale, first, left, kept, emulated)]
                         new = []
                         for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
                             weight = (line + (key - base) * 4).load(F32).splat(LANES)
@@ -165,12 +181,17 @@ def _outputs(rows: int, size: int, bits: int, emulated: bool) -> Callable[..., N
                                         strict=True)]
                         loop.update(new)
                     chains = loop.values
-                blocks.update([total + chain for total, chain in zip(blocks.values, chains, strict=True)])
+                blocks.update(_added(blocks.values, chains))
             for (row, _), sums in zip(tile, _by_row(blocks.values, rows), strict=True):
                 target = ROW.load(row, "target")
-                for n, y in zip(parts, sums, strict=True):
-                    left = min(LANES, size - LANES * n)
-                    y.store_where(tail_mask(LANES, constant(I64, left)), target + 4 * LANES * n)
+                for first, left, y in zip(firsts, lanes, sums, strict=True):
+                    y.store_where(tail_mask(LANES, c64(left)), target + first * 4)
+
+        each = LANES * together
+        with Loop(b, c64(size // each)) as groups:
+            summed(groups.k * each, [LANES] * together)
+        if size % each:
+            summed(c64(size // each * each), [min(LANES, size % each - n) for n in range(0, size % each, LANES)])
 
     return outputs
 
@@ -180,12 +201,12 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
     return [values[k * each:(k + 1) * each] for k in range(rows)]
 
 
-def attending(rows: int, size: int, bits: int, emulated: int, rotary: int, interleaved: int, capped: int, biased: int,
+def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
-    """Make the block function for tiles of `rows` query rows and heads of `size` numbers of `bits` bits."""
+    """Make the block function for tiles of `rows` query rows and heads of `size` numbers in caches of `kept`."""
     rotate, scores, outputs = (rotation(bool(interleaved)),
-                               _scores(rows, size, bool(capped), bool(biased), bits, bool(emulated)),
-                               _outputs(rows, size, bits, bool(emulated)))
+                               _scores(rows, size, bool(capped), bool(biased), kept, bool(emulated)),
+                               _outputs(rows, size, kept, bool(emulated)))
     wide = 4 * -(-size // LANES) * LANES
 
     @emits
@@ -212,7 +233,7 @@ def attending(rows: int, size: int, bits: int, emulated: int, rotary: int, inter
         length = (lengths + n * 4).load(I32).sext(I64)
         before = larger(length + 1 - tokens, 0)
         leave((length < 0) | (before > past) | (before + tokens > most))
-        caches, scales = head * capacity * (size * bits // 8), group * (4 * size)
+        caches, scales = head * capacity * (size * WIDTHS[kept] // 8), group * (4 * size)
         keys, values = (x + caches for x in fields("keys", "values"))
         key_scale, value_scale = (x + scales for x in fields("key_scale", "value_scale"))
 
@@ -264,13 +285,13 @@ def attending(rows: int, size: int, bits: int, emulated: int, rotary: int, inter
     return Functions(block=block)
 
 
-def plan_attention(words: dict[str, int], size: int, bits: int, rotary: bool, interleaved: bool, capped: bool,
+def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, interleaved: bool, capped: bool,
                    biased: bool, sunk: bool, target: Target) -> Step:
-    """Plan the attention to caches; `words` are the numbers of ATTEND, `bits` the width of a number in the caches."""
+    """Plan the attention to caches; `words` are the numbers of ATTEND, `kept` the type of a number in the caches."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)
-    module = modules.load("attending", attending, rows, size, bits, emulates(bits, target), *map(int, flags),
+    module = modules.load("attending", attending, rows, size, kept, emulates(kept, target), *map(int, flags),
                           level=target.level.base, cache=target.cache)
     macs = 2 * batch * groups * m * capacity * size
     worth = threads_for(target.threads, macs // 8)

@@ -17,8 +17,10 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
-MOST = 256
-"""The largest size of a head. Up to this size a dot product of two heads is one chain of additions."""
+MOST = 1024
+"""The largest size of a head for which there are kernels: a row of f32 lies on the stack."""
+WIDTHS = {"f32": 32, "bf16": 16, "f16": 16, "s8": 8, "s4": 4}
+"""The bits of a number in a cache, by its type."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
               "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
 """The argument block: the caches of `heads` heads, `groups` of them in a batch element, `each` heads in a block.
@@ -65,12 +67,12 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
         constant(I8, 0).store(address + nbytes // 64 * 64 + loop.k)
 
 
-def packing(bits: int, emulated: bool) -> Intrinsic:
-    """Make the function that rounds `size` f32 numbers to f16, or to integers of 8 or 4 bits, and stores them.
+def packing(kept: str, emulated: bool) -> Intrinsic:
+    """Make the function that rounds `size` f32 numbers to `kept`, a type of fewer bits, and stores them.
 
     `emulated` takes no instruction for f16.
     """
-    half = 1 << bits - 1
+    half = 1 << WIDTHS[kept] - 1
 
     @emits
     def pack(b: Builder, x: Value, scale: Value, y: Value, size: Value) -> None:
@@ -78,13 +80,13 @@ def packing(bits: int, emulated: bool) -> Intrinsic:
             j = loop.k * LANES
             columns = Columns(b, LANES, j, tail_mask(LANES, size - j))
             numbers = columns.load(x, F32, 4)
-            if bits == 16:
-                columns.store(narrow(b, numbers, "f16", LANES, emulated), y, I16, 2)
+            if WIDTHS[kept] == 16:
+                columns.store(narrow(b, numbers, kept, LANES, emulated), y, I16, 2)
             else:
                 q = (numbers / columns.load(scale, F32, 4)).math("rint")
                 q = b.fcmp_unordered("uno", q, q).select(0.0, q)
                 q = (q > half - 1).select(half - 1.0, (q < -half).select(-float(half), q)).to_int(I32)
-                if bits == 8:
+                if kept == "s8":
                     columns.store(q.trunc(I8), y, I8, 1)
                 else:
                     low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
@@ -94,9 +96,9 @@ def packing(bits: int, emulated: bool) -> Intrinsic:
     return pack
 
 
-def emulates(bits: int, target: Target) -> int:
-    """Whether caches of `bits` bits are f16, for which the target has no instructions."""
-    return int(bits == 16 and not target.level.has("f16c"))
+def emulates(kept: str, target: Target) -> int:
+    """Whether caches are f16, for which the target has no instructions."""
+    return int(kept == "f16" and not target.level.has("f16c"))
 
 
 @njit
@@ -110,10 +112,10 @@ def number_of(report: int) -> int:
     return report - 1 if report > 0 else report
 
 
-def keeping(rotary: int, interleaved: int, bits: int, emulated: int) -> Functions:
-    """Make the block function that writes caches of `bits` bits; the other arguments are flags."""
-    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(bits, bool(emulated))
-    whole, room = bits < 32, 4 * MOST
+def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Functions:
+    """Make the block function that writes caches of numbers `kept` as a key of WIDTHS; the others are flags."""
+    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept, bool(emulated))
+    bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -149,8 +151,8 @@ def keeping(rotary: int, interleaved: int, bits: int, emulated: int) -> Function
     return Functions(block=block)
 
 
-def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, bits: int, target: Target) -> Step:
-    """Plan the writing of a cache of keys or values with numbers of `bits` bits; `words` are the numbers of KEEP."""
+def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, kept: str, target: Target) -> Step:
+    """Plan the writing of a cache of keys or values; `words` are the numbers of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
-                     of=(int(rotary), int(rotary and interleaved), bits, emulates(bits, target)))
+                     of=(int(rotary), int(rotary and interleaved), kept, emulates(kept, target)))

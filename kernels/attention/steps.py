@@ -21,7 +21,7 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
     a, (y, *caches) = node.attrs, node.outputs
-    (batch, tokens, width), bits = y.type.dims, a["bits"]
+    (batch, tokens, width), kept = y.type.dims, a["kept"]
     groups, capacity, size = a["groups"], caches[0].type.dims[2], width // a["heads"]
     if size > MOST or y.type.size == 0:
         return reference_steps(b, node)
@@ -34,13 +34,13 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
              "wrong_position": Ref(b.report(partial(_position_error, places)))}
     angles: dict[str, Word] = {"cos": _operand(b, cos), "sin": _operand(b, sin), "positions": _operand(b, positions)}
     of_lengths: dict[str, Word] = {"lengths": Ref(b.of[lengths])}
-    kept = zip((key, value), (past_key, past_value), caches, scales, strict=True)
-    for k, (x, past, cache, scale) in enumerate(kept):
+    each = zip((key, value), (past_key, past_value), caches, scales, strict=True)
+    for k, (x, past, cache, scale) in enumerate(each):
         start, stride = (4 * size * (a["heads"] + groups * k), 4 * query.type.dims[2]) if x is None else \
             (0, 4 * size * groups)
         rotary = cos is not None and k == 0
         step = plan_cache({**numbers, "size": size, "stride": stride, "heads": batch * groups}, rotary,
-                          a["interleaved"], bits, b.target)
+                          a["interleaved"], kept, b.target)
         target = b.result(cache)
         if past is not None:
             b.may_share(b.of[past], target)
@@ -53,7 +53,7 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
         {**numbers, "batch": batch, "shared": a["heads"] // groups, "stride": 4 * query.type.dims[2],
          "window": max(a["window"], 0), "causal": int(a["causal"]), "scale": _bits(a["scale"]),
          "softcap": _bits(a["softcap"]), **dict(zip(("bias_batch", "bias_head", "bias_row"), rank, strict=True))},
-        size, bits, cos is not None, a["interleaved"], bool(a["softcap"]), biased, sinks is not None, b.target)
+        size, kept, cos is not None, a["interleaved"], bool(a["softcap"]), biased, sinks is not None, b.target)
     keys, values = (Ref(b.of[v]) for v in caches)
     b.run(step, {"query": Ref(b.of[query]), "keys": keys, "values": values, "target": Ref(b.result(y)), **of_lengths,
                  **angles, "bias": _operand(b, bias), "sinks": _operand(b, sinks), "key_scale": _operand(b, scales[0]),

@@ -4,9 +4,9 @@
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
-A cache may hold f16, to which new keys and values are rounded: also for the tokens that they belong to. Or it holds
-integers of 8 or 4 bits, each of which stands for itself times a scale: rint(x / scale) with ties to even, saturated,
-and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
+A cache may hold f16 or bf16, to which new keys and values are rounded: also for the tokens that they belong to. Or it
+holds integers of 8 or 4 bits, each of which stands for itself times a scale: rint(x / scale) with ties to even,
+saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
 
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
 is rounded once.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.kernels.lanes.elementary import tanh
-from graphq.kernels.lanes.expression import fused, load
+from graphq.kernels.lanes.expression import STORAGE, fused, load
 from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 from graphq.kernels.numbers.rows import softmax
@@ -48,26 +48,26 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     return y
 
 
-def packed(x: Array, scale: Array | None, bits: int) -> Array:
+def packed(x: Array, scale: Array | None, kept: str) -> Array:
     """The numbers [batch, tokens, groups, size] as a cache stores them; integers need a `scale` [groups, size]."""
     if scale is None:
         with np.errstate(over="ignore"):
-            return x.astype(np.float16) if bits == 16 else x
-    half = 1 << bits - 1
+            return x.astype(STORAGE[kept], copy=False)
+    half = {"s8": 128, "s4": 8}[kept]
     with np.errstate(all="ignore"):
         q = np.rint(x / scale)
     q = np.clip(np.where(np.isnan(q), np.float32(0), q), -half, half - 1).astype(np.int8)
-    if bits == 8:
+    if kept == "s8":
         return q
     pairs = (q + 8).astype(np.uint8)
     return pairs[..., ::2] | pairs[..., 1::2] << 4
 
 
-def unpacked(cache: Array, scale: Array | None, bits: int) -> Array:
+def unpacked(cache: Array, scale: Array | None, kept: str) -> Array:
     """The numbers that the elements of a cache [batch, groups, rows, ...] stand for."""
     if scale is None:
         return cache.astype(np.float32, copy=False)
-    if bits == 4:
+    if kept == "s4":
         cache = np.stack([cache & 15, cache >> 4], axis=-1).reshape(*cache.shape[:-1], -1).astype(np.int8) - np.int8(8)
     return cache.astype(np.float32) * scale[:, None]
 

@@ -1,6 +1,6 @@
 """The formulas of operations along rows, such as softmax and norms, in NumPy: x is f32 [..., n], n at least 1.
 
-    softmax      e * (1 / sum(e)),  e = exp(x - max(x))
+    softmax      e * (1 / sum(e)),  e = exp(x - max(x)); stepwise, with each step rounded to f16 say, e / sum(e)
     log_softmax  x - max(x) - log(sum(e))
     layer_norm   d * (1 / sqrt(sum(d * d) / n + epsilon)),  d = x - mean(x), the mean in f64, rounded once
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
@@ -31,6 +31,10 @@ Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
 """The power that softmax sums, for an element X and the row's maximum Y."""
+ROUNDED: dict[str, Callable[[Expr], Expr]] = {
+    "bf16": elementary.round_bf16, "f16": lambda x: op("round_f16", x),
+    "f16_emulated": lambda x: elementary.f16_value(elementary.f16_bits(x))}
+"""How the steps of a stepwise softmax are rounded to a dtype; f16 also for CPUs without instructions for it."""
 LOGARITHM = elementary.log(X)
 LANES = 16
 """The number of softmax's partial sums and partial maxima, and of partial sums of f64 means."""
@@ -91,9 +95,14 @@ def top(x: Array) -> Array:
     return folded(by_lanes(x, LANES, -np.inf, take), take)
 
 
-def powers(x: Array, highest: Array) -> tuple[Array, Array]:
+def rounded_power(dtype: str) -> Expr:
+    """POWER, with the difference and the power rounded to a dtype, a key of ROUNDED."""
+    return ROUNDED[dtype](elementary.exp(ROUNDED[dtype](X - Y)))
+
+
+def powers(x: Array, highest: Array, power: Expr = POWER) -> tuple[Array, Array]:
     """exp(x - highest), and the sums of these powers: 16 partial sums, folded by halves, then by neighbours."""
-    e = evaluate(POWER, None, [x, highest[..., None]])
+    e = evaluate(power, None, [x, highest[..., None]])
     lanes = by_lanes(e, LANES, 0, np.add)
     return e, folded(lanes[..., :LANES // 2] + lanes[..., LANES // 2:], np.add, pairs=True)
 
@@ -107,6 +116,12 @@ def softmax(x: Array, *, inf_as_zero: bool) -> Array:
     if inf_as_zero:
         total = np.where(total == 0, np.float32(1), total)
     return np.asarray(e * (np.float32(1) / total)[..., None])
+
+
+def stepwise_softmax(x: Array, dtype: str) -> Array:
+    """The quotients e / sum(e) of rows, whose steps but the last one are rounded to `dtype`."""
+    e, total = powers(x, top(x), rounded_power(dtype))
+    return np.asarray(e / evaluate(ROUNDED[dtype](X), None, [total])[..., None])
 
 
 def log_softmax(x: Array) -> Array:

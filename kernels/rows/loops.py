@@ -16,7 +16,18 @@ from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.store_code import BESIDE
 from graphq.kernels.lanes.vector import Columns, emit, emit_each
-from graphq.kernels.numbers.rows import EXTREME_LANES, EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
+from graphq.kernels.numbers.rows import (
+    EXTREME_LANES,
+    EXTREMES,
+    GROUP,
+    LANES,
+    LOGARITHM,
+    POWER,
+    ROUNDED,
+    TERMS,
+    X,
+    rounded_power,
+)
 
 INFINITY = float("inf")
 
@@ -137,13 +148,13 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
     return highest
 
 
-def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None) -> Value:
+def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None, power: Expr = POWER) -> Value:
     """The sum of exp(x - highest); if `room` is given, the powers are stored there."""
     tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         total, rows = have[0], [(columns.load(row.address, F32, 4), tops) for columns in group]
-        powers = emit_each(b, POWER, LANES, [partial(_operand, x) for x in rows])
+        powers = emit_each(b, power, LANES, [partial(_operand, x) for x in rows])
         for columns, e in zip(group, powers, strict=True):
             if room is not None:
                 columns.store(e, room, F32, 4)
@@ -217,6 +228,12 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
     return [1.0 / total]
 
 
+def _stepwise_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, dtype: str) -> list[Value]:
+    """The sum of powers, all rounded to `dtype`; the powers are stored at `room`."""
+    total = _powers(b, row, _highest(b, row), room, rounded_power(dtype))
+    return [computed(b, ROUNDED[dtype](X), 1, total)]
+
+
 def _log_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
     highest = _highest(b, row)
     return [highest, computed(b, LOGARITHM, 1, _powers(b, row, highest))]
@@ -243,6 +260,7 @@ def _reduction(how: str) -> Callable[..., list[Value]]:
 
 LOOPS: dict[str, Callable[..., list[Value]]] = {
     "softmax": _softmax, "softmax_inf_as_zero": partial(_softmax, inf_as_zero=True), "log_softmax": _log_softmax,
+    **{f"softmax_stepwise_{dtype}": partial(_stepwise_softmax, dtype=dtype) for dtype in ROUNDED},
     "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
 }

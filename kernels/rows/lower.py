@@ -65,6 +65,8 @@ class RowLowering(NamedTuple):
             match self.how:
                 case "softmax" | "softmax_inf_as_zero":
                     return row_numbers.softmax(x, inf_as_zero=self.how != "softmax")
+                case "softmax_stepwise_bf16" | "softmax_stepwise_f16":
+                    return row_numbers.stepwise_softmax(x, self.how.removeprefix("softmax_stepwise_"))
                 case "log_softmax":
                     return row_numbers.log_softmax(x)
                 case "layer_norm":
@@ -105,7 +107,8 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     prologue = EpilogueBuilder(dims)
     x = prologue.input(body.inputs.index(source), source) if source.node is None else \
         translate(prologue, body, result=source)
-    how = "softmax_inf_as_zero" if node.attrs.get("mode") == "inf_as_zero" else node.op.name
+    how = {"inf_as_zero": "softmax_inf_as_zero", "stepwise": f"softmax_stepwise_{source.dtype}"}.get(
+        node.attrs.get("mode", "none"), node.op.name)
     row = RowLowering(how, dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
     e = EpilogueBuilder(body.outputs[0].type.dims)
     y = _result(e, node, dims)
@@ -131,6 +134,8 @@ def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:
+        case "softmax" if node.attrs["mode"] == "stepwise":
+            return acc("f32") / numbers[0]
         case "softmax" | "rms_norm":
             return acc("f32") * numbers[0]
         case "log_softmax":

@@ -64,15 +64,14 @@ def recurrent(op, quantized):
     return g
 
 
-def attention(tokens, bits):
+def attention(tokens, kept):
     g = gq.Graph("attention")
-    kept = {32: "f32", 8: "s8", 4: "u8"}[bits]
     q, n = g.input("q", dtype="f32", shape=(2, tokens, 8 * 20)), g.input("n", dtype="s32", shape=(2,))
-    past = [g.input(x, dtype=kept, shape=(2, 2, 9, 10 if bits == 4 else 20)) for x in "kv"]
+    past = [g.input(x, dtype="u8" if kept == "s4" else kept, shape=(2, 2, 9, 10 if kept == "s4" else 20)) for x in "kv"]
     angles = [np.ones((9, 8), np.float32)] * 2
-    scales = [] if bits == 32 else [None, None, None, *[np.ones((2, 20), np.float32)] * 2]
+    scales = [] if kept in ("f32", "bf16") else [None, None, None, *[np.ones((2, 20), np.float32)] * 2]
     g.output(g.cached_attention(q, n, np.array([9], np.int32), None, None, *past, *angles, *scales, heads=4, groups=2,
-                                scale=1.0, bits=bits, capacity=9)[0], name="y")
+                                scale=1.0, kept=kept, capacity=9)[0], name="y")
     return g
 
 
@@ -109,8 +108,8 @@ def graphs(seeds):
                 m, x=x, w=w, zw=zw, transpose_a=ta)
     for op, quantized in (("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)):
         yield op, lambda op=op, quantized=quantized: recurrent(op, quantized)
-    for tokens, bits in ((1, 32), (3, 32), (1, 8), (1, 4)):
-        yield f"attention {tokens} {bits}", lambda tokens=tokens, bits=bits: attention(tokens, bits)
+    for tokens, kept in ((1, "f32"), (3, "f32"), (1, "bf16"), (1, "s8"), (1, "s4")):
+        yield f"attention {tokens} {kept}", lambda tokens=tokens, kept=kept: attention(tokens, kept)
     yield "observed", observed
     for group in (32, 16):
         yield f"4 bits {group}", lambda group=group: four_bits(group)

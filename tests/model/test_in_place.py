@@ -4,6 +4,7 @@ import pytest
 from onnx_node import node_model
 
 import graphq as gq
+from graphq.dtypes import DTYPES
 from graphq.errors import InputError
 
 rng = np.random.default_rng(8)
@@ -38,9 +39,9 @@ def layer(open_shapes=True, more=None, dtype="f4"):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("form", ["open", "fixed", "saved", "of 16 bits"])
+@pytest.mark.parametrize("form", ["open", "fixed", "saved", "f16", "bf16"])
 def test_a_generation_in_one_array(form, threads, tmp_path):
-    dtype = "f2" if form == "of 16 bits" else "f4"
+    dtype = DTYPES[form if form in ("f16", "bf16") else "f32"].numpy
     graph = layer(open_shapes=form != "fixed", dtype=dtype)
     model = gq.compile(graph, strict=True, threads=threads)
     y, key, value = model.outputs

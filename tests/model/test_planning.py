@@ -21,7 +21,7 @@ def quantized(g, x, dtype, scale, zp):
 
 
 def attention(q=(1, 3, 37, 16), k=None, v=None, dtype="f32", mask=None, view=None, after=None, zps=(128, 128, 128),
-              causal=False, out="u8"):
+              causal=False, out="u8", mode="none"):
     """softmax(Q K^T / 4 [+ mask]) V; of u8 or s8 with a quantize after the softmax and after the product."""
     k = k or q
     v = v or k
@@ -41,7 +41,7 @@ def attention(q=(1, 3, 37, 16), k=None, v=None, dtype="f32", mask=None, view=Non
         scores = g.add(scores, g.constant(np.triu(np.full((m, n), -np.inf, np.float32), 1)))
     if view is not None:
         scores = g.static_reshape(scores, shape=view)
-    p = g.softmax(scores, axis=-1)
+    p = g.softmax(scores, axis=-1, mode=mode)
     if integers:
         p = quantized(g, p, dtype, 1 / 255, 0 if dtype == "u8" else -128)
     if after is not None:
@@ -83,6 +83,8 @@ GRAPHS = {
     "one key": attention((2, 9, 24), (2, 1, 24)),
     "bf16": attention(dtype="bf16"),
     "f16": attention((2, 33, 20), (2, 45, 20), (2, 45, 18), dtype="f16"),
+    "bf16, stepwise": attention(dtype="bf16", mode="stepwise"),
+    "f16, stepwise": attention((2, 33, 20), (2, 45, 20), (2, 45, 18), dtype="f16", mode="stepwise"),
     "u8": attention(dtype="u8"),
     "u8, uneven": attention((2, 3, 29, 19), (2, 3, 61, 19), (2, 3, 61, 21), dtype="u8", zps=(100, 130, 128)),
     "u8, zero points of V": attention((1, 2, 50, 32), dtype="u8", zps=(100, 130, 117)),
@@ -134,7 +136,8 @@ def test_chains_that_meet_share_no_step(strips):
     assert same(model(**inputs), strips(g, room=0)(**inputs)) and same(model(**inputs), model.formula(**inputs))
 
 
-@pytest.mark.parametrize("name", ["f32", "bf16", "u8, uneven", "u8, zero points of V", "s8", "mask of heads"])
+@pytest.mark.parametrize("name", ["f32", "bf16", "bf16, stepwise", "f16, stepwise", "u8, uneven",
+                                   "u8, zero points of V", "s8", "mask of heads"])
 def test_so_they_are_at_every_level(strips, level, name):
     graph = GRAPHS[name]
     x = gq.testing.random_inputs(graph)

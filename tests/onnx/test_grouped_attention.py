@@ -6,6 +6,7 @@ from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
 from onnx_runtime import session
 
 import graphq as gq
+from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 
 rng = np.random.default_rng(5)
@@ -257,6 +258,30 @@ def test_files_of_16_bits_have_caches_of_16_bits(case, tmp_path):
             for ours, theirs in zip(without_padding(got, inputs), without_padding(want, inputs), strict=True):
                 assert ours.dtype == theirs.dtype == np.float16
                 np.testing.assert_allclose(ours.astype("f4"), theirs.astype("f4"), atol=4e-3)
+
+
+@pytest.mark.parametrize("case", [
+    dict(batch=2, cache=9, lengths=[4, 6]), dict(new=3, cache=6, rotary=16), dict(batch=2, new=5)], ids=str)
+def test_files_of_bf16_have_caches_of_bf16(case, tmp_path):
+    """ONNX Runtime's CPU kernels have no bf16: results are near those of the same numbers in f32."""
+    inputs, attrs = attention(**case, size=16)
+    half = DTYPES["bf16"].numpy
+    inputs = [(n, x.astype(half) if x is not None and x.dtype == np.float32 else x) for n, x in inputs]
+    want = formula([(n, x.astype(np.float32) if x is not None and x.dtype == half else x) for n, x in inputs], attrs)
+    m = node_model("GroupQueryAttention", inputs, attrs, 3)
+    (node,) = (graph := gq.load_onnx(m)).nodes_of({"cached_attention"})
+    assert graph.outputs[1:] == list(node.outputs[1:]) and all(v.dtype == "bf16" for v in node.outputs[1:])
+    for got in by_graphq(m, inputs):
+        for ours, exact in zip(without_padding(got, inputs), without_padding(want, inputs), strict=True):
+            assert ours.dtype == half
+            np.testing.assert_allclose(ours.astype("f4"), exact, atol=4e-2)
+    if dict(inputs)["past_k"] is None:
+        with pytest.raises(GraphError, match="no new caches of bf16"):
+            gq.save_onnx(graph, tmp_path / "again.onnx")
+    else:
+        gq.save_onnx(graph, tmp_path / "again.onnx")
+        (again,) = gq.load_onnx(tmp_path / "again.onnx").nodes_of({"cached_attention"})
+        assert again.attrs["kept"] == "bf16"
 
 
 @pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])

@@ -7,6 +7,7 @@ from onnx import helper
 from onnx_runtime import results
 
 import graphq as gq
+from graphq.dtypes import DTYPES
 from graphq.kernels.jit import isa
 
 
@@ -100,17 +101,19 @@ def test_normalisations_of_f16_run_in_kernels(node):
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("opset", [11, 17])
-def test_softmax_of_f16_rounds_each_step(op, opset):
-    """As ONNX's function has them; of version 11 over the last two dimensions together."""
-    text = f"net (float16[5, 6, 40] x) => (float16[5, 6, 40] y) {{ y = {op} <axis = 1> (x) }}"
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_softmax_of_halves_rounds_each_step(op, opset, dtype):
+    """As ONNX's function has them; of version 11 over the last two dimensions together. A sum is rounded once."""
+    half = DTYPES[{"float16": "f16", "bfloat16": "bf16"}[dtype]].numpy
+    text = f"net ({dtype}[5, 6, 40] x) => ({dtype}[5, 6, 40] y) {{ y = {op} <axis = 1> (x) }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
-    x = np.random.default_rng(0).standard_normal((5, 6, 40)).astype(np.float16)
+    x = np.random.default_rng(0).standard_normal((5, 6, 40)).astype(half)
     less = x - x.max((1, 2) if opset == 11 else 1, keepdims=True)
     powers = np.exp(less)
-    total = powers.sum((1, 2) if opset == 11 else 1, dtype=np.float32, keepdims=True).astype(np.float16)
+    total = powers.sum((1, 2) if opset == 11 else 1, dtype=np.float32, keepdims=True).astype(half)
     want = powers / total if op == "Softmax" else less - np.log(total)
     got = gq.compile(gq.load_onnx(model), strict=True)(x=x)
-    assert got.dtype == np.float16
+    assert got.dtype == half
     np.testing.assert_array_equal(got, want)
 
 

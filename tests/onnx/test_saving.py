@@ -22,6 +22,7 @@ STATEMENTS = [
     "hard_sigmoid(x, alpha=0.5, beta=0.25)", "clamp(x, min=-0.5, max=1)", "pow(x, beta=3)", "pow(x, beta=0.5)",
     *(f"{op}(x, y)" for op in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "squared_difference",
                                "greater_equal")),
+    "softmax(a, axis=1)", 'softmax(a, mode="stepwise")', "log_softmax(a, axis=0)",
     "type_cast(x, dtype=bf16)", "cast(x, dtype=s32)", "cast(b, dtype=f32)", "select(b, x, y)",
     'prelu(x, v, data_format="NCX")', "prelu(x, v5)", 'bias_add(x, v, data_format="NCX")', "bias_add(x, v5)",
     "softmax(x, axis=2)", "log_softmax(x)", "matmul(x, m)", "matmul(x, n, transpose_b=true)", "matmul(x, m, k)",
@@ -183,7 +184,7 @@ HEADER = """graph g(x: f32[2,3,4,5], y: f32[3,4,5], b: boolean[4,5], v: f32[3], 
     h: f32[2,4], hc: f32[2,4], cond: boolean[], trips: s64[], x4: f32[5,4],
     len: s32[2], peep: f32[12], gates3: f32[3,2,12], r3: f32[12,4], gb: f32[4], gates1: f32[3,2,4],
     r1: f32[4,4], x3: f32[2,3,5], w3: f32[3,3,2], lw3: f32[2,5,2], x5: f32[1,3,2,3,5], w5: f32[3,3,2,2,1],
-    lw5: f32[2,1,2,5,2])"""
+    lw5: f32[2,1,2,5,2], a: f16[3,40])"""
 POSITIVE = ("p", "p1", "p5", "pu", "pu3", "pu4", "pb")
 
 

@@ -4,6 +4,7 @@ import pytest
 from attention_formula import attended, rotated
 
 import graphq as gq
+from graphq.dtypes import DTYPES
 from graphq.errors import GraphError, InputError
 from graphq.ir.op import lookup
 
@@ -93,32 +94,35 @@ def test_biases_and_sinks(bias):
     check(run(x), x, q, keys, values, before)
 
 
-def test_caches_of_halves():
+@pytest.mark.parametrize("kept", ["bf16", "f16"])
+def test_caches_of_halves(kept):
     """All tokens see the keys and values as the caches have them, the new ones too."""
-    x = {n: a.astype(np.float16) if n.startswith("past") else a for n, a in operands().items()}
+    half = DTYPES[kept].numpy
+    x = {n: a.astype(half) if n.startswith("past") else a for n, a in operands().items()}
     q, k, v = (a.reshape(3, 2, -1, SIZE) for a in (x["query"], x["key"], x["value"]))
-    (keys, values), before = caches(x, *(a.astype(np.float16) for a in (k, v)), 7)
-    y, *made = run(x, bits=16)
-    assert {c.dtype for c in made} == {np.dtype(np.float16)}
+    (keys, values), before = caches(x, *(a.astype(half) for a in (k, v)), 7)
+    y, *made = run(x, kept=kept)
+    assert {c.dtype for c in made} == {half}
     check((y, *(c.astype(np.float32) for c in made)), x, q, keys, values, before)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_caches_of_integers(bits):
+@pytest.mark.parametrize("kept", ["s8", "s4"])
+def test_caches_of_integers(kept):
     """Each number is the nearest one; keys and values have scales of their own."""
-    x, most = operands(), (1 << bits - 1) - 1
+    x, most = operands(), {"s8": 127, "s4": 7}[kept]
     x |= {name: (RNG.uniform(2, 4, (GROUPS, SIZE)) / most).astype(np.float32) for name in ("key_scale", "value_scale")}
     past = RNG.integers(-most - 1, most + 1, (2, 3, GROUPS, 6, SIZE))
     for name, q in zip(("past_key", "past_value"), past, strict=True):
-        x[name] = q.astype(np.int8) if bits == 8 else ((q[..., ::2] + 8) | (q[..., 1::2] + 8) << 4).astype(np.uint8)
+        x[name] = q.astype(np.int8) if kept == "s8" else ((q[..., ::2] + 8) | (q[..., 1::2] + 8) << 4).astype(np.uint8)
     scales = [x[name].astype(float)[:, None] for name in ("key_scale", "value_scale")]
     plain = x | dict(zip(("past_key", "past_value"), (q * s for q, s in zip(past, scales, strict=True)), strict=True))
     new = [np.clip(np.rint(a / s), -most - 1, most) * s.astype(float) for a, s in (
         (x[n].reshape(3, 2, GROUPS, SIZE), x[f"{n}_scale"]) for n in ("key", "value"))]
     (keys, values), before = caches(plain, *new, 7)
-    y, *made = run(x, bits=bits)
-    assert {c.dtype for c in made} == {np.dtype(np.int8 if bits == 8 else np.uint8)}
-    stored = made if bits == 8 else [np.stack([c & 15, c >> 4], -1).reshape(keys.shape).astype(int) - 8 for c in made]
+    y, *made = run(x, kept=kept)
+    assert {c.dtype for c in made} == {np.dtype(np.int8 if kept == "s8" else np.uint8)}
+    stored = made if kept == "s8" else \
+        [np.stack([c & 15, c >> 4], -1).reshape(keys.shape).astype(int) - 8 for c in made]
     q = x["query"].reshape(3, 2, -1, SIZE)
     inside = np.arange(7)[:, None] < (x["lengths"] + 1)[:, None, None, None]  # rows behind the tokens hold zero bytes
     found = [np.where(inside, c * s, 0) for c, s in zip(stored, scales, strict=True)]
@@ -158,9 +162,10 @@ def types(infer, changed, attrs):
     ({}, {"capacity": 9}, ("f32[3,2,24]", "f32[3,2,9,6]")), ({}, {}, ("f32[3,2,24]", "f32[3,2,?,6]")),
     ({**NONE, "query": "f32[3,2,48]"}, {}, ("f32[3,2,24]", "f32[3,2,2,6]")),
     ({"past_key": None, "past_value": None}, {}, ("f32[3,2,24]", "f32[3,2,2,6]")),
-    (HALVES, {"bits": 16, "capacity": 9}, ("f32[3,2,24]", "f16[3,2,9,6]")),
-    (INTEGERS, {"bits": 8, "capacity": 9}, ("f32[3,2,24]", "s8[3,2,9,6]")),
-    (PAIRS, {"bits": 4, "capacity": 9}, ("f32[3,2,24]", "u8[3,2,9,3]")),
+    (HALVES, {"kept": "f16", "capacity": 9}, ("f32[3,2,24]", "f16[3,2,9,6]")),
+    ({**NONE, "query": "f32[3,2,48]"}, {"kept": "bf16"}, ("f32[3,2,24]", "bf16[3,2,2,6]")),
+    (INTEGERS, {"kept": "s8", "capacity": 9}, ("f32[3,2,24]", "s8[3,2,9,6]")),
+    (PAIRS, {"kept": "s4", "capacity": 9}, ("f32[3,2,24]", "u8[3,2,9,3]")),
     ({"query": "f32[?,?,24]"}, {"capacity": 9}, ("f32[?,?,24]", "f32[?,2,9,6]")),
     ({"bias": "f32[1,1,2,7]"}, {"capacity": 9}, ("f32[3,2,24]", "f32[3,2,9,6]")),
     ({"bias": "f32[1,4,2,?]", "cos": "f32[*]", "sin": "f32[*]"}, {"capacity": 9}, ("f32[3,2,24]", "f32[3,2,9,6]"))])
@@ -173,17 +178,18 @@ def test_types(infer, changed, attrs, want):
     ({}, {"heads": 3}, "heads must be a positive multiple of groups, got 3 and 2"), ({}, {"groups": 0}, "got 4 and 0"),
     ({}, {"heads": 0}, "got 0 and 2"), ({}, {"window": 3, "causal": False}, "a window of 3 keys needs causal"),
     ({"value": None}, {}, "'key' and the operand after it"), ({"past_value": None}, {}, "'past_key' and the operand"),
-    ({"sin": None}, {}, "'cos' and the operand"), ({"key_scale": "f32[2,6]"}, {"bits": 8}, "'key_scale' and the"),
-    (SCALES, {}, "scales are for caches of 8 and 4 bits, and only those, got 32 bits"), ({}, {"bits": 8}, "got 8 bits"),
-    ({**HALVES, **SCALES}, {"bits": 16}, "got 16 bits"), (HALVES, {}, "'past_key' must be f32"),
+    ({"sin": None}, {}, "'cos' and the operand"), ({"key_scale": "f32[2,6]"}, {"kept": "s8"}, "'key_scale' and the"),
+    (SCALES, {}, "scales are for caches of s8 and s4, and only those, got f32"), ({}, {"kept": "s8"}, "got s8"),
+    ({**HALVES, **SCALES}, {"kept": "f16"}, "got f16"), (HALVES, {}, "'past_key' must be f32"),
     ({"query": "f32[3,2,25]"}, {}, "of a known width for 4 heads"), ({"query": "f32[3,2,?]"}, {}, "of a known width"),
     ({**NONE, "query": "f32[3,2,24]", "past_key": None}, {"heads": 6}, "for 10 heads"),
     ({"query": "f32[3,24]"}, {}, "'query' must have 3 dimensions"),
     ({"lengths": "s32[3,1]"}, {}, "'lengths' must have 1 dimensions"),
     ({"lengths": "s64[3]"}, {}, "'lengths' must be s32"), ({"positions": "s32[3,2]"}, {}, "'positions' must be s64"),
     ({"total": "s64[1]"}, {}, "'total' must be s32"), ({"bias": "f16[3,4,2,7]"}, {}, "'bias' must be f32"),
-    (SCALES, {"bits": 8}, "'past_key' must be s8"), (INTEGERS, {"bits": 4}, "'past_key' must be u8"),
-    ({**PAIRS, "query": "f32[3,2,20]", "key": "f32[3,2,10]", "value": "f32[3,2,10]"}, {"bits": 4}, "of an even size"),
+    (SCALES, {"kept": "s8"}, "'past_key' must be s8"), (INTEGERS, {"kept": "s4"}, "'past_key' must be u8"),
+    ({**PAIRS, "query": "f32[3,2,20]", "key": "f32[3,2,10]", "value": "f32[3,2,10]"}, {"kept": "s4"},
+     "of an even size"),
     ({"cos": "f32[16,4]", "sin": "f32[16,4]"}, {}, "'cos' must have at most 3 columns, half of a head's 6"),
     ({"sin": "f32[16,2]"}, {}, r"'sin' must be \[16,3\]"), ({"sin": "f32[15,3]"}, {}, r"'sin' must be \[16,3\]"),
     ({"key": "f32[3,2,24]"}, {}, r"'key' must be \[3,2,12\]"), ({"value": "f32[3,1,12]"}, {}, r"'value' must be"),
@@ -192,7 +198,7 @@ def test_types(infer, changed, attrs, want):
     ({"past_value": "f32[3,2,5,6]"}, {}, r"'past_value' must be \[3,2,6,6\]"),
     ({"bias": "f32[2,4,2,7]"}, {}, r"'bias' must be"), ({"bias": "f32[3,2,2,7]"}, {}, r"'bias' must be"),
     ({"bias": "f32[3,4,1,7]"}, {}, r"'bias' must be"), ({"sinks": "f32[2]"}, {}, r"'sinks' must be \[4\]"),
-    ({**INTEGERS, "value_scale": "f32[4,6]"}, {"bits": 8}, r"'value_scale' must be \[2,6\]")])
+    ({**INTEGERS, "value_scale": "f32[4,6]"}, {"kept": "s8"}, r"'value_scale' must be \[2,6\]")])
 def test_types_that_are_refused(infer, changed, attrs, message):
     with pytest.raises(GraphError, match=message):
         types(infer, changed, attrs)

@@ -184,6 +184,21 @@ def test_softmax_to_half_precision(run):
         np.testing.assert_array_equal(run("softmax", x, dtype=out), run("softmax", x).astype(DTYPES[out].numpy))
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_stepwise_softmax_rounds_each_step(run, dtype):
+    """As of 300 equal elements the sum does: bf16 has no 300 * 0.3711, and f16 no power of -9."""
+    half = DTYPES[dtype].numpy
+    x = (rng_of_norm.standard_normal((3, 2, 300)) * 4).astype(half)
+    x[0, 0] = 1
+    less = (x.astype(np.float32) - x.max(axis=-1, keepdims=True).astype(np.float32)).astype(half)
+    powers = np.exp(less.astype(np.float64)).astype(np.float32).astype(half)
+    total = powers.sum(axis=-1, keepdims=True, dtype=np.float64).astype(np.float32).astype(half)
+    want = (powers.astype(np.float32) / total.astype(np.float32)).astype(half)
+    got = run("softmax", x, axis=-1, mode="stepwise")
+    assert got.dtype == half and (got != run("softmax", x, axis=-1)).any()
+    np.testing.assert_array_equal(got, want)
+
+
 ROWS = np.float32([[-INF, -INF, -INF], [0, -INF, 0], [NAN, 0, 1], [INF, 0, 1], [3e38, -3e38, 3e38]])
 
 
@@ -236,6 +251,9 @@ def test_softmax_types(infer, type, attrs, want):
     ("f32[2,3]", {"axis": -3}, "with r = 2 .*, got -3"),
     ("f32[]", {"axis": 0}, "with r = 0"),
     ("s32[2,3]", {}, "'src' must be f32, bf16 or f16, got s32"),
+    ("f32[2,3]", {"mode": "stepwise"}, "takes f16 and bf16, gives the same dtype and no statistics, got f32"),
+    ("f16[2,3]", {"mode": "stepwise", "keep_stats": True}, "got f16"),
+    ("bf16[2,3]", {"mode": "stepwise", "dtype": "f32"}, "got bf16"),
     ("bf16[2,3]", {"dtype": "f16"}, "dtype must be f32 or bf16 for a source of bf16, got f16"),
 ])
 def test_softmax_rules(infer, type, attrs, match):

@@ -78,7 +78,7 @@ WHOLE = {"axis": 0, "keep_dims": True, "select_last_index": False}
 OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
     "arg_max": WHOLE, "arg_min": WHOLE, "arithmetic": {"function": REQ},
     "cached_attention": {"heads": REQ, "groups": REQ, "scale": REQ, "softcap": 0.0, "window": 0, "causal": True,
-                         "interleaved": False, "bits": 32, "capacity": -1},
+                         "interleaved": False, "kept": "f32", "capacity": -1},
     "cast": {"dtype": REQ}, "conv_integer": {name: CONV[name] for name in (
         "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups")},
     "cum_sum": {"axis": REQ, "exclusive": False, "reverse": False}, "expand": {"shape": REQ}, "gather": {"axis": 0},

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.op import OPS
@@ -67,11 +68,20 @@ def along_channels(w: Writer, node: Node) -> None:
 
 @exports("softmax", "log_softmax")
 def softmax(w: Writer, node: Node) -> None:
-    """Write Softmax or LogSoftmax, which have no output of statistics and keep the source's dtype."""
-    if node.attrs.get("keep_stats") or node.attrs.get("mode", "none") != "none":
+    """Write Softmax or LogSoftmax, which have no output of statistics and keep the source's dtype.
+
+    Of f16 and bf16 they round in each step, so if graphq's operation rounds once, they are those of f32, between casts.
+    """
+    if node.attrs.get("keep_stats") or node.attrs.get("mode") == "inf_as_zero":
         raise GraphError("Softmax has no statistics and no mode inf_as_zero")
     _same_dtype(node)
-    w.node(node, "Softmax" if node.op.name == "softmax" else "LogSoftmax", axis=node.attrs["axis"])
+    (source,), axis = node.operands, node.attrs["axis"]
+    op_type = "Softmax" if node.op.name == "softmax" else "LogSoftmax"
+    if source.dtype == f32 or node.attrs.get("mode") == "stepwise":
+        w.node(node, op_type, axis=axis)
+    else:
+        wide = w.add("Cast", [w.name(source)], to=element_of(f32))
+        w.add("Cast", [w.add(op_type, [wide], axis=axis)], [w.name(node.output)], to=element_of(source.dtype))
 
 
 def _same_dtype(node: Node) -> None:
@@ -353,11 +363,13 @@ def cached_attention(w: Writer, node: Node) -> None:
     query, lengths, total, key, value, past_key, past_value, *others, key_scale, value_scale = names
     a, scales = node.attrs, []
     more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
-    if a["bits"] == 16:
+    if a["kept"] == "f16":
         more |= {"kv_cache_bit_width": 16}  # without past caches nothing else tells it, beside a query of f32
+    if a["kept"] == "bf16" and not past_key:
+        raise GraphError("GroupQueryAttention has no new caches of bf16 beside a query of f32")
     if key_scale:
         scales = [w.add("Unsqueeze", [x, w.integers(0, 2)]) for x in (key_scale, value_scale)]
-        more |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": a["bits"]}
+        more |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": int(a["kept"][1:])}
     w.add("GroupQueryAttention", [query, key, value, past_key, past_value, lengths, total, *others, *scales],
           [w.name(v) for v in node.outputs], domain=MICROSOFT, num_heads=a["heads"], kv_num_heads=a["groups"],
           scale=a["scale"], softcap=a["softcap"], local_window_size=a["window"] if a["window"] > 0 else -1,

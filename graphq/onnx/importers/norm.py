@@ -72,14 +72,14 @@ def _reduced(c: Call, x: Value, name: str) -> Value | None:
 def softmax(c: Call) -> Outputs:
     """Import Softmax and LogSoftmax: along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    f16 is computed in the steps of ONNX's function, each of which rounds to f16. bf16 is left to ONNX's reference,
-    which rounds the sum after each element.
+    f16 and bf16 are computed in the steps of ONNX's function, each of which rounds its result; a sum is rounded once.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
-    if x.dtype not in (f16, f32):
+    if x.dtype not in FLOATS:
         return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, c.node.op_type, [x], axis=1)[0])
-    build = partial(_in_steps, g, is_log) if x.dtype != f32 else g.log_softmax if is_log else g.softmax
+    narrow = partial(_log_in_steps, g) if is_log else partial(g.softmax, mode="stepwise")
+    build = narrow if x.dtype != f32 else g.log_softmax if is_log else g.softmax
     if c.version >= 13:
         return build(x, axis=c.attr("axis", -1))
     axis = normal_axis(c.attr("axis", 1), dims_of(x))
@@ -143,12 +143,10 @@ def mean_variance_normalization(c: Call) -> Outputs:
     return g.divide(g.subtract(x, mean), g.add(deviation, one(x, 1e-9)))
 
 
-def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
-    """Softmax or LogSoftmax as ONNX defines them by other operators."""
+def _log_in_steps(g: Graph, x: Value, *, axis: int) -> Value:
+    """LogSoftmax as ONNX defines it by other operators."""
     less = g.subtract(x, g.reduce_max(x, axes=[axis], keep_dims=True))
-    powers = g.exp(less)
-    total = g.reduce_sum(powers, axes=[axis], keep_dims=True)
-    return g.subtract(less, g.log(total)) if is_log else g.divide(powers, total)
+    return g.subtract(less, g.log(g.reduce_sum(g.exp(less), axes=[axis], keep_dims=True)))
 
 
 @imports("LayerNormalization")

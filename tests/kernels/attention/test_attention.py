@@ -4,6 +4,7 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
+from graphq.dtypes import DTYPES
 from graphq.errors import InputError
 from graphq.kernels.jit import isa
 
@@ -14,16 +15,16 @@ def floats(*shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def cache(bits, *shape):
-    """A cache of floats of 32 or 16 bits, or of integers of 8 or 4 bits."""
-    if bits >= 16:
-        return floats(*shape).astype({32: "f4", 16: "f2"}[bits])
-    low, high, dtype, size = (-128, 128, np.int8, shape[-1]) if bits == 8 else (0, 256, np.uint8, shape[-1] // 2)
+def cache(kept, *shape):
+    """A cache whose numbers are kept as floats, or as integers of 8 or 4 bits."""
+    if kept not in ("s8", "s4"):
+        return floats(*shape).astype(DTYPES[kept].numpy)
+    low, high, dtype, size = (-128, 128, np.int8, shape[-1]) if kept == "s8" else (0, 256, np.uint8, shape[-1] // 2)
     return rng.integers(low, high, (*shape[:-1], size)).astype(dtype)
 
 
 def attention(lengths=(7,), tokens=1, rows=6, heads=4, groups=2, size=8, total=None, *, packed=False, rotary=0,
-              positions=None, bias=None, sinks=False, past=True, bits=32, **attrs):
+              positions=None, bias=None, sinks=False, past=True, kept="f32", **attrs):
     """A graph of one node, and its inputs."""
     batch, total = len(lengths), total or max(lengths)
     angles = rng.uniform(0, 6, (32, rotary // 2)).astype(np.float32)
@@ -32,19 +33,19 @@ def attention(lengths=(7,), tokens=1, rows=6, heads=4, groups=2, size=8, total=N
          "lengths": np.int32(lengths) - 1, "total": np.int32([total]),
          "key": None if packed else floats(batch, tokens, groups * size),
          "value": None if packed else floats(batch, tokens, groups * size),
-         "past_key": cache(bits, batch, groups, rows, size) if past else None,
-         "past_value": cache(bits, batch, groups, rows, size) if past else None,
+         "past_key": cache(kept, batch, groups, rows, size) if past else None,
+         "past_value": cache(kept, batch, groups, rows, size) if past else None,
          "cos": np.cos(angles) if rotary else None, "sin": np.sin(angles) if rotary else None,
          "positions": positions, "bias": None if bias is None else floats(*bias, tokens, total),
          "sinks": floats(heads) if sinks else None}
-    if bits < 16:
-        x |= {n: np.abs(floats(groups, size)) / (1 << bits - 2) for n in ("key_scale", "value_scale")}
+    if kept in ("s8", "s4"):
+        x |= {n: np.abs(floats(groups, size)) / (1 << int(kept[1]) - 2) for n in ("key_scale", "value_scale")}
     g = gq.Graph("attention")
     operands = {n: None if v is None else g.constant(v) if n == "total" else
-                g.input(n, shape=v.shape, dtype={"f": "f", "i": "s", "u": "u"}[v.dtype.kind] + str(8 * v.itemsize))
+                g.input(n, shape=v.shape, dtype=v.dtype)
                 for n, v in x.items()}
     attrs.setdefault("scale", 0.3)
-    outs = g.cached_attention(*operands.values(), heads=heads, groups=groups, **attrs, bits=bits,
+    outs = g.cached_attention(*operands.values(), heads=heads, groups=groups, **attrs, kept=kept,
                               capacity=max(rows, total) if past else -1)
     for name, v in zip(("y", "keys", "values"), outs, strict=True):
         g.output(v, name=name)
@@ -74,23 +75,29 @@ CASES = {
     "bias of batch elements": dict(lengths=(20, 4, 9), tokens=2, rows=29, bias=(3, 1)),
     "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
     "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
-    "16 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=16),
-    "16 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=37, rotary=36, bits=16, packed=True),
-    "a prompt in 16 bits": dict(lengths=(5, 3), tokens=5, past=False, size=7, bits=16),
-    "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, bits=8),
-    "8 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, bits=8, packed=True),
-    "4 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=36, bits=4),
-    "4 bits rotary": dict(lengths=(9, 4), tokens=3, rows=9, size=16, rotary=16, bits=4, window=4),
-    "a prompt in 4 bits": dict(lengths=(5, 3), tokens=5, rows=0, size=6, bits=4),
-    "a longest head": dict(lengths=(9,), rows=8, size=256),
+    "f16": dict(lengths=(300, 4), tokens=2, rows=300, size=40, kept="f16"),
+    "f16 rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=37, rotary=36, kept="f16", packed=True),
+    "a prompt in f16": dict(lengths=(5, 3), tokens=5, past=False, size=7, kept="f16"),
+    "bf16": dict(lengths=(300, 4), tokens=2, rows=300, size=40, kept="bf16"),
+    "a prompt in bf16": dict(lengths=(5, 3), tokens=5, past=False, size=7, kept="bf16"),
+    "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, kept="s8"),
+    "8 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, kept="s8", packed=True),
+    "4 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=36, kept="s4"),
+    "4 bits rotary": dict(lengths=(9, 4), tokens=3, rows=9, size=16, rotary=16, kept="s4", window=4),
+    "a prompt in 4 bits": dict(lengths=(5, 3), tokens=5, rows=0, size=6, kept="s4"),
+    "a head of 256": dict(lengths=(9,), rows=8, size=256),
+    "a head of two blocks": dict(lengths=(9, 3), tokens=3, rows=8, size=512, rotary=256),
+    "a head of more than two blocks": dict(lengths=(9,), rows=8, size=519, kept="f16"),
+    "a longest head": dict(lengths=(9,), rows=8, heads=9, groups=1, size=1024, kept="s8"),
 }
 
 
 ALL = dict(lengths=(30, 17), tokens=3, rows=40, heads=6, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 6),
            sinks=True, window=9)
-AT_ALL_LEVELS = {"all": ALL, "all in 16 bits": {**ALL, "bits": 16, "tokens": 2},
-                 "all in 8 bits": {**ALL, "bits": 8, "packed": True, "interleaved": True},
-                 "all in 4 bits": {**ALL, "bits": 4, "tokens": 1}}
+AT_ALL_LEVELS = {"all": ALL, "all in bf16": {**ALL, "kept": "bf16"},
+                 "all in f16": {**ALL, "kept": "f16", "tokens": 2},
+                 "all in 8 bits": {**ALL, "kept": "s8", "packed": True, "interleaved": True},
+                 "all in 4 bits": {**ALL, "kept": "s4", "tokens": 1}}
 
 
 @pytest.mark.parametrize("name", [*CASES, *AT_ALL_LEVELS])
@@ -129,11 +136,10 @@ def test_lengths_and_positions_out_of_range(case, lengths, message):
             run(x)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_rounding_of_integers_in_caches(bits):
+@pytest.mark.parametrize("kept, half", [("s8", 128), ("s4", 8)])
+def test_rounding_of_integers_in_caches(kept, half):
     """Ties, limits, NaN and infinities."""
-    g, x = attention(lengths=(1,), tokens=1, rows=1, heads=1, groups=1, size=16, bits=bits)
-    half = 1 << bits - 1
+    g, x = attention(lengths=(1,), tokens=1, rows=1, heads=1, groups=1, size=16, kept=kept)
     x["key_scale"][:] = x["value_scale"][:] = 0.5
     x["key"][0, 0] = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, half - 1, half - 0.5, half, -half, -half - 0.5, -half - 1,
                                  np.nan, np.inf, -np.inf, 0, -0.0]) / 2
@@ -141,13 +147,13 @@ def test_rounding_of_integers_in_caches(bits):
     for n in want:
         np.testing.assert_array_equal(got[n], want[n], err_msg=n)
     row = got["keys"][0, 0, 0]
-    row = row.astype(int) if bits == 8 else np.stack([row & 15, row >> 4], -1).reshape(-1).astype(int) - 8
+    row = row.astype(int) if kept == "s8" else np.stack([row & 15, row >> 4], -1).reshape(-1).astype(int) - 8
     top = half - 1
     assert row.tolist() == [0, 2, 2, 0, -2, top, top, top, -half, -half, -half, 0, top, -half, 0, 0]
 
 
 def test_a_head_of_many_elements_is_left_to_the_reference():
-    g, x = attention(lengths=(4,), rows=3, size=300)
+    g, x = attention(lengths=(4,), rows=3, size=1025)
     assert "NumPy reference" in gq.compile(g).explain()
 
 

@@ -51,24 +51,24 @@ def test_heads_lie_side_by_side():
     assert (attention.by_heads(x, 4)[1, 2, 3] == x[1, 2, 6:]).all()
 
 
-@pytest.mark.parametrize("bits, least, most", [(8, -128, 127), (4, -8, 7)])
-def test_integers_of_caches(bits, least, most):
+@pytest.mark.parametrize("kept, least, most", [("s8", -128, 127), ("s4", -8, 7)])
+def test_integers_of_caches(kept, least, most):
     """Ties to even, saturation and NaN, with scales of two groups."""
     numbers = np.float32([0.5, 1.5, -0.5, -2.5, least - 1, -np.inf, most + 0.25, np.inf, np.nan, 3, -4, most])
     want = [0, 2, 0, -2, least, least, most, most, 0, 3, -4, most]
     scale = np.float32([[0.5] * 12, [4] * 12])
     x = numbers * scale[None, None]
-    made = attention.packed(x, scale, bits)
-    if bits == 4:
+    made = attention.packed(x, scale, kept)
+    if kept == "s4":
         assert made.dtype == np.uint8 and made.shape == (1, 1, 2, 6)
         low, high = made & 15, made >> 4
         assert (np.stack([low, high], axis=-1).reshape(1, 1, 2, 12).astype(int) - 8 == want).all()
     else:
         assert made.dtype == np.int8 and (made == want).all()
     cache = made.transpose(0, 2, 1, 3)
-    found = attention.unpacked(cache, scale, bits)
+    found = attention.unpacked(cache, scale, kept)
     assert found.dtype == np.float32 and (found == np.float32(want) * scale[:, None]).all()
-    assert attention.packed(x, None, 32) is x and attention.unpacked(x, None, 32) is x
+    assert attention.packed(x, None, "f32") is x and attention.unpacked(x, None, "f32") is x
 
 
 @pytest.mark.parametrize("capacity", [5, 7])

@@ -5,6 +5,7 @@ from compiled import compiled_beside_reference
 from guarded_memory import guarded
 
 import graphq as gq
+from graphq.dtypes import DTYPES
 from graphq.kernels.jit import isa
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, acc, load
@@ -99,6 +100,26 @@ def test_softmax_of_infinities_and_nan(width, mode):
     np.testing.assert_array_equal(got, want)
     np.testing.assert_allclose(got, reference, rtol=1e-6)
     assert got[0, 1] == got[0, 3] == 0
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("n", [1, 15, 64, 300])
+def test_stepwise_softmax(width, dtype, n):
+    """Equal bits at every level; beside the reference only the order of a sum and the last bit of a power matter."""
+    kind, rng = DTYPES[dtype].numpy, np.random.default_rng(n)
+    x = (rng.standard_normal((3, 9, n)) * 5).astype(kind)
+    x[0] = rng.choice(np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1, -2, 6e4, 6e-8]), (9, n)).astype(kind)
+    x[1, 0] = -np.inf
+    g = gq.Graph()
+    y = g.softmax(g.add(g.input("x", dtype=dtype, shape=(3, 9, n)), kind.type(0.5)), axis=-1, mode="stepwise")
+    g.output(g.multiply(y, kind.type(3)), name="y")
+    model = gq.compile(g, isa=width, strict=True)
+    with np.errstate(all="ignore"):
+        got, want, reference = (y.astype(np.float32) for y in (model(x=x), model.formula(x=x), gq.reference(g, x=x)))
+    np.testing.assert_array_equal(got, want)
+    step = 2**-7 if dtype == "bf16" else 2**-10
+    np.testing.assert_allclose(got, reference, rtol=2.1 * step, atol=1e-6)
+    assert (got == reference)[1:].mean() > 0.9
 
 
 @pytest.mark.parametrize("op", ["reduce_max", "reduce_min", "reduce_sum"])

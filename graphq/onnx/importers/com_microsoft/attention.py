@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import f16, f32, s32
+from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.com_microsoft.transformer import hidden
@@ -78,7 +78,7 @@ def rotary_embedding(c: Call) -> Outputs:
 def group_query_attention(c: Call) -> Outputs:
     """Import GroupQueryAttention, as cached_attention. Floats of 16 bits are computed in f32, and outputs rounded once.
 
-    Caches of f16 stay what they are, and all tokens see the rounded keys and values, as in ONNX Runtime.
+    Caches of f16 and bf16 stay what they are, and all tokens see the rounded keys and values, as in ONNX Runtime.
 
     Its operands are query, key and value (or one tensor of all three), the past caches, the numbers of valid tokens
     less 1, the greatest number of valid tokens, cosines, sines and positions. Further operands are a bias, sinks, the
@@ -98,22 +98,16 @@ def group_query_attention(c: Call) -> Outputs:
         c.refuse(f"input 7 must be [length, half of a head's width], got {t}")
     if sinks is None and c.attr("smooth_softmax", -1) == 1:
         sinks = g.constant(np.zeros(heads, np.float32))
-    bits: Literal[32, 16, 8, 4]
-    if c.has(12):
-        bits = 8 if c.attr("kv_cache_bit_width") == 8 else 4
-    else:
-        kept = past_k.dtype if past_k is not None else \
-            f16 if dtype == f32 and c.attr("kv_cache_bit_width", 0) == 16 else dtype
-        bits = 16 if kept == f16 else 32
+    bits = c.attr("kv_cache_bit_width", 0)
+    kept: Any = f"s{bits}" if c.has(12) else past_k.dtype.name if past_k is not None else \
+        "f16" if dtype == f32 and bits == 16 else dtype.name
     scales = [_scales(c, k, groups, size) for k in (12, 13)] if c.has(12) else []
-    if bits == 32:
-        past_k, past_v = (None if x is None else in_f32(c, x) for x in (past_k, past_v))
     cos, sin, bias, sinks = (None if x is None else in_f32(c, x) for x in (cos, sin, bias, sinks))
     outs = g.cached_attention(
         q, c.input(5), c.input(6), k, v, past_k, past_v, cos, sin, positions, bias, sinks, *scales,
         heads=heads, groups=groups, scale=c.attr("scale", 0.0) or 1 / math.sqrt(size), softcap=c.attr("softcap", 0.0),
         window=max(c.attr("local_window_size", -1), 0), causal=bool(c.attr("causal", 1)),
-        interleaved=bool(c.attr("rotary_interleaved", 0)), bits=bits, capacity=capacity_of(past_k, c.input(6)))
+        interleaved=bool(c.attr("rotary_interleaved", 0)), kept=kept, capacity=capacity_of(past_k, c.input(6)))
     return [g.type_cast(x, dtype=dtype) if x.dtype == f32 != dtype else x for x in outs[:max(1, c.outputs)]]
 
 
