@@ -45,6 +45,7 @@ from graphq.passes.requantize import (
     DropRequantize,
     RequantizePicked,
 )
+from graphq.passes.shared_heads import MoveRepeat, ShareHeads
 from graphq.passes.simplify_moves import (
     DropNoopReshape,
     DropNoopTranspose,
@@ -61,12 +62,14 @@ __all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedW
            "ConvIntegerAsConvolution", "DequantizeByGroups", "CubeAsProducts", "DropLimitAfterDequantize",
            "DropLimitBeforeQuantize", "DropMultiplyByOne", "DropNoopReshape", "DropNoopTranspose",
            "DropRepeatedRelu", "DropRequantize", "Fixpoint", "FoldPadIntoConvolution", "Fuse",
-           "GatherBeforeDequantize", "GatherWeights", "Match", "MergeReshapes", "MergeTransposes", "MoveWeights",
-           "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "PadWeights", "Pass",
-           "PickBeforeDequantize", "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose",
-           "RangesByRow", "Refusal", "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts",
-           "RowScalesAsGroups", "RowsLast", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize",
-           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
-           "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
-           "eliminate_dead_code", "find_pass", "fold_constants", "fold_dequantized_constants",
-           "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds", "run_passes", "without"]
+           "GatherBeforeDequantize", "GatherWeights", "Match", "MergeReshapes", "MergeTransposes",
+           "MoveRepeat", "MoveWeights", "NormaliseChannelsAsPool", "NormaliseGroupsAsRows",
+           "PadBeforeDequantize", "PadWeights", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
+           "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal", "RequantizePicked",
+           "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowScalesAsGroups", "RowsLast",
+           "ShareHeads", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize",
+           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor",
+           "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize",
+           "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
+           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis",
+           "rounds", "run_passes", "without"]

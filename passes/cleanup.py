@@ -12,6 +12,7 @@ from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluated, runs_long
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import feeds_anchor, readers, taken
+from graphq.passes.masks import is_large_mask
 
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
@@ -96,7 +97,7 @@ def fold_constants(graph: Graph) -> int:
 
     So a quantize -> dequantize pair of a constant is never folded as a whole: only the quantize is. A dequantize of
     wider integers, such as a bias, is folded, since no anchor (the operation that a partition is built around) takes
-    it.
+    it. Masks stay that would take much memory: kernels compute them where they are used.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
@@ -144,5 +145,5 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
 
 def _foldable(node: Node) -> bool:
     constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
-    return constant and not runs_long(node.op, node.attrs) and all(
+    return constant and not is_large_mask(node) and not runs_long(node.op, node.attrs) and all(
         v.type.known and v.type.size <= MAX_ELEMENTS for v in node.outputs)

@@ -13,6 +13,7 @@ from graphq.kernels.families import ANCHORS, family_named
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.ops.quant import DEQUANTIZES
+from graphq.passes.masks import is_mask
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 from graphq.rewrite.rule import Match
@@ -74,14 +75,15 @@ class Fuse(Fusion):
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """Whether `node`, which dequantizes or scales a second operand of the epilogue, joins the partition.
+        """Whether `node` joins the partition: it dequantizes or scales a second operand of the epilogue, or is a mask.
 
-        If the operand is constant, `node` does not join, since it is folded.
+        If the operand of a dequantize is constant, it does not join, since it is folded.
         """
-        operations = self.family.operations
+        operations, users = self.family.operations, {user.op.name for user in node.output.users}
+        if operations and is_mask(node):
+            return users.isdisjoint(operations)
         if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
             return False
-        users = {user.op.name for user in node.output.users}
         if node.op.name == "multiply":
             return users.isdisjoint((*operations, *DEQUANTIZES)) and all(
                 v.type.known and sum(d != 1 for d in v.type.dims) < 2 for v in node.operands)

@@ -85,10 +85,13 @@ class QuantizeBeforeTranspose(Rewrite):
 
 
 class CastBeforeMoves(Rewrite):
-    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), also for transposes, so that narrower data moves"""
+    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), so that narrower data moves
+
+    The same holds for transposes and expand.
+    """
 
     def pattern(self, g, y):
-        return g.type_cast(g.any_of("static_reshape", "static_transpose")(y, attrs=ANY), attrs=ANY)
+        return g.type_cast(g.any_of("static_reshape", "static_transpose", "expand")(y, attrs=ANY), attrs=ANY)
 
     def check(self, y, match):
         """The cast must be to a narrower type than y's. Other casts stay, so that no two rewrites undo each other."""

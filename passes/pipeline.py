@@ -30,8 +30,10 @@ from graphq.passes.cleanup import (
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.masks import duplicate_masks
 from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
 from graphq.passes.ranges_by_row import RangesByRow
+from graphq.passes.shared_heads import MoveRepeat, ShareHeads
 from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
@@ -73,6 +75,8 @@ canonicalise = Fixpoint(
     requantize.DropLimitAfterDequantize(),
     requantize.RequantizePicked(),
     simplify_moves.FoldPadIntoConvolution(),
+    MoveRepeat(),
+    ShareHeads(),
 )
 """The pass that brings graphs to one form, so that later passes need fewer patterns. Numbers do not change."""
 
@@ -91,12 +95,14 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     duplicate_dequantize,
     fold_dequantized_operands,
+    duplicate_masks,
     *(Fuse(f.name) for f in FAMILIES if f.quantized),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
     NormaliseGroupsAsRows(),
     RowsLast(),
     SplitGroups(),
+    duplicate_masks,
     *(Fuse(f.name, floats=True) for f in FAMILIES if f.floats),
     eliminate_dead_code,
 )

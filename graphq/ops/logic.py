@@ -36,28 +36,28 @@ def infer_test(src: TensorType, **attrs: bool) -> TensorType:
     return TensorType(boolean, src.shape)
 
 
-@register_op(infer=infer_comparison, commutative=True, elementwise=True, onnx="Equal")
+@register_op(infer=infer_comparison, commutative=True, elementwise=True, lanes=lambda a, b: op("eq", a, b), onnx="Equal")
 @quiet
 def equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
     return np.asarray(src_0 == src_1)
 
 
-@register_op(infer=infer_comparison, elementwise=True, onnx="Greater")
+@register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a > b, onnx="Greater")
 @quiet
 def greater(src_0: Array, src_1: Array) -> Array:
     """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
     return np.asarray(src_0 > src_1)
 
 
-@register_op(infer=infer_comparison, elementwise=True, onnx="Less")
+@register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a < b, onnx="Less")
 @quiet
 def less(src_0: Array, src_1: Array) -> Array:
     """`src_0 < src_1` (ONNX Less). False when either is NaN."""
     return np.asarray(src_0 < src_1)
 
 
-@register_op(infer=infer_comparison, elementwise=True, onnx="LessOrEqual")
+@register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a <= b, onnx="LessOrEqual")
 @quiet
 def less_equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""

@@ -129,12 +129,11 @@ class Fusion(Rewrite):
 
     def members(self, match: Match) -> list[Node]:
         """The matched nodes and the nodes that they absorb."""
-        members = dict.fromkeys(match.nodes)
-        for node in match.nodes:
-            for v in node.operands:
-                if v.node is not None and len(v.uses) == 1 and self.absorbs(v.node):
-                    members[v.node] = None
-        return list(members)
+        members = list(match.nodes)
+        for node in members:  # absorbed nodes are added at the end, and looked at in their turn
+            members += [v.node for v in node.operands if v.node is not None and v.node not in members
+                        and len(v.uses) == 1 and self.absorbs(v.node)]
+        return members
 
     def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value]]:
         """The body of the partition and its operands, computed once for both `check` and `replace`."""

@@ -266,6 +266,7 @@ IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
     "s4": lambda x: op("sar", op("shl", x, 28), 28)}
 """How a value of a type with a byte for each element, but fewer bits, is made of its byte."""
 LOADS = frozenset({*STORAGE, *IN_BYTES})
+COMPARISONS = frozenset({"equal", "less", "less_equal", "greater"})
 INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
 
 
@@ -276,6 +277,8 @@ def refuses(node: Node) -> str | None:
     for v in node.operands:
         if v.dtype.name not in LOADS:
             return f"kernels do not load {v.dtype}"
+    if node.op.name in COMPARISONS and next(node.operands).dtype == "boolean":
+        return "kernels do not compare booleans"
     if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in elementary.RANGES:
         return f"kernels do not quantize to {node.attrs['dtype']}"
     if node.attrs.get("qtype") == "per_group" and not _groups_broadcast(node):

@@ -26,6 +26,7 @@ from graphq.onnx.protos.fallback import bodies, body_of, leave_out, parsed, sinc
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS
+from graphq.passes.masks import is_large_mask
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
 Importer: TypeAlias = "Callable[[Call], Outputs]"
@@ -354,10 +355,13 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Replace results of constants alone by constants, from node number `first` on; returns the new `outs`."""
+    """Replace results of constants alone by constants, from node number `first` on; returns the new `outs`.
+
+    Large masks stay, as in the pass fold_constants.
+    """
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
-        results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
+        results = None if is_large_mask(node) else computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
                 new = add_known(graph, array)

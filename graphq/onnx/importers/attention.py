@@ -1,0 +1,145 @@
+"""Importer of ONNX's Attention."""
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from graphq.dtypes import boolean, s32
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.composed import standard, written
+from graphq.onnx.importers.eltwise import cast_to, one
+from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
+from graphq.onnx.protos.tensors import dtype_of
+from graphq.ops.rules import FLOATS
+
+ROWS = """(scores, before) => (rows) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    column = Constant<value_ints = [-1, 1]>()
+    each = Constant<value_ints = [-1, 1, 1, 1]>()
+    shape = Shape<start = 2, end = 3>(scores)
+    count = Squeeze(shape)
+    steps = Range(zero, count, one)
+    places = Reshape(steps, column)
+    first = Reshape(before, each)
+    all = Add(first, places)
+    rows = Cast<to = 6>(all)
+}"""
+"""An ONNX function: the positions of the queries, [batch or 1, 1, queries, 1], if `before` keys precede them."""
+
+COLUMNS = """(scores) => (columns) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    shape = Shape<start = 3, end = 4>(scores)
+    count = Squeeze(shape)
+    keys = Range(zero, count, one)
+    columns = Cast<to = 6>(keys)
+}"""
+"""An ONNX function: the positions of the keys."""
+
+REPEAT = """(x, heads) => (y) {
+    two = Constant<value_ints = [2]>()
+    batch = Shape<start = 0, end = 1>(x)
+    groups = Shape<start = 1, end = 2>(x)
+    matrix = Shape<start = 2>(x)
+    times = Div(heads, groups)
+    wide = Concat<axis = 0>(batch, groups, times, matrix)
+    whole = Concat<axis = 0>(batch, heads, matrix)
+    apart = Unsqueeze(x, two)
+    copies = Expand(apart, wide)
+    y = Reshape(copies, whole)
+}"""
+"""An ONNX function: keys or values, repeated for all `heads` of queries. ShareHeads undoes it before products."""
+
+LENGTH = """(x) => (length) {
+    length = Shape<start = 2, end = 3>(x)
+}"""
+
+
+@imports("Attention")
+def attention(c: Call) -> Outputs:
+    """Import Attention 23 and 24, in the steps of ONNX's function; the products as an output are left to that.
+
+    Here the masks are comparisons of s32, and keys that a query does not see get -inf added one mask after another. So
+    kernels compute masks where they add them, and no matrix of the size of the scores is in memory.
+    """
+    q, k, v = (c.input(n) for n in range(3))
+    precision = c.attr("softmax_precision")
+    wide = q.dtype if precision is None else dtype_of(precision, "attribute 'softmax_precision'")
+    if c.outputs > 3 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
+        return by_body(c)
+    g, flat = c.graph, len(q.shape or ()) == 3
+    q, k, v = (_by_heads(c, x, name) for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads")))
+    before = None
+    if c.has(4):
+        before, = written(c, LENGTH, x=c.input(4))
+        k, v = (g.concat(c.input(n), x, axis=2) for n, x in ((4, k), (5, v)))
+    caches, size = (k, v), q.shape[3] if q.shape else None
+    if size is None:
+        raise GraphError("the size of a head must be known")
+    scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(size))
+    q, k = (g.multiply(x, one(x, np.sqrt(np.float32(scale)))) for x in (q, k))
+    if q.shape is None or k.shape is None or None in (q.shape[1], k.shape[1]) or q.shape[1] != k.shape[1]:
+        heads = written(c, "(x) => (heads) {\n heads = Shape<start = 1, end = 2>(x)\n}", x=q)[0]
+        k, v = (written(c, REPEAT, x=x, heads=heads)[0] for x in (k, v))
+    scores = g.matmul(q, k, transpose_b=True)
+    if cap := c.attr("softcap", 0.0):
+        scores = g.multiply(g.tanh(g.divide(scores, one(scores, cap))), one(scores, cap))
+    masks = _masks(c, scores, before)
+    p, = standard(c, "Softmax", [_cast(c, reduce(g.add, masks, scores), wide)], axis=-1)
+    p = _cast(c, p, q.dtype)
+    if c.has(3) or c.has(6):  # a row that sees no key is 0
+        most = g.reduce_max(reduce(g.add, _masks(c, scores, before)), axes=[-1], keep_dims=True)
+        p = g.select(g.equal(most, one(most, -np.inf)), one(p, 0), p)
+    y = g.matmul(p, v)
+    if flat:
+        y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, -1], special_zero=True)
+    return [y, *caches][:max(1, c.outputs)]
+
+
+def _by_heads(c: Call, x: Value, name: str) -> Value:
+    """`x` as [batch, heads, length, size]; if it has three dimensions, the attribute `name` is the number of heads."""
+    if x.shape is None or len(x.shape) not in (3, 4):
+        raise GraphError(f"the rank of query, key and value must be known, got {x.type}")
+    if len(x.shape) == 4:
+        return x
+    if c.attr(name, 0) < 1:
+        c.refuse(f"attribute '{name}' must be positive beside {x.type}")
+    split = c.graph.static_reshape(x, shape=[0, 0, c.attr(name), -1], special_zero=True)
+    return c.graph.static_transpose(split, order=[0, 2, 1, 3])
+
+
+def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
+    """The numbers that are added to the scores: the mask of the node, 0 or -inf for causality and for padding."""
+    g, masks = c.graph, []
+
+    def hiding(seen: Value) -> Value:
+        return g.select(seen, one(scores, 0), one(scores, -np.inf))
+
+    mask, causal = c.optional(3), c.attr("is_causal", 0)
+    if mask is not None:
+        if c.version >= 24 and not (mask.shape and scores.shape and mask.shape[-1:] == scores.shape[-1:] != (None,)):
+            raise GraphError(f"a mask must have as many columns as there are keys, got {mask.type}")
+        masks.append(hiding(mask) if mask.dtype == boolean else _cast(c, mask, scores.dtype))
+    if causal or c.has(6):
+        columns, = written(c, COLUMNS, scores=scores)
+    if causal:
+        if c.has(6):
+            before, = written(c, "(n, x) => (before) {\n m = Shape<start = 2, end = 3>(x)\n before = Sub(n, m)\n}",
+                              n=c.input(6), x=scores)
+        rows, = written(c, ROWS, scores=scores, before=np.zeros(1, np.int64) if before is None else before)
+        masks.append(hiding(g.less_equal(columns, rows)))
+    if c.has(6):
+        lengths = g.static_reshape(g.cast(c.input(6), dtype=s32), shape=[-1, 1, 1, 1])
+        masks.append(hiding(g.less(columns, lengths)))
+    return masks
+
+
+def _cast(c: Call, x: Value, dtype: Any) -> Value:
+    y = cast_to(c, x, dtype)
+    if y is None:
+        raise GraphError(f"{x.dtype} is not cast to {dtype}")
+    return y

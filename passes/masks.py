@@ -1,0 +1,45 @@
+"""Masks of attention: comparisons, and selections by them, that kernels compute where they are used.
+
+So no matrix of numbers lies in memory that positions of rows and columns, or one byte an element, can say.
+"""
+from __future__ import annotations
+
+from graphq.base.sizes import assumed
+from graphq.ir import Graph, Node
+from graphq.kernels.families import ANCHORS
+from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, refuses
+
+MASKS = frozenset({"select", *COMPARISONS})
+SMALL = 1 << 16
+"""Bytes of operands that stay in a core's cache however often they are read."""
+LARGE = 1 << 20
+"""The most bytes of a mask that is kept in memory as a constant."""
+
+
+def is_mask(node: Node) -> bool:
+    """Whether a lane-wise node reads less memory than it fills, so that each user can compute it again."""
+    if node.op.name not in MASKS or refuses(node) is not None or not all(
+            v.type.known for v in (*node.operands, *node.outputs)):
+        return False
+    read = sum(assumed(v.type.nbytes) for v in node.operands)
+    return read <= max(SMALL, assumed(node.output.type.nbytes) // 2)
+
+
+def is_large_mask(node: Node) -> bool:
+    """Whether a node is a mask that takes more memory than a constant should."""
+    return is_mask(node) and assumed(node.output.type.nbytes) > LARGE
+
+
+def duplicate_masks(graph: Graph) -> int:
+    """A mask with n users in partitions -> n masks, each of which may join one; returns the number added."""
+    count, joining = 0, {*lane_wise_operations(), *ANCHORS}
+    for node in reversed(list(graph.nodes)):
+        if node.op.name in MASKS and len(node.outputs[0].users) > 1 and is_mask(node):
+            out = node.output
+            users = [user for user in out.users if user.op.name in joining]
+            for user in users if out.is_output or len(users) < len(out.users) else users[1:]:
+                with graph.before(user, [node]):
+                    copy = graph.add_again(node, node.inputs)[0]
+                graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
+                count += 1
+    return count
