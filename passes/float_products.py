@@ -26,7 +26,8 @@ class WidenProducts(Rewrite):
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
     once. The casts fuse with neighbouring operations. Weights of a matmul that are dequantized to f16 are cast, too:
-    kernels for f32 read them compressed.
+    kernels for f32 read them compressed. So are matrices that a call gives, such as keys of attention, if as many rows
+    are multiplied by each of them.
     """
 
     def pattern(self, g, x, w, bias):
@@ -34,14 +35,14 @@ class WidenProducts(Rewrite):
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, bias: Value | None, match: Match) -> str | None:
-        """x must be f16, weights and bias constants, and there must be enough rows.
+        """x must be f16, the bias a constant, weights of convolutions, too, and there must be enough rows.
 
         For another dtype of x the reason is empty, so that no report shows it.
         """
         if x.dtype != f16:
             return ""
         compressed = match.root.op.name == "matmul" and stays_compressed(w, match.root.attrs["transpose_b"])
-        if not compressed and w.data is None or bias is not None and bias.data is None:
+        if match.root.op.name != "matmul" and w.data is None or bias is not None and bias.data is None:
             return "weights or bias are not constant"
         rows = None if compressed else _rows(match.root)
         return None if rows is None or rows >= MIN_ROWS else f"{rows} rows are few"
@@ -60,7 +61,8 @@ def _rows(node: Node) -> int | None:
     if not result.known:
         return None
     if node.op.name == "matmul":
-        return prod(result.dims[:-1])
+        constant = node.operand(1).data is not None
+        return prod(result.dims[:-1]) if constant or len(node.operand(1).type.dims) == 2 else result.dims[-2]
     channel = 1 if node.attrs["data_format"] == "NCX" else len(result.dims) - 1
     return prod(d for k, d in enumerate(result.dims) if k != channel)
 

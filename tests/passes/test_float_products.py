@@ -34,6 +34,16 @@ def test_a_matmul_of_constant_weights():
         }""")
 
 
+@pytest.mark.parametrize("x, w", [("8,2", "2,1"), ("3,8,2", "3,2,1"), ("2,4,2", "2,1")])
+def test_a_matmul_of_matrices_that_a_call_gives(x, w):
+    check_pass(WidenProducts(), inputs=f"x: f16[{x}], w: f16[{w}]", before="%0 = matmul(x, w)\n return %0", after="""
+        %0 = type_cast(w, dtype=f32)
+        %1 = type_cast(x, dtype=f32)
+        %2 = matmul(%1, %0)
+        %3 = type_cast(%2, dtype=f16)
+        return %3""")
+
+
 def test_weights_that_stay_compressed():
     """Of any number of rows, as casts of the weights cost no memory."""
     weights = """
@@ -49,14 +59,15 @@ def test_weights_that_stay_compressed():
           %4 = type_cast(%3, dtype=f16)
           return %4""")
     few = weights.replace("s8[8,1]", "s8[4,2]").replace("[8, 1]", "[4, 2]")  # kernels need groups of 8
-    check_pass(WidenProducts(), inputs="x: f16[9,4]", before=f"{few}\n %1 = matmul(x, %0)\n return %1")
+    check_pass(WidenProducts(), inputs="x: f16[7,4]", before=f"{few}\n %1 = matmul(x, %0)\n return %1")
 
 
 @pytest.mark.parametrize("inputs, nodes", [
     ("x: f16[7,2]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
     ("x: bf16[8,2]", "%w = constant(value=bf16[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
     ("x: f32[8,2]", "%w = constant(value=f32[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
-    ("x: f16[8,2], w: f16[2,1]", "%0 = matmul(x, w)"),
+    ("x: f16[7,2], w: f16[2,1]", "%0 = matmul(x, w)"),
+    ("x: f16[5,7,2], w: f16[5,2,1]", "%0 = matmul(x, w)"),
     ("x: f16[8,2], b: f16[1]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w, b)"),
     ("x: f16[1,2,7,1]", f"%w = constant(value=f16[1,2,1,1]{{1, 2}})\n"
                         f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
