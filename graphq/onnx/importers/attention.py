@@ -8,7 +8,7 @@ import numpy as np
 
 from graphq.dtypes import boolean, s32
 from graphq.errors import GraphError
-from graphq.ir import Value
+from graphq.ir import Dim, Value
 from graphq.onnx.importers.composed import standard, written
 from graphq.onnx.importers.eltwise import cast_to, one
 from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
@@ -61,7 +61,7 @@ LENGTH = """(x) => (length) {
 
 @imports("Attention")
 def attention(c: Call) -> Outputs:
-    """Import Attention 23 and 24, in the steps of ONNX's function; the products as an output are left to that.
+    """Import Attention 23 and 24, in the steps of ONNX's function, which forms that are not meant here become.
 
     Here the masks are comparisons of s32, and keys that a query does not see get -inf added one mask after another. So
     kernels compute masks where they add them, and no matrix of the size of the scores is in memory.
@@ -69,7 +69,7 @@ def attention(c: Call) -> Outputs:
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
     wide = q.dtype if precision is None else dtype_of(precision, "attribute 'softmax_precision'")
-    if c.outputs > 3 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
+    if c.version > 24 or c.outputs > 3 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
         return by_body(c)
     g, flat = c.graph, len(q.shape or ()) == 3
     q, k, v = (_by_heads(c, x, name) for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads")))
@@ -77,12 +77,14 @@ def attention(c: Call) -> Outputs:
     if c.has(4):
         before, = written(c, LENGTH, x=c.input(4))
         k, v = (g.concat(c.input(n), x, axis=2) for n, x in ((4, k), (5, v)))
-    caches, size = (k, v), q.shape[3] if q.shape else None
+    caches, size, keys, mask = (k, v), _dim(q, 3), _dim(k, 2), c.optional(3)
     if size is None:
         raise GraphError("the size of a head must be known")
+    if c.version >= 24 and mask is not None and (keys is None or _dim(mask, -1) != keys):
+        return by_body(c)  # which pads the mask
     scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(size))
     q, k = (g.multiply(x, one(x, np.sqrt(np.float32(scale)))) for x in (q, k))
-    if q.shape is None or k.shape is None or None in (q.shape[1], k.shape[1]) or q.shape[1] != k.shape[1]:
+    if _dim(q, 1) is None or _dim(q, 1) != _dim(k, 1):
         heads = written(c, "(x) => (heads) {\n heads = Shape<start = 1, end = 2>(x)\n}", x=q)[0]
         k, v = (written(c, REPEAT, x=x, heads=heads)[0] for x in (k, v))
     scores = g.matmul(q, k, transpose_b=True)
@@ -98,6 +100,10 @@ def attention(c: Call) -> Outputs:
     if flat:
         y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, -1], special_zero=True)
     return [y, *caches][:max(1, c.outputs)]
+
+
+def _dim(x: Value, axis: int) -> Dim:
+    return x.shape[axis] if x.shape else None
 
 
 def _by_heads(c: Call, x: Value, name: str) -> Value:
@@ -121,8 +127,6 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
 
     mask, causal = c.optional(3), c.attr("is_causal", 0)
     if mask is not None:
-        if c.version >= 24 and not (mask.shape and scores.shape and mask.shape[-1:] == scores.shape[-1:] != (None,)):
-            raise GraphError(f"a mask must have as many columns as there are keys, got {mask.type}")
         masks.append(hiding(mask) if mask.dtype == boolean else _cast(c, mask, scores.dtype))
     if causal or c.has(6):
         columns, = written(c, COLUMNS, scores=scores)
