@@ -11,6 +11,7 @@ from graphq.passes.compressed_weights import CastDequantizedWeights, GatherWeigh
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.masks import duplicate_masks
 from graphq.passes.move_quantization import (
     CastBeforeMoves,
     ConcatBeforeDequantize,
@@ -69,7 +70,7 @@ __all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedW
            "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowScalesAsGroups", "RowsLast",
            "ShareHeads", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize",
            "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor",
-           "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize",
+           "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize", "duplicate_masks",
            "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
            "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis",
            "rounds", "run_passes", "without"]

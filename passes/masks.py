@@ -22,7 +22,7 @@ def is_mask(node: Node) -> bool:
             v.type.known for v in (*node.operands, *node.outputs)):
         return False
     read = sum(assumed(v.type.nbytes) for v in node.operands)
-    return read <= max(SMALL, assumed(node.output.type.nbytes) // 2)
+    return read <= SMALL + assumed(node.output.type.nbytes) // 2
 
 
 def is_large_mask(node: Node) -> bool:

@@ -36,7 +36,8 @@ def infer_test(src: TensorType, **attrs: bool) -> TensorType:
     return TensorType(boolean, src.shape)
 
 
-@register_op(infer=infer_comparison, commutative=True, elementwise=True, lanes=lambda a, b: op("eq", a, b), onnx="Equal")
+@register_op(infer=infer_comparison, commutative=True, elementwise=True, lanes=lambda a, b: op("eq", a, b),
+             onnx="Equal")
 @quiet
 def equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 == src_1` (ONNX Equal). False when either is NaN."""

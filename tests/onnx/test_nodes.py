@@ -112,7 +112,7 @@ def check(case, model, inputs, outputs):
         if np.issubdtype(g.dtype, np.integer) or g.dtype == bool:
             np.testing.assert_array_equal(g, w)
         else:
-            # ONNX's reference rounds a sum of bf16 after each element, graphq once: results differ by two units or less.
+            # ONNX's reference rounds a sum of bf16 after each element, graphq once.
             least = 2**-6 if g.dtype.name == "bfloat16" else 1e-3
             np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=max(case.rtol, least),
                                        atol=max(case.atol, 1e-7))

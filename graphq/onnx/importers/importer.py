@@ -361,7 +361,9 @@ def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
     """
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
-        results = None if is_large_mask(node) else computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
+        if is_large_mask(node):
+            continue
+        results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
                 new = add_known(graph, array)

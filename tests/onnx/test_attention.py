@@ -1,0 +1,145 @@
+"""ONNX's Attention against ONNX's reference: as one step, without matrices of masks, and without copies of keys."""
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import graphq as gq
+
+rng = np.random.default_rng(11)
+FLOATS = {"f4": TensorProto.FLOAT, "f2": TensorProto.FLOAT16}
+
+
+def normal(*shape, dtype="f4"):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def attention(batch=2, new=5, keys=None, heads=4, groups=2, size=8, *, past=0, mask=None, lengths=None, flat=False,
+              dtype="f4", version=23, open_shapes=False, **attrs):
+    """A model of one node, and its inputs."""
+    keys = new if keys is None else keys
+    x = {"q": normal(batch, heads, new, size, dtype=dtype), "k": normal(batch, groups, keys, size, dtype=dtype),
+         "v": normal(batch, groups, keys, size, dtype=dtype)}
+    if flat:
+        x = {n: a.swapaxes(1, 2).reshape(batch, a.shape[2], -1) for n, a in x.items()}
+        attrs |= {"q_num_heads": heads, "kv_num_heads": groups}
+    more = {"mask": mask, "past_k": normal(batch, groups, past, size, dtype=dtype) if past else None,
+            "past_v": normal(batch, groups, past, size, dtype=dtype) if past else None, "lengths": lengths}
+    inputs = {n: a for n, a in {**x, **more}.items() if a is not None}
+    names = [n if n in inputs else "" for n in (*x, *more)]
+    while not names[-1]:
+        names.pop()
+    outputs = ["y", "present_k", "present_v"][:3 if past else 1]
+
+    def info(name, a):
+        fixed = {0: "batch"} if flat else {0: "batch", 2: f"{name} rows"}
+        if name in ("mask", "lengths"):
+            fixed = dict.fromkeys(range(a.ndim), None)
+        dims = [fixed.get(k, d) if open_shapes else d for k, d in enumerate(a.shape)]
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), dims)
+
+    graph = helper.make_graph([helper.make_node("Attention", names, outputs, **attrs)], "net",
+                              [info(n, a) for n, a in inputs.items()],
+                              [helper.make_tensor_value_info(n, FLOATS[dtype], None) for n in outputs])
+    return helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", version)]), inputs
+
+
+def seen(*shape):
+    return rng.uniform(size=shape) < 0.6
+
+
+CASES = {
+    "plain": dict(groups=4),
+    "shared heads": dict(),
+    "one head of keys": dict(groups=1, keys=9),
+    "flat": dict(flat=True, scale=0.3),
+    "causal": dict(is_causal=1),
+    "causal after past": dict(is_causal=1, past=7),
+    "past": dict(past=7, flat=True),
+    "mask": dict(mask=seen(5, 5)),
+    "mask of keys": dict(mask=seen(2, 1, 1, 5)),
+    "mask of heads": dict(mask=seen(4, 5, 5), is_causal=1, past=0),
+    "mask that hides all": dict(mask=np.zeros((5, 5), bool)),
+    "mask of numbers": dict(mask=normal(2, 4, 5, 5), is_causal=1),
+    "softcap": dict(softcap=1.5, mask=normal(5, 5)),
+    "lengths": dict(version=24, new=2, keys=9, lengths=np.array([4, 9]), is_causal=1),
+    "lengths without causality": dict(version=24, new=3, keys=9, lengths=np.array([0, 6])),
+    "lengths and a mask": dict(version=24, new=3, keys=9, lengths=np.array([2, 8]), is_causal=1, mask=seen(3, 9)),
+    "fewer keys than queries": dict(version=24, new=4, keys=9, lengths=np.array([1, 9]), is_causal=1),
+    "a shorter mask": dict(version=24, new=3, keys=9, lengths=np.array([2, 6]), mask=seen(3, 6)),
+}
+
+
+@pytest.mark.parametrize("open_shapes", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.parametrize("name", CASES)
+def test_as_onnx(name, dtype, open_shapes):
+    case = dict(CASES[name])
+    if isinstance(mask := case.get("mask"), np.ndarray) and mask.dtype != bool:
+        case["mask"] = mask.astype(dtype)
+    model, x = attention(dtype=dtype, open_shapes=open_shapes, **case)
+    want = ReferenceEvaluator(model).run(None, x)
+    compiled = gq.compile(gq.load_onnx(model))
+    got = compiled(x)
+    for a, b in zip(got.values() if isinstance(got, dict) else [got], want, strict=True):
+        assert a.dtype == b.dtype == dtype
+        np.testing.assert_allclose(a.astype("f8"), b.astype("f8"), rtol=1e-4, atol=1e-5 if dtype == "f4" else 2e-3)
+    if name != "a shorter mask":
+        gq.compile(gq.load_onnx(model), strict=True)(x)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.parametrize("case", [
+    dict(), dict(is_causal=1), dict(mask=seen(1100, 1100), is_causal=1),
+    dict(version=24, lengths=np.array([900]), is_causal=1, mask=seen(1100, 1100))], ids=str)
+def test_nothing_of_the_size_of_the_scores_is_in_memory(case, dtype):
+    """But for a mask that a call gives, of one byte an element."""
+    new = 1100
+    model, x = attention(batch=1, new=new, heads=4, groups=2, size=64, dtype=dtype, **case)
+    compiled = gq.compile(gq.load_onnx(model), strict=True, threads=1)
+    buffers = compiled._fixed.plan.buffers
+    assert max(b.nbytes for b in buffers if b.storage != "input") < new * new
+    want = ReferenceEvaluator(model).run(None, x)[0]
+    np.testing.assert_allclose(compiled(x).astype("f8"), want.astype("f8"), atol=1e-5 if dtype == "f4" else 2e-3)
+
+
+def test_the_products_are_left_to_the_reference():
+    model, x = attention(groups=4)
+    model.graph.node[0].output.extend(["", "", "products"])
+    model.graph.output.append(helper.make_tensor_value_info("products", TensorProto.FLOAT, None))
+    want = ReferenceEvaluator(model).run(None, x)
+    for a, b in zip(gq.compile(gq.load_onnx(model))(x).values(), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_decomposed_attention_of_shared_heads_reads_them_where_they_lie():
+    """As exporters write it: keys and values are repeated for all heads that share them."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[2, 4, N, 8] q, float[2, 2, N, 8] k, float[2, 2, N, 8] v) => (float[2, 4, N, 8] y) {
+            axis = Constant<value = int64[1] {2}>()
+            n = Shape<start = 2, end = 3>(q)
+            first = Constant<value = int64[3] {2, 2, 2}>()
+            size = Constant<value = int64[1] {8}>()
+            wide = Concat<axis = 0>(first, n, size)
+            heads = Constant<value = int64[2] {2, 4}>()
+            whole = Concat<axis = 0>(heads, n, size)
+            k1 = Unsqueeze(k, axis)
+            k2 = Expand(k1, wide)
+            k3 = Reshape(k2, whole)
+            v1 = Unsqueeze(v, axis)
+            v2 = Expand(v1, wide)
+            v3 = Reshape(v2, whole)
+            kt = Transpose<perm = [0, 1, 3, 2]>(k3)
+            scale = Constant<value = float {0.35}>()
+            ks = Mul(kt, scale)
+            s = MatMul(q, ks)
+            p = Softmax<axis = -1>(s)
+            y = MatMul(p, v3)
+        }"""
+    model = onnx.parser.parse_model(text)
+    compiled = gq.compile(gq.load_onnx(model), strict=True)
+    for n in (6, 9):
+        x = {"q": normal(2, 4, n, 8), "k": normal(2, 2, n, 8), "v": normal(2, 2, n, 8)}
+        np.testing.assert_allclose(compiled(x), ReferenceEvaluator(model).run(None, x)[0], rtol=1e-4, atol=1e-5)
+    assert "expand" not in compiled.explain()
