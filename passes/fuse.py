@@ -79,10 +79,13 @@ class Fuse(Fusion):
 
         If the operand of a dequantize is constant, it does not join, since it is folded.
         """
-        operations, users = self.family.operations, {user.op.name for user in node.output.users}
-        if operations and is_mask(node):
+        operations = self.family.operations
+        if not operations or refuses(node) is not None:
+            return False
+        users = {user.op.name for user in node.output.users}
+        if is_mask(node):
             return users.isdisjoint(operations)
-        if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
+        if all(v.data is not None for v in node.operands):
             return False
         if node.op.name == "multiply":
             return users.isdisjoint((*operations, *DEQUANTIZES)) and all(
