@@ -9,7 +9,9 @@ from graphq.ir import Graph, Node
 from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, refuses
 
-MASKS = frozenset({"select", *COMPARISONS})
+MASKS = frozenset({"select", "logical_and", "logical_or", "logical_not", "logical_xor", *COMPARISONS})
+DEPTH = 8
+"""How many masks one above the other are looked at."""
 SMALL = 1 << 16
 """Bytes of operands that stay in a core's cache however often they are read."""
 LARGE = 1 << 20
@@ -18,11 +20,21 @@ LARGE = 1 << 20
 
 def is_mask(node: Node) -> bool:
     """Whether a lane-wise node reads less memory than it fills, so that each user can compute it again."""
-    if node.op.name not in MASKS or refuses(node) is not None or not all(
-            v.type.known for v in (*node.operands, *node.outputs)):
+    if not _is_lane_wise(node):
         return False
-    read = sum(assumed(v.type.nbytes) for v in node.operands)
-    return read <= SMALL + assumed(node.output.type.nbytes) // 2
+    return _read(node, DEPTH) <= SMALL + assumed(node.output.type.nbytes) // 2
+
+
+def _is_lane_wise(node: Node) -> bool:
+    return node.op.name in MASKS and refuses(node) is None and all(
+        v.type.known for v in (*node.operands, *node.outputs))
+
+
+def _read(node: Node, depth: int) -> int:
+    """The bytes that a node reads if masks above it are computed with it."""
+    return sum(min(assumed(v.type.nbytes), _read(v.node, depth - 1))
+               if depth and v.node is not None and _is_lane_wise(v.node) else assumed(v.type.nbytes)
+               for v in node.operands)
 
 
 def is_large_mask(node: Node) -> bool:

@@ -19,6 +19,9 @@ def node(statement, name):
 @pytest.mark.parametrize("statement, name, wanted", [
     ("%0 = select(m, %z, %z)", "select", True), ("%0 = less_equal(c, r)", "less_equal", True),
     ("%0 = less(wide, wide)", "less", False), ("%0 = equal(m, m)", "equal", False),
+    ("%1 = select(cond, %z, %z)\n %0 = select(cond, %1, %z)", "select", True),
+    ("%0 = logical_and(cond, cond)", "logical_and", False), ("%0 = logical_not(m)", "logical_not", True),
+    ("%1 = less(r, c)\n %2 = greater(r, c)\n %0 = logical_or(%1, %2)", "logical_or", True),
     ("%0 = relu(x)", "relu", False), ("%0 = select(cond, %z, %z)", "select", True),
     ("%0 = select(cond, big, %z)", "select", False), ("%0 = greater(big, %z)", "greater", False)])
 def test_which_nodes_are_masks(statement, name, wanted):
