@@ -122,7 +122,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
         whole = count == lanes
-        return address.load(kind) if whole else address.load_where(tail_mask(lanes, constant(I64, count)), kind)
+        return address.load(kind) if whole else address.load_where(tail_mask(lanes, c64(count)), kind)
 
     if kept == "f32":
         return [loaded(row + first * 4, F32, LANES, left) for row in rows]
@@ -145,8 +145,8 @@ def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., N
     A row leaves out the values of keys that it does not see. All rows see the keys from `common` up to `until`
     (exclusive).
     """
-    kind = vector(F32, LANES)
-    together = max(1, min(-(-size // LANES), LANES // rows))
+    kind, count = vector(F32, LANES), -(-size // LANES)
+    together = max(1, min(count, LANES // rows))
 
     def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
                 high: Value, common: Value, until: Value) -> None:
@@ -156,22 +156,20 @@ def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., N
             with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
                 place = line + loop.k * (4 * LANES)
                 (place.load(kind) * factor).store(place)
-        def summed(start_of: Value, lanes: list[int]) -> None:
-            """Store the sums of vectors of values that begin at number `start_of`; each has so many lanes."""
-            firsts = [start_of + LANES * n for n in range(len(lanes))]
-            zeros = [b.value(kind, 0.0)] * (rows * len(lanes))
-            with Loop(b, (high - base + (BLOCK - 1)) // BLOCK, zeros) as blocks:
+        for first in range(0, count, together):
+            parts = range(first, min(first + together, count))
+            with Loop(b, (high - base + (BLOCK - 1)) // BLOCK, [b.value(kind, 0.0)] * (rows * len(parts))) as blocks:
                 start = base + blocks.k * BLOCK
                 stop = smaller(start + BLOCK, high)
-                chains = zeros
+                chains = [b.value(kind, 0.0)] * (rows * len(parts))
                 middle = smaller(larger(common, start), stop)
                 end = smaller(larger(until, middle), stop)
                 for begin, limit, partly in ((start, middle, True), (middle, end, False), (end, stop, True)):
                     with Loop(b, limit - begin, chains) as loop:
                         key = begin + loop.k
                         place = values + key * (size * WIDTHS[kept] // 8)
-                        v = [x for first, left in zip(firsts, lanes, strict=True)
-                             for x in _parts(b, [place], scale, first, left, kept, emulated)]
+                        v = [x for n in parts for x in _parts(b, [place], scale, c64(LANES * n),
+                                                              min(LANES, size - LANES * n), kept, emulated)]
                         new = []
                         for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
                             weight = (line + (key - base) * 4).load(F32).splat(LANES)
@@ -184,14 +182,9 @@ def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., N
                 blocks.update(_added(blocks.values, chains))
             for (row, _), sums in zip(tile, _by_row(blocks.values, rows), strict=True):
                 target = ROW.load(row, "target")
-                for first, left, y in zip(firsts, lanes, sums, strict=True):
-                    y.store_where(tail_mask(LANES, c64(left)), target + first * 4)
-
-        each = LANES * together
-        with Loop(b, c64(size // each)) as groups:
-            summed(groups.k * each, [LANES] * together)
-        if size % each:
-            summed(c64(size // each * each), [min(LANES, size % each - n) for n in range(0, size % each, LANES)])
+                for n, y in zip(parts, sums, strict=True):
+                    left = min(LANES, size - LANES * n)
+                    y.store_where(tail_mask(LANES, c64(left)), target + 4 * LANES * n)
 
     return outputs
 
