@@ -128,18 +128,22 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
     mask, causal = c.optional(3), c.attr("is_causal", 0)
     if mask is not None:
         masks.append(hiding(mask) if mask.dtype == boolean else _cast(c, mask, scores.dtype))
-    if causal or c.has(6):
-        columns, = written(c, COLUMNS, scores=scores)
     if causal:
         if c.has(6):
             before, = written(c, "(n, x) => (before) {\n m = Shape<start = 2, end = 3>(x)\n before = Sub(n, m)\n}",
                               n=c.input(6), x=scores)
-        rows, = written(c, ROWS, scores=scores, before=np.zeros(1, np.int64) if before is None else before)
-        masks.append(hiding(g.less_equal(columns, rows)))
+        masks.append(hiding(up_to_own(c, scores, np.zeros(1, np.int64) if before is None else before)))
     if c.has(6):
+        columns, = written(c, COLUMNS, scores=scores)
         lengths = g.static_reshape(g.cast(c.input(6), dtype=s32), shape=[-1, 1, 1, 1])
         masks.append(hiding(g.less(columns, lengths)))
     return masks
+
+
+def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
+    """Which keys a query sees that sees those up to its own position; `before` keys precede the first query."""
+    rows, columns = written(c, ROWS, scores=scores, before=before)[0], written(c, COLUMNS, scores=scores)[0]
+    return c.graph.less_equal(columns, rows)
 
 
 def _cast(c: Call, x: Value, dtype: Any) -> Value:

@@ -6,6 +6,7 @@ import numpy as np
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.onnx.importers.attention import up_to_own
 from graphq.onnx.importers.composed import standard, written
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
@@ -137,9 +138,8 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     if bias is not None:
         scores = g.add(scores, bias)
     if c.attr("unidirectional", 0):
-        places, keys = written(c, PLACES, scores=scores)
-        mask, = written(c, SEEN, places=places, count=keys)
-        scores = g.select(mask, scores, one(scores, -np.inf))
+        before, = written(c, BEFORE, scores=scores)
+        scores = g.select(up_to_own(c, scores, before), scores, one(scores, -np.inf))
     y = g.matmul(g.softmax(scores, axis=-1), v)
     y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
     return [y, g.concat(*(_stackable(c, x) for x in (k, v)), axis=0)] if c.outputs > 1 else y
@@ -154,35 +154,12 @@ def _stackable(c: Call, x: Value) -> Value:
     return standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([0]))])[0]
 
 
-PLACES = """(scores) => (places, keys) {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    start = Constant<value_ints = [0]>()
+BEFORE = """(scores) => (before) {
     rows = Shape<start = 2, end = 3>(scores)
-    keys = Shape<start = 3>(scores)
-    past = Sub(keys, rows)
-    length = Squeeze(rows)
-    steps = Range(zero, length, one)
-    behind = Add(steps, past)
-    places = Unsqueeze(behind, start)
+    keys = Shape<start = 3, end = 4>(scores)
+    before = Sub(keys, rows)
 }"""
-"""An ONNX function: the positions of the queries among the keys, [1, queries], and the number of keys.
-
-The queries are at the positions of the last keys.
-"""
-
-SEEN = """(places, count) => (mask) {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    last = Constant<value_ints = [2]>()
-    heads = Constant<value_ints = [1]>()
-    limit = Squeeze(count)
-    columns = Range(zero, limit, one)
-    here = Unsqueeze(places, last)
-    seen = LessOrEqual(columns, here)
-    mask = Unsqueeze(seen, heads)
-}"""
-"""An ONNX function: for each query at `places` [batch, queries], which of `count` keys it sees: those up to its own."""
+"""An ONNX function: the number of keys before the first query, if the queries are at the positions of the last keys."""
 
 WITHIN = """(mask, scores) => (seen) {
     zero = Constant<value_int = 0>()
