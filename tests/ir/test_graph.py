@@ -288,7 +288,7 @@ def test_an_absent_optional_operand_leaves_no_trace(g, x):
     (lambda g, x: g.softmax(x, axis=1.5), "attribute 'axis' must be of type int, got 1.5"),
     (lambda g, x: g.softmax(x, axis=True), "attribute 'axis' must be of type int, got True"),
     (lambda g, x: g.softmax(x, axis=2), r"axis must be in \[-r, r-1\] with r = 2"),
-    (lambda g, x: g.softmax(x, mode="zero"), "attribute 'mode' must be one of 'none', 'inf_as_zero', got 'zero'"),
+    (lambda g, x: g.softmax(x, mode="zero"), "'mode' must be one of 'none', 'inf_as_zero', 'stepwise', got 'zero'"),
     (lambda g, x: g.softmax(x, mode=np.zeros(2)), "attribute 'mode' must be one of"),
     (lambda g, x: g.softmax(x, dtype="f99"), "attribute 'dtype': unknown dtype 'f99'"),
     (lambda g, x: g.softmax(x, keep_stats=1), "attribute 'keep_stats' must be of type bool, got 1"),
