@@ -35,17 +35,31 @@ def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> 
     at 8 bits clipping costs more than it gains. Over many products rounding errors cancel, but the parts that are cut
     off large weights add up (docs/quantization.md has figures).
     """
-    return integers(weights, product.weight_axes()[0] if scheme.per_channel else None, LARGEST[scheme.weight_bits])
+    return integers(weights, *_along(product, scheme))
+
+
+def _along(product: Product, scheme: Scheme) -> tuple[int | None, int]:
+    """The axis of weights along which scales differ, and the largest integer."""
+    return product.weight_axes()[0] if scheme.per_channel else None, LARGEST[scheme.weight_bits]
 
 
 def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarray, Parameters]:
     """Numbers as s8 up to `most` in magnitude, and their scales: one for each channel of `axis`, or for all."""
-    rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
-    top = np.abs(rows).max(axis=1, initial=0.0)
-    scales = np.where(top < SMALLEST, 1.0, top / most).astype(np.float32)
+    scales = _scales(weights, axis, most)
     p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
     along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
     return np.clip(np.rint(weights / along), -most, most).astype(np.int8), p
+
+
+def weight_steps(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
+    """The scales of quantized weights: f32, one for each output channel or one for all."""
+    return _scales(weights, *_along(product, scheme))
+
+
+def _scales(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
+    rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
+    top = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
+    return np.where(top < SMALLEST, 1.0, top / most).astype(np.float32)
 
 
 def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:

@@ -2,15 +2,16 @@
 
 A product of quantized factors becomes a product of the f32 numbers that the integers represent:
 
-    product(fake(x * inverse), weights, bias)        fake(x) = step * clip(rint(x / step), low, high)
+    product(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
+    fake(x) = step * clip(rint(x / step), low, high)        w = weights * factors, near = steps * rint(w / steps)
 
-`inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model. A value that is stored between products
-goes through fake(x), too, for all its readers. So a setting that is tried costs runs and no compilation. The results
-differ from those of integers by the roundings of f32 sums.
+All but x and the weights are inputs of the model: steps, limits, factors of channels and their inverses, biases. A
+value that is stored between products goes through fake(x), too, for all its readers. So a setting that is tried costs
+runs and no compilation. The results differ from those of integers by the roundings of f32 sums.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,14 +23,16 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_inputs
 from graphq.quantization.calibrate import Batches, checked_batches
-from graphq.quantization.insert import PART, Quantized, dequantized_weights
+from graphq.quantization.insert import PART, Quantized, rest_of_weights, weight_steps
 from graphq.quantization.products import Product, products, right_after, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.smooth import along_weights
+from graphq.quantization.smooth import along_weights, scaled_weights
 
 PREFIX, BETWEEN = "quantized/", "between/"
-BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}
+FINE, COARSE = np.float32(2.0**-60), np.float32(2.0**100)
+"""Steps of weights: with FINE every number is a multiple of the step, with COARSE every number is rounded to 0."""
+BYPASS = {name: np.array(x, np.float32) for name, x in (("step", FINE), ("low", -np.inf), ("high", np.inf))}
 """Inputs with which fake quantization changes no number: with so small a step every quotient is an integer."""
 
 
@@ -63,13 +66,13 @@ class Parametrised:
     """The model of a `prepared` graph; with `twins` the quantized form of each product stands beside the f32 one.
 
     Twins take the same f32 operands, so that one run tells for each product how quantizing it alone changes its result;
-    `differences` are means over batches. Without twins the model has the outputs of the graph. `weights` caches
-    quantized weights, which several models can share.
+    `differences` are means over batches. Without twins the model has the outputs of the graph. `steps` caches the steps
+    of weights, which several models can share.
     """
 
     graph: Graph
     twins: bool
-    weights: dict[tuple[str, int, bool], np.ndarray] = field(default_factory=dict, repr=False)
+    steps: dict[object, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         g = copied(self.graph)
@@ -120,12 +123,13 @@ class Parametrised:
             for k in p.activations:
                 parts = limits(q.activations[k], q.wide) if q is not None and k in q.activations else BYPASS
                 made |= {f"{PREFIX}{name}/{part}{k}": x for part, x in parts.items()}
+            factors = np.ones(p.channels() if p.has_channels else 0) if q is None or q.factors is None else q.factors
             if p.has_channels:
-                factors = None if q is None else q.factors
-                made[f"{PREFIX}{name}/inverse"] = np.ones(p.channels(), np.float32) if factors is None else \
-                    (1 / factors).astype(np.float32)
+                made[f"{PREFIX}{name}/inverse"] = (1 / factors).astype(np.float32)
+                made[f"{PREFIX}{name}/factors"] = along_weights(p, factors).astype(np.float32)
             if p.weights is not None:
-                made[f"{PREFIX}{name}/weights"] = p.weights if q is None else self._quantized(p, q, scheme)
+                steps, rest = self._steps(p, q, scheme)
+                made |= {f"{PREFIX}{name}/steps": steps, f"{PREFIX}{name}/rest": rest}
             if takes_bias(p):
                 shift = None if q is None else q.shift
                 made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
@@ -144,19 +148,21 @@ class Parametrised:
                         shift, float(noise.mean()), float(signal.mean()))
         return found
 
-    def _quantized(self, p: Product, chosen: Quantized, scheme: Scheme) -> np.ndarray:
-        """The weights, times the factors, after quantization and dequantization."""
+    def _steps(self, p: Product, q: Quantized | None, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
+        """The steps of the weights, times the factors, for each output channel, and those of what rounding leaves."""
         assert p.weights is not None
-        if chosen.factors is None and not chosen.wide_weights:  # the most common weights are cached
-            key = p.name, scheme.weight_bits, scheme.per_channel
-            if key not in self.weights:
-                self.weights[key] = dequantized_weights(p, p.weights, scheme)
-            return self.weights[key]
-        w = p.weights if chosen.factors is None else (p.weights * along_weights(p, chosen.factors)).astype(np.float32)
-        made = dequantized_weights(p, w, scheme)
-        if chosen.wide_weights:
-            made = made + dequantized_weights(p, w - made, scheme)
-        return made
+        factors = None if q is None or q.factors is None else q.factors.tobytes()
+        key = p.name, scheme.weight_bits, scheme.per_channel, factors, q is not None and q.wide_weights, q is None
+        if key not in self.steps:
+            near = rest = np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
+            if q is None:
+                near, rest = near + FINE, rest + COARSE
+            else:
+                w = p.weights if q.factors is None else scaled_weights(p, q.factors)
+                near = near + weight_steps(p, w, scheme)
+                rest = rest + (weight_steps(p, rest_of_weights(p, w, scheme), scheme) if q.wide_weights else COARSE)
+            self.steps[key] = near, rest
+        return self.steps[key]
 
 
 def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
@@ -199,11 +205,24 @@ def _parametrised(p: Product) -> Value:
                 x = g.multiply(x, g.static_reshape(new("inverse", (p.channels(),)), shape=shape, special_zero=False))
             operands[k] = _fake(g, x, name, k)
         if p.weights is not None:
-            operands[1] = new("weights", p.weights.shape)
+            operands[1] = _fake_weights(g, p, new)
         if takes_bias(p):
             operands[2:] = [new("bias", bias_of(p).shape)]
         out: Value = g.add_node(node.op, operands, node.attrs)[0]
     return out
+
+
+def _fake_weights(g: Graph, p: Product, new: Callable[[str, tuple[int, ...]], Value]) -> Value:
+    """The weights times the factors, rounded to multiples of the steps, plus what that leaves, rounded likewise."""
+    assert p.weights is not None
+    w, (out, _) = p.factors[1], p.weight_axes()
+    if p.has_channels:
+        w = g.multiply(w, new("factors", along_weights(p, np.ones(p.channels())).shape))
+    shape = [-1 if k == out else 1 for k in range(p.weights.ndim)]
+    steps, rest = (g.static_reshape(new(part, (p.weights.shape[out],)), shape=shape, special_zero=False)
+                   for part in ("steps", "rest"))
+    near: Value = g.multiply(g.round(g.divide(w, steps)), steps)
+    return g.add(near, g.multiply(g.round(g.divide(g.subtract(w, near), rest)), rest))
 
 
 def _fake(g: Graph, x: Value, name: str, k: int) -> Value:

@@ -135,7 +135,7 @@ class Search:
     @lazy_property
     def twins(self) -> Parametrised:
         """The model with the quantized form of each product beside the f32 one."""
-        return Parametrised(self.graph, twins=True, weights=self.outputs.weights)
+        return Parametrised(self.graph, twins=True, steps=self.outputs.steps)
 
     @lazy_property
     def allowed(self) -> float:

@@ -107,9 +107,8 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
     with graph.before(min((p.node for p in users), key=GRAPH_ORDER)):
         small = graph.multiply(x, (1 / factors).astype(np.float32).reshape(shape))
     for p in users:
-        assert p.weights is not None
         with graph.before(p.node):
-            scaled = graph.constant((p.weights * along_weights(p, factors)).astype(np.float32))
+            scaled = graph.constant(scaled_weights(p, factors))
         replace_operand(p.node, 1, scaled)
         replace_operand(p.node, 0, small)
 
@@ -205,6 +204,12 @@ def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
     outputs, inputs = p.weights.shape[out], p.weights.shape[into]
     table = np.repeat(factors.reshape(p.groups, inputs), outputs // p.groups, axis=0)  # [outputs, inputs of a group]
     return np.moveaxis(table.reshape(outputs, inputs, *[1] * (rank - 2)), (0, 1), (out, into))
+
+
+def scaled_weights(p: Product, factors: np.ndarray) -> np.ndarray:
+    """The weights times the factors of input channels."""
+    assert p.weights is not None
+    return p.weights * along_weights(p, factors).astype(np.float32)
 
 
 def _load(p: Product) -> _Load:

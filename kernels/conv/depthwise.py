@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.dtypes import f32
 from graphq.ir import Node
 from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
@@ -19,6 +20,7 @@ from graphq.kernels.family.slots import Operand, store_slots
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.isa import is_emulated, lowest
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.moves.transpose import plan_strided_copy
 from graphq.kernels.operands.space import terms
 from graphq.kernels.pixels.blocks import PixelKernel, Pixels, plan_pixels, unrolled
 from graphq.plan.builder import PlanBuilder
@@ -97,7 +99,22 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | N
         size = floats.packed_bytes(taps, channels, how.chunk)
     if factors is not None:
         return b.constant(pack(factors))
+    if isinstance(how, floats.Tile) and value.dtype == f32 and c.filter.multiplier == 1:
+        return _copied(b, c, b.of[value], b.temporary(size), how.chunk)
     out = b.add(Buffer("arena", size, TensorType(value.dtype, (size // value.dtype.itemsize,))))
     b.steps.append(PythonStep("pack weights", lambda w: pack(_factors(c, w)).view(w.dtype), (b.of[value],), (out,),
                               reference=False))
     return out
+
+
+def _copied(b: PlanBuilder, c: Convolution, source: int, packed: int, size: int) -> int:
+    """Add steps that pack f32 weights, one column a channel, as `floats.pack` does; returns the buffer `packed`."""
+    taps, channels, (channel, tap, *_) = c.windows.taps, c.filter.outputs, c.filter.strides(4)
+    whole, row = channels // size, 4 * size
+    last = channels - size if whole else 0
+    parts = (0, 0, whole, size), (last, whole, int(channels % size > 0), min(size, channels))
+    for first, at, chunks, columns in parts:
+        step = plan_strided_copy((chunks, taps, columns), (size * channel, tap, channel), 4, b.target,
+                                 (taps * row, row, 4))
+        b.run(step, {"source": Ref(source, first * channel), "target": Ref(packed, at * taps * row)})
+    return packed

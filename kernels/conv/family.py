@@ -11,7 +11,6 @@ import numpy as np
 
 from graphq.base.sizes import largest
 from graphq.ir import Node
-from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv import padding
 from graphq.kernels.conv.depthwise import depthwise_steps
 from graphq.kernels.conv.filter import Phase
@@ -31,12 +30,12 @@ from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands
 from graphq.kernels.moves.transpose import dense
-from graphq.kernels.operands.space import Space, factor, terms
+from graphq.kernels.operands.space import Space, factor, table, terms
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Buffer, PythonStep, Ref
+from graphq.plan.plan import Ref
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 
@@ -58,14 +57,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     """Add the step that multiplies the windows of a phase; `merged` is the number of taps that are read as one."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
-    groups, channels, columns = _sizes(c, merged)
+    groups, channels, columns = _sizes(c, node, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
     if merged > 1 and c.integer:  # a tap takes whole groups of 4 bytes, padded with weights of 0
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
-    size = _packed_bytes(c, view.taps * parts, merged) + (
+    size = _packed_bytes(c, node, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
     in_rows = merged == 1 or lowered.store.second_look is None  # recomputing ties needs windows if taps are merged
     pixel = _even(c, view) if parts == 1 and in_rows else None
@@ -89,7 +88,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
                              view.taps * parts, matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
-    step = step._replace(macs=step.macs // _joined(c))
+    step = step._replace(macs=step.macs // _joined(c, node))
     if sorts:
         rows = b.buffers[packed].data
         assert isinstance(rows, np.ndarray)
@@ -100,7 +99,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     words = {"a": a, "a_table": a_table, "stride": stride, "w": w, "w_table": w_table}
     if lowered.store.second_look is not None:
         assert lowered.products is not None
-        joined = _joined(c)
+        joined = _joined(c, node)
         sum_terms = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
                           per=c.filter.columns if joined > 1 else 0, merged=merged,
                           tap_k=_whole_groups(channels, itemsize), parts=parts, pixel=view.pixel_bytes)
@@ -183,50 +182,63 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
         weights = _phase_weights(c, node, phase, merged)
         parts = _s8_parts(weights) if c.integer else [weights]
         return b.constant(_packed(parts, sorted_channels)), len(parts)
-    groups, *_ = _sizes(c, merged)
-    size = _packed_bytes(c, phase.windows.taps, merged)
-    out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size // value.dtype.itemsize))))
-
-    def packed(w: np.ndarray) -> np.ndarray:
-        return _packed([_arranged(c, c.filter.matrix(w), merged)[:, phase.taps]]).view(w.dtype)
-
-    b.steps.append(PythonStep("pack weights", packed, (b.of[value],), (out,), reference=False))
+    rows = _row_offsets(c, phase, merged)
+    groups, _, columns = _sizes(c, node, merged)
+    group, _, _, column = c.filter.strides(value.dtype.itemsize)
+    step = max(0, *rows[1:2].tolist(), 0)
+    even = np.array_equal(rows, step * np.arange(len(rows)))
+    out = b.temporary(groups * _packed_bytes(c, node, phase.windows.taps, merged))
+    b.run(pack.plan_pack(c.b_dtype, len(rows), columns, groups, b.target), {
+        "source": Ref(b.of[value]), "table": b.table(table([(groups, group)])), "packed": Ref(out), "along_n": column,
+        "along_k": step, "rows": 0 if even else b.table(rows)})
     return out, 1
+
+
+def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
+    """The byte offsets of the rows of packed weights, tap by tap; -1 for the rows that fill up a tap's last group."""
+    itemsize = STORAGE[c.b_dtype].itemsize
+    _, tap, channel, _ = c.filter.strides(itemsize)
+    offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
+    offsets = offsets.reshape(-1, merged * c.filter.channels)[phase.taps]
+    taps, k = offsets.shape
+    rows = np.full((taps, _whole_groups(k, itemsize)), -1)
+    rows[:, :k] = offsets
+    return rows.ravel()
 
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
     """The constant weights of a phase's taps minus their zero points, [groups, taps, channels, columns]."""
     data = node.operand(c.b).data
     assert data is not None
-    return _arranged(c, c.matrix(data), merged)[:, phase.taps]
+    return _arranged(c, node, c.matrix(data), merged)[:, phase.taps]
 
 
-def _joined(c: Convolution) -> int:
+def _joined(c: Convolution, node: Node) -> int:
     """How many neighbouring groups are computed as one, with zeros between their weights.
 
     As many are joined as fill a panel of 16 columns. This takes no more products than a panel for each group, and fewer
     tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns
     each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
 
-    Groups of floats are never joined, since infinite activations times the zeros would give NaN. Depthwise groups of
-    one channel take a panel each.
+    Groups of floats are never joined, since infinite activations times the zeros would give NaN; nor are those of
+    weights that are not constant. Depthwise groups of one channel take a panel each.
     """
-    if not c.integer:
+    if not c.integer or node.operand(c.b).data is None:
         return 1
     most = max(1, pack.PANEL // max(1, c.filter.columns))
     return max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
 
 
-def _sizes(c: Convolution, merged: int) -> tuple[int, int, int]:
+def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
     """The number of groups in the result of `_arranged`, the channels of a group, and its columns."""
-    joined = _joined(c)
+    joined = _joined(c, node)
     return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
 
 
-def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
+def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndarray:
     """The weights [groups, taps, channels, columns] with groups joined (`_joined`), and each `merged` taps as one."""
     groups, taps, channels, columns = w.shape
-    joined = _joined(c)
+    joined = _joined(c, node)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
     if joined == 1:
         return w[:, 0]
@@ -250,8 +262,8 @@ def _whole_groups(k: int, itemsize: int) -> int:
     return -(-k * itemsize // 4) * 4 // itemsize
 
 
-def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
-    _, channels, columns = _sizes(c, merged)
+def _packed_bytes(c: Convolution, node: Node, taps: int, merged: int) -> int:
+    _, channels, columns = _sizes(c, node, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
     return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
 

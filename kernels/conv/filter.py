@@ -75,6 +75,10 @@ class Filter(NamedTuple):
         w = w.reshape(*split, int(np.prod(taps)))
         return w.transpose(1, 3, 2, 0) if self.transposed else w.transpose(0, 3, 2, 1)
 
+    def strides(self, itemsize: int) -> list[int]:
+        """The bytes between elements of a `matrix` of dense weights, along each of its axes."""
+        return [itemsize * step for step in self.matrix(np.empty(self.dims, np.int8)).strides]
+
 
 MOST_PHASES = 4096
 """The largest number of phases, since each needs its own steps. Strides of 64 along two axes give as many."""

@@ -23,7 +23,7 @@ import numpy as np
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import Record, load_s32, load_u8, store_s32, store_u8, transpose_tiles
+from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, load_u8, store_s32, store_u8, transpose_tiles
 from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.jit.values import I8, I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import S32X16, Loop, interleave
@@ -42,12 +42,13 @@ DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "t
     terms, zero_points              the bytes from a panel's start to the terms, or zero points, of its first group
     terms_step, zero_points_step    the bytes from those of a group to those of the next group; 0 if all share them
 """
-PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
+PACK = Record("source", "table", "rows", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """The argument block for packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
 
 The caller fills in the addresses of the weights, of their table (or 0), and of the result `packed`, which is 64-byte
 aligned and has `packed_bytes` for each batch element. The caller may change the bytes between rows (`along_k`) and
-columns (`along_n`).
+columns (`along_n`). Rows that are not evenly spaced have a table `rows` of k byte offsets, where a negative offset
+stands for a row of zeros; 0 if there is none.
 """
 view = PACK.view
 
@@ -194,7 +195,7 @@ def packing(itemsize: int) -> Functions:
 
     def block(args: int, index: int) -> None:
         a = view(args)
-        k, n, each, flip = a.k, a.n, a.each, a.flip
+        k, n, each, flip, rows = a.k, a.n, a.each, a.flip, a.rows
         panels, groups = (n + 15) // 16, (k + items - 1) // items
         blocks = (panels + each - 1) // each
         batch, first = index // blocks, index % blocks * each
@@ -205,21 +206,25 @@ def packing(itemsize: int) -> Functions:
             columns, start = min(16, n - 16 * p), source + 16 * p * along_n
             target = base + 64 * (panels + p * groups)
             done = 0
-            if along_n == itemsize and columns == 16:
+            if along_n == itemsize and columns == 16 and not rows:
                 done = k // items
                 pack_rows(start, along_k, done, target, flip)
-            elif along_k == itemsize and columns == 16:
+            elif along_k == itemsize and columns == 16 and not rows:
                 done = k // items
                 pack_columns(start, along_n, done & -8, target, flip)
                 for c in range(16):
                     for g in range(done & -8, done):
                         store_s32(target + 64 * g + 4 * c, load_s32(start + c * along_n + 4 * g) ^ flips)
             for i in range(done * items, groups * items):
+                row = load_s64(rows + 8 * i) if rows and i < k else i * along_k
+                inside = columns if i < k and row >= 0 else 0
                 for c in range(16):
-                    for t in range(itemsize):
-                        inside = i < k and c < columns
-                        value = load_u8(start + i * along_k + c * along_n + t) ^ flip if inside else 0
-                        store_u8(target + i // items * 64 + 4 * c + i % items * itemsize + t, value)
+                    place, element = target + i // items * 64 + 4 * c + i % items * itemsize, start + row + c * along_n
+                    if itemsize == 4:
+                        store_s32(place, load_s32(element) if c < inside else 0)
+                    else:
+                        for t in range(itemsize):
+                            store_u8(place + t, load_u8(element + t) ^ flip if c < inside else 0)
             if itemsize == 1:
                 _sum_groups(target, groups, base + 64 * p)
 

@@ -153,13 +153,23 @@ def test_special_values_stay_in_their_group():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", ["convolution", "conv_transpose"])
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("kernel", [(3, 3), (2, 1)])
-def test_weights_that_are_inputs(op, groups, dtype, kernel):
-    g, arrays = build((6, 6), 3, 9, kernel, dtype, pads=int(kernel[0] == 3), strides=2, constant=False, op=op,
-                      groups=groups)
-    close(*check(g, arrays, strict=False), dtype)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_weights_that_are_inputs(name, dtype, width):
+    g, arrays = build(**GEOMETRIES[name], dtype=dtype, constant=False)
+    close(*check(g, arrays, isa=width, threads=2), dtype)
+
+
+@pytest.mark.parametrize("format", ["OIX", "XIO"])
+@pytest.mark.parametrize("groups, kernel", [(1, (1, 1)), (1, (3, 2)), (4, (3, 2)), (40, (3, 3))])
+def test_weights_that_are_inputs_of_any_format_are_packed_by_kernels(format, groups, kernel):
+    g, rng = gq.Graph("formats"), np.random.default_rng(groups)
+    dims = dict(zip("OIX", ((40,), (40 // groups,), kernel), strict=True))
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((1, 6, 5, 40), sum((dims[k] for k in format), ())))
+    g.output(g.convolution(*(g.input(n, shape=v.shape, dtype="f32") for n, v in zip("xw", (x, w), strict=True)),
+                           strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], dilations=[1, 1], groups=groups,
+                           data_format="NXC", weights_format=format))
+    close(*check(g, {"x": x, "w": w}, threads=2), "f32")
+    assert "pack weights" not in str(gq.compile(g).profile(x=x, w=w, runs=1))
 
 
 def test_channels_first_and_quantized_results():

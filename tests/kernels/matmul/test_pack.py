@@ -131,6 +131,21 @@ def test_pack_kernel_equals_numpy(layout, dtype, k, n, threads):
     assert (out.reshape(3, size)[:, used:] == 0x55).all()  # the slack is never written
 
 
+@pytest.mark.parametrize("dtype", ["s8", "u8", "f32", "bf16"])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_pack_kernel_takes_rows_by_a_table_which_has_rows_of_zeros(dtype, k, n):
+    w = weights(STORAGE[dtype], (k, n))
+    rng = np.random.default_rng(k)
+    order, zeros = rng.integers(0, max(1, k), k), rng.random(k) < 0.3
+    offsets = np.where(zeros, -1, order * w.strides[0])
+    expected = pack.pack(np.where(zeros[:, None], w.dtype.type(0x80 if dtype == "u8" else 0), w[order]))
+    out = pack.lasting_empty(len(expected))
+    step = pack.plan_pack(dtype, k, n, 1, Target(LEVELS[0]))
+    step.run(step.arguments({"source": w.ctypes.data, "rows": offsets.ctypes.data, "packed": out.ctypes.data}))
+    used, first = len(out) - pack.SLACK, 0 if w.itemsize == 1 else 64 * pack.panel_count(n)
+    assert (out[first:used] == expected[first:used]).all()
+
+
 def test_pack_refuses_other_arrays():
     for bad in (np.zeros((2, 2), np.int32), np.zeros(4, np.int8)):
         with pytest.raises(KernelError, match="matrices of s8, u8, f32, bf16, f16"):
