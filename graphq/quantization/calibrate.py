@@ -5,7 +5,7 @@ kernel counts while the tensor is in the cache. A batch leaves 64 KB a tensor, w
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -36,7 +36,6 @@ class Reader(Protocol):
 
 Batches: TypeAlias = Iterable[Batch] | Reader
 
-INVERSE = "inverse/"
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
 
 
@@ -62,48 +61,42 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
 class Calibration:
     """The compiled model whose outputs are statistics, for any number of calibrations.
 
-    `calibrate` explains the arguments. If `divided`, the model divides the channels of sources by factors, which it
-    takes as further inputs, before it observes the sources.
+    `calibrate` explains the arguments.
     """
 
     def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
-                 channels: bool = False, divided: bool = False) -> None:
+                 channels: bool = False) -> None:
         graph = prepared(graph)
         self.inputs = graph.inputs
-        axes = channel_axes(graph) if channels or divided else {}
-        names = tuple(axes) if divided else observed(graph) if tensors is None else check_names(tensors, "tensors")
-        self.axes = axes if channels else {}
+        self.axes = channel_axes(graph) if channels else {}
+        names = observed(graph) if tensors is None else check_names(tensors, "tensors")
         self.values = _checked(graph, names)
         self.inside = {name for name, v in self.values.items() if v.graph is not graph}
-        self.divided = {name: _divided_shape(graph, name, axis) for name, axis in axes.items()} if divided else {}
-        self.model = _observing(graph, self.values, self.axes, histograms, self.divided) if names else None
+        self.model = _observing(graph, self.values, self.axes, histograms) if names else None
 
-    def statistics(self, batches: Batches, factors: Mapping[str, np.ndarray] | None = None) -> Statistics:
-        """Statistics over batches; `factors`, by the names of tensors, divide their channels."""
-        found = {name: TensorStatistics() for name in self.values}
-        inverses = {f"{INVERSE}{name}": (1 / factors[name]).astype(np.float32).reshape(shape)
-                    if factors and name in factors else np.ones(shape, np.float32)
-                    for name, shape in self.divided.items()}
-        count = 0
-        for batch in checked_batches(batches, self.inputs):
-            count += 1
-            if self.model is not None:
-                out = self.model({**batch, **inverses} if inverses else batch)
-                _add(found, named_outputs(self.model.outputs, out), self.axes, count)
-        if not count:
+    def statistics(self, batches: Batches) -> Statistics:
+        """Statistics over batches."""
+        (found,) = self.of_parts(batches, [None])
+        return found
+
+    def of_parts(self, batches: Batches, parts: Sequence[Collection[int] | None]) -> list[Statistics]:
+        """Statistics over each of several parts of the batches, given by their numbers; None stands for all of them."""
+        found = [{name: TensorStatistics() for name in self.values} for _ in parts]
+        counts = [0] * len(parts)
+        for k, batch in enumerate(checked_batches(batches, self.inputs)):
+            out = {} if self.model is None else named_outputs(self.model.outputs, self.model(batch))
+            for n, part in enumerate(parts):
+                if part is None or k in part:
+                    counts[n] += 1
+                    _add(found[n], out, self.axes, k + 1)
+        if not all(counts):
             raise InputError("calibration needs at least one batch, got an empty iterable")
-        for name, t in found.items():
-            if t.low > t.high and name not in self.inside:
-                raise InputError(f"tensor '{name}' had no elements in {count} batches")
-        return Statistics({name: t for name, t in found.items() if t.low <= t.high}, count)
-
-
-def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
-    """The shape in which one factor for each channel broadcasts with a source."""
-    product = next(p for p in products(graph) if str(p.factors[0].name) == name and p.source_axis() == axis)
-    x = product.factors[0]
-    assert x.shape is not None
-    return tuple(product.channels() if k == axis else 1 for k in range(len(x.shape)))
+        for tensors, count in zip(found, counts, strict=True):
+            for name, t in tensors.items():
+                if t.low > t.high and name not in self.inside:
+                    raise InputError(f"tensor '{name}' had no elements in {count} batches")
+        return [Statistics({name: t for name, t in tensors.items() if t.low <= t.high}, count)
+                for tensors, count in zip(found, counts, strict=True)]
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
@@ -155,8 +148,7 @@ def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
     return {name: values[name] for name in names}
 
 
-def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool,
-               divided: Mapping[str, tuple[int, ...]]) -> CompiledGraph:
+def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool) -> CompiledGraph:
     """The model whose outputs are the statistics of one batch."""
     whole = copied(graph)
     same = values_by_name(whole, inside=True)
@@ -165,8 +157,6 @@ def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int
         x = same[name]
         g, outputs = x.graph, found.setdefault(x.graph, {})
         with right_after(g, x):
-            if name in divided:
-                x = g.multiply(x, g.input(f"{INVERSE}{name}", dtype="f32", shape=divided[name]))
             outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
                         if histograms or part != "counts"}
             if name in axes and x.shape is not None:

@@ -14,7 +14,7 @@ from graphq.quantization.parametrised import Difference, Parametrised, bias_of, 
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import Parameters, parameters
 from graphq.quantization.scheme import Candidate, Scheme
-from graphq.quantization.statistics import Statistics
+from graphq.quantization.statistics import Statistics, TensorStatistics
 
 WIDE_HEADROOM = 4.0
 """The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
@@ -22,17 +22,39 @@ MOST_HEADROOM = 2.0
 """The largest factor by which the margin of a candidate (`Candidate`) widens a range."""
 
 
+Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
+"""What determines how a product is quantized: its name, the candidates of its activations, and its bits.
+
+The bits are whether activations have 16, whether weights have 16, and the bits of weights otherwise.
+"""
+
+
+def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
+    """The key of a product with these candidates for its tensors."""
+    candidates = tuple(choices[str(p.factors[k].name)] for k in p.activations)
+    return p.name, candidates, p.name in scheme.wide, p.name in scheme.wide_weights, scheme.weight_bits
+
+
 @dataclass
 class Known:
-    """What is known of some batches: statistics, smoothing factors, statistics after smoothing, bias corrections."""
+    """What is known of some batches: statistics, smoothing factors, how products are quantized, bias corrections.
+
+    All schemes that it is asked about are alike but for bits and for which products are quantized.
+    """
 
     plain: Statistics
     factors: Mapping[str, np.ndarray]
-    smoothed: Statistics
-    shifts: dict[Key, np.ndarray | None] = field(default_factory=dict)
+    products: dict[Key, Quantized] = field(default_factory=dict, repr=False)
+    shifts: dict[Key, np.ndarray | None] = field(default_factory=dict, repr=False)
 
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
         """How a product is quantized with the candidates that `choices` has for its tensors."""
+        key = key_of(product, choices, scheme)
+        if key not in self.products:
+            self.products[key] = self._quantized(product, choices, scheme)
+        return self.products[key]
+
+    def _quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
         activations, factors, wide = {}, None, product.name in scheme.wide
         for k in product.activations:
             name = str(product.factors[k].name)
@@ -48,20 +70,14 @@ class Known:
         if headroom is None:
             headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
         how = replace(scheme, method=c.method, headroom=headroom)
-        return parameters((self.smoothed if c.smooth else self.plain)[name], how, scheme.activations, name)
+        return parameters(self._smoothed(name) if c.smooth else self.plain[name], how, scheme.activations, name)
 
-
-Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
-"""What determines how a product is quantized: its name, the candidates of its activations, and its bits.
-
-The bits are whether activations have 16, whether weights have 16, and the bits of weights otherwise.
-"""
-
-
-def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
-    """The key of a product with these candidates for its tensors."""
-    candidates = tuple(choices[str(p.factors[k].name)] for k in p.activations)
-    return p.name, candidates, p.name in scheme.wide, p.name in scheme.wide_weights, scheme.weight_bits
+    def _smoothed(self, name: str) -> TensorStatistics:
+        """The extremes of a tensor whose channels are divided by the factors."""
+        channels = self.plain[name].channels
+        assert channels is not None
+        return TensorStatistics(float((channels.low / self.factors[name]).min()),
+                                float((channels.high / self.factors[name]).max()))
 
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:

@@ -144,7 +144,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     setting = chosen_setting(work, scheme.preset)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
-        setting = of_seven if work.loss(of_seven) <= TARGET else setting
+        setting = of_seven if work.loss(of_seven, TARGET) <= TARGET else setting
     made, estimate, losses, data = work.made(setting), work.estimate(setting), work.losses, work.batches
     del work  # with its compiled models
     gained = speed(made, graph, data)
@@ -160,22 +160,22 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
 
     Products stay in f32 that the scheme excludes, that are faster so, or that lose less so at little cost of time.
     """
-    settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
+    settings = [*map(work.uniform, work.ranges), work.local()]
     setting = work.best(settings)
     wide = preset != "performance"
-    if wide and work.excess(setting) > 1:
+    if wide and work.excess(setting, 1) > 1:
         little = work.best([*map(work.exact_where_little, settings)])
         setting = little if work.pays(little, setting, 0) else setting
     setting = work.best([setting, replace(setting, correct=True)])
     chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
     by_rows = []
-    if work.excess(setting) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
+    if work.excess(setting, 1) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
         by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True, activations=u8, symmetric=False,
                                           states=False))]
-    setting = next((s for s in by_rows if work.excess(s) <= 1), setting)
+    setting = next((s for s in by_rows if work.excess(s, 1) <= 1), setting)
     setting = work.best([work.widened(setting) if wide else setting, *by_rows])
-    setting = work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting
-    if wide and work.loss(setting) > GOOD:
+    setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
+    if wide and work.loss(setting, GOOD) > GOOD:
         little = work.exact_where_little(setting)  # what these lose is seen now that others lose less
         setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":

@@ -114,7 +114,7 @@ class Scheme:
 
 
 class Candidate(NamedTuple):
-    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`).
+    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`: method min_max alone).
 
     The range is widened by the factor `Statistics.unseen`**`margin`, where `unseen` is the factor by which a new batch
     is expected to exceed the statistics. A fixed factor would not do: more batches need a smaller one, and comparisons

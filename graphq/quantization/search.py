@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
 from graphq.quantization.estimate import Estimate, Extended, halves
-from graphq.quantization.folds import Fold, few, folds
+from graphq.quantization.folds import few, folds
 from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
@@ -60,6 +62,9 @@ PLAIN: tuple[Method, ...] = ("min_max", "percentile")
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
 
+Case: TypeAlias = tuple[tuple[int, ...], int]
+"""The numbers of the batches whose statistics a setting takes, and that of the batch on which it is compared."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -93,16 +98,21 @@ class Search:
         self.level = self.outputs.model.level
         self.price = Price(self.graph, self.batches[0], self.level)
         self.scheme = self._without_slow(self.given)
+        self.everything = {p.name: p for p in kept(self.graph, Scheme())}
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         numbers = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
         self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
                                strict=True))
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no batch that is held out gives outputs with any elements")
-        self._known = self._calibrated([tuple(range(len(self.batches))), *(fold.seen for fold in self.folds)])
+        self.every = tuple(range(len(self.batches)))
+        self.known = self._calibrated([self.every, *(fold.seen for fold in self.folds)])
+        self.held_out = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
         self.losses: dict[Setting, float] = {}
-        self.compared: dict[Setting, dict[int, float]] = {}
-        self._seen: dict[Setting, float] = {}
+        self._compared: dict[Setting, dict[Case, float]] = {}
+        self.hard: dict[Case, float] = {}
+        """The most that any setting lost on each batch."""
+        self._model: tuple[Setting, CompiledGraph] | None = None
 
     def _without_slow(self, scheme: Scheme) -> Scheme:
         """The scheme without the products that are `faster_in_floats`; those of which it says anything stay."""
@@ -115,22 +125,11 @@ class Search:
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        """What calibration finds on each of the given parts of the batches.
-
-        The first part is all batches, so that an error names the batch by its number.
-        """
-        model, found = Calibration(self.graph, channels=True), {}
+        """What calibration finds on each of the given parts of the batches."""
+        model, parts = Calibration(self.graph, channels=True), tuple(dict.fromkeys(parts))
         self.tensors = tuple(model.values)
-        for seen in dict.fromkeys(parts):
-            plain = model.statistics(Chosen(self.batches, seen))
-            found[seen] = Known(plain, smoothing(self.graph, plain), plain)
-        del model
-        if any(known.factors for known in found.values()):
-            model = Calibration(self.graph, divided=True)
-            for seen, known in found.items():
-                if known.factors:
-                    known.smoothed = model.statistics(Chosen(self.batches, seen), known.factors)
-        return found
+        found = model.of_parts(self.batches, parts)
+        return {part: Known(plain, smoothing(self.graph, plain)) for part, plain in zip(parts, found, strict=True)}
 
     @lazy_property
     def twins(self) -> Parametrised:
@@ -147,17 +146,23 @@ class Search:
         plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
         return max(GOOD, PART * min(map(self.seen, plain)))
 
-    def excess(self, setting: Setting) -> float:
-        """How many times what is small enough a setting loses: TARGET on batches held out, `allowed` on those seen."""
-        return max(self.loss(setting) / TARGET, self.seen(setting) / self.allowed)
+    def excess(self, setting: Setting, most: float = np.inf) -> float:
+        """How many times what is small enough a setting loses: TARGET on batches held out, `allowed` on those seen.
+
+        Where it is more than `most`, the result is only some number above `most`.
+        """
+        found = self.loss(setting, most * TARGET) / TARGET
+        return found if found > most else max(found, self.seen(setting, most * self.allowed) / self.allowed)
 
     @property
     def ranges(self) -> list[Candidate]:
-        """The ways to choose ranges that are tried for all tensors: METHODS; for one batch also extremes with margin.
+        """The ways to choose ranges that are tried for all tensors: METHODS, and extremes of smoothed tensors.
 
-        A single batch does not tell by how much others exceed it.
+        For one batch also extremes with margin: a single batch does not tell by how much others exceed it.
         """
-        return [*[Candidate("min_max", margin=1.0)] * (len(self.batches) == 1), *map(Candidate, METHODS)]
+        margins = (1.0, 0.0) if len(self.batches) == 1 else (0.0,)
+        extremes = [[Candidate("min_max", smooth, m) for m in margins] for smooth in (False, True)]
+        return [*extremes[0], *map(Candidate, METHODS[1:]), *extremes[1]]
 
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The setting of least loss; the first setting if its loss is small enough.
@@ -168,50 +173,59 @@ class Search:
         first = settings[0]
         if self.loss(first) <= GOOD:
             return first
-        least = min(progress(settings, "settings"), key=self.loss)
+        least = first
+        for s in progress(settings[1:], "settings"):
+            least = s if self.loss(s, self.loss(least)) < self.loss(least) else least
         cautious = [s for s in settings if all(c.margin for _, c in s.choices)] if len(self.batches) == 1 else []
         wary = min(cautious, key=self.loss, default=least)
         lost = self.loss(wary) - self.loss(least)
         return wary if lost < RECOVERS * self.loss(wary) or lost <= CAUTION else least
 
-    def loss(self, setting: Setting) -> float:
-        """The largest 1 - cosine of an output with f32 on batches held out."""
-        if setting not in self.losses:
-            self.compared[setting] = self._compared(setting, self.folds)
-            self.losses[setting] = max(self.compared[setting].values(), default=0.0)
+    def loss(self, setting: Setting, most: float = np.inf) -> float:
+        """The largest 1 - cosine of an output with f32 on batches held out.
+
+        Comparisons end where one is above `most`. They begin with the batches on which other settings lost most.
+        """
+        self.losses[setting] = self._largest(setting, self.held_out, most)
         return self.losses[setting]
 
-    def seen(self, setting: Setting) -> float:
+    def seen(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on the same batches, with the statistics of all of them."""
-        if setting not in self._seen:
-            every = tuple(range(len(self.batches)))
-            held_out = (k for fold in self.folds for k in fold.held_out if k < len(self.batches))
-            self._seen[setting] = max(self._compared(setting, [Fold(every, tuple(held_out))]).values(), default=0.0)
-        return self._seen[setting]
+        return self._largest(setting, [(self.every, k) for _, k in self.held_out if k < len(self.batches)], most)
 
-    def _compared(self, setting: Setting, folds: Sequence[Fold]) -> dict[int, float]:
-        """The loss on each batch that the folds hold out, by its number, without batches whose outputs are empty."""
-        if setting.scheme.mode == "dynamic" or setting.scheme.states:
-            model = compile(self.made(setting), cache="kernels")
-            found = {k: self._distance(k, floats(model(self.data[k]))) for fold in folds for k in fold.held_out}
-        else:
-            found = {k: x for fold in folds for k, x in zip(fold.held_out, self._losses_of(
-                self.chosen(setting, fold.seen), fold, setting.scheme, self.between(setting, fold.seen)), strict=True)}
-        return {k: x for k, x in found.items() if any(want.size for want in self.wanted[k])}
+    def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
+        found = self._compared.setdefault(setting, {})
+        largest = max((found[case] for case in cases if case in found), default=0.0)
+        for case in sorted((c for c in cases if c not in found), key=lambda c: -self.hard.get(c, 0.0)):
+            if largest > most:
+                break
+            found[case] = self._compare(setting, *case)
+            self.hard[case] = max(self.hard.get(case, 0.0), found[case])
+            largest = max(largest, found[case])
+        return largest
+
+    def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
+        """The loss on batch k, with the statistics of the batches `seen`; 0 if its outputs are empty."""
+        if setting.scheme.mode != "dynamic" and not setting.scheme.states:
+            return self._loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
+        if self._model is None or self._model[0] != setting:
+            self._model = setting, compile(self.made(setting), cache="kernels")
+        return self._distance(k, floats(self._model[1](self.data[k])))
 
     def estimate(self, setting: Setting) -> Estimate:
         """How much the setting loses, and how sure that is."""
+        count, cases = len(self.batches), [*self.held_out, *((f.seen, k) for f in self.folds for k in f.copies)]
         self.loss(setting)
-        count, found = len(self.batches), self.compared[setting]
-        held_out = [x for k, x in found.items() if k < count and count > 1]
-        copies = found if count == 1 else self._compared(setting, [Fold(f.seen, f.copies) for f in self.folds])
-        unseen = self.known(tuple(range(count))).plain.unseen
-        return Estimate(tuple(held_out), max((x for k, x in copies.items() if k >= count), default=None), count, unseen)
+        self._largest(setting, cases, np.inf)
+        found = {k: self._compared[setting][seen, k] for seen, k in cases if any(x.size for x in self.wanted[k])}
+        held_out = tuple(x for k, x in found.items() if k < count and count > 1)
+        copies = max((x for k, x in found.items() if k >= count), default=None)
+        return Estimate(held_out, copies, count, self.known[self.every].plain.unseen)
 
-    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold, scheme: Scheme,
-                   between: Mapping[str, Parameters] | None = None) -> list[float]:
-        outputs = self.outputs.runs(Chosen(self.data, fold.held_out), chosen, scheme, between)
-        return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
+    def _loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
+                 between: Mapping[str, Parameters] | None = None) -> float:
+        (out,) = self.outputs.runs(Chosen(self.data, (k,)), chosen, scheme, between)
+        return self._distance(k, floats(out))
 
     def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
         return max(map(distance, self.wanted[k], outputs), default=0.0)
@@ -225,8 +239,8 @@ class Search:
 
         A tensor between products that no product reads gets the candidate that most other tensors have.
         """
-        ranges = dict.fromkeys([*self.ranges, *(Candidate("min_max", margin=m) for m in MARGINS)])
-        tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
+        margins = (Candidate("min_max", smooth, m) for smooth in (False, True) for m in MARGINS)
+        tried = [*dict.fromkeys([*self.ranges, *margins])]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.tensors}
         for candidate in progress(tried, "ranges"):
             noise = self.noise(self.uniform(candidate))
@@ -260,13 +274,13 @@ class Search:
             tried = self.exact(setting, order[:count])
             if self.pays(tried, best):
                 best = tried
-            if self.excess(tried) <= 1:
+            if self.excess(tried, 1) <= 1:
                 break
             few, count = count, min(2 * count, most) if count < most else most + 1
-        while self.excess(best) <= 1 and count - few > 1:  # fewer may be enough
+        while self.excess(best, 1) <= 1 and count - few > 1:  # fewer may be enough
             middle = (few + count) // 2
             tried = self.exact(setting, order[:middle])
-            if self.excess(tried) <= 1:
+            if self.excess(tried, 1) <= 1:
                 best, count = tried, middle
             else:
                 few = middle
@@ -277,10 +291,10 @@ class Search:
 
         On batches that statistics saw it may grow to what is `allowed`.
         """
-        every, already = tuple(range(len(self.batches))), setting.scheme.between
+        already = setting.scheme.between
         most, most_seen = max(GOOD, self.loss(setting)), max(self.allowed, self.seen(setting))
-        statistics = self.known(every).plain
-        values = self.between(with_scheme(setting, between=self.outputs.between), every)
+        statistics = self.known[self.every].plain
+        values = self.between(with_scheme(setting, between=self.outputs.between), self.every)
         error = {name: relative_error(statistics[name], p) for name, p in values.items() if name not in already}
         order = sorted(error, key=lambda name: error[name])
 
@@ -290,7 +304,8 @@ class Search:
         if not order or all_of_them:
             return tried(order)
         parts = (tried(order[:len(order) * part // 4]) for part in (4, 3, 2, 1))
-        return next((s for s in parts if self.loss(s) <= most and self.seen(s) <= most_seen), setting)
+        return next((s for s in parts if self.loss(s, most) <= most and self.seen(s, most_seen) <= most_seen),
+                    setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
         """The setting with states of LSTMs in integers if it then loses LITTLE_LOSS or a third more, or `always`.
@@ -324,18 +339,18 @@ class Search:
         return with_scheme(setting, exclude=(*s.exclude, *floats), **wide)
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
-             loss: Callable[[Setting], float] | None = None) -> bool:
+             loss: Callable[[Setting, float], float] | None = None) -> bool:
         """Whether `tried`, with more operands of 16 bits than `setting`, loses enough less for the time that they add.
 
         Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the other's, where t is the time added
         over the time that 8 bits save beside f32 (`price`). `loss` gives the losses that are compared, by
-        default `self.excess`.
+        default `self.excess`; like that it may stop at its second argument.
         """
         loss = loss or self.excess
         price = self.price
         added = max(0.0, price.time(tried) - price.time(setting)) / price.saved
-        left = (1 - least) * (1 - RECOVERS)**(PRICE * added)
-        return loss(tried) <= left * loss(setting)
+        most = (1 - least) * (1 - RECOVERS)**(PRICE * added) * loss(setting, np.inf)
+        return loss(tried, most) <= most
 
     def parts(self, name: str) -> list[str]:
         """What of a product can have 16 bits: its activations, and its weights if it has any."""
@@ -359,8 +374,9 @@ class Search:
         tried, losses = TRIED + list(noise.values()).count(np.inf), {}
         for name, part in progress(order[:tried], "factors"):
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
-            losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
-                {n: q for n, q in self.chosen(exact, fold.seen).items() if n == name}, fold, exact.scheme)]))
+            seen, k = max(self.held_out, key=lambda case: self.hard.get(case, 0.0))
+            losses[name, part] = self._loss_of({n: q for n, q in self.chosen(exact, seen).items() if n == name}, k,
+                                               exact.scheme)
         return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[tried:]]
 
     def ranked(self, setting: Setting) -> list[str]:
@@ -377,11 +393,11 @@ class Search:
 
         They are compared from those of least time on: more operands of 16 bits have to pay.
         """
-        least = sorted(sorted(self.losses, key=self.loss)[:count], key=self.price.time)
+        least = sorted(sorted(self.losses, key=self.losses.__getitem__)[:count], key=self.price.time)
         losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
         best = least[0]
         for tried in least[1:]:
-            best = tried if self.pays(tried, best, 0, losses.__getitem__) else best
+            best = tried if self.pays(tried, best, 0, lambda s, _: losses[s]) else best
         return best
 
     def _loss_made(self, setting: Setting) -> float:
@@ -394,8 +410,7 @@ class Search:
         if setting.scheme.mode == "dynamic":
             insert_dynamic(g, setting.scheme)
         else:
-            every = tuple(range(len(self.batches)))
-            chosen, between = self.chosen(setting, every), self.between(setting, every)
+            chosen, between = self.chosen(setting, self.every), self.between(setting, self.every)
             if setting.scheme.states:
                 insert_layers(g, setting.scheme)
             shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
@@ -407,9 +422,10 @@ class Search:
 
     def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
         """How each product is quantized by the statistics of some batches."""
-        known, choices = self.known(seen), dict(setting.choices)
-        found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)
-                 if all(name in known.plain for name in p.sources)}  # no batch may have reached a body
+        known, choices = self.known[seen], dict(setting.choices)
+        found = {n: known.quantized(p, choices, setting.scheme) for n, p in self.everything.items()
+                 if n not in setting.scheme.exclude
+                 and all(name in known.plain for name in p.sources)}  # no batch may have reached a body
         if setting.correct:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
             new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
@@ -422,15 +438,9 @@ class Search:
 
     def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
         """How values between products are quantized by the statistics of some batches."""
-        known, choices = self.known(seen), dict(setting.choices)
+        known, choices = self.known[seen], dict(setting.choices)
         return {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
                 for name in quantized_between(self.graph, setting.scheme)}
-
-    def known(self, seen: tuple[int, ...]) -> Known:
-        """What is known of the batches of these numbers."""
-        if seen not in self._known:
-            self._known |= self._calibrated([seen])
-        return self._known[seen]
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:

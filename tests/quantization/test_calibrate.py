@@ -84,27 +84,18 @@ def test_without_histograms_there_are_extremes_alone():
     assert t.size == 0 and (t.low, t.high) == (1, 2) and t.channels is None
 
 
-def test_channels_that_are_divided():
-    observed = Calibration(graph(), divided=True)
-    (name,) = observed.values
-    factors = {name: np.array([1.0, 2.0, 4.0])}
-    batch = [{"x": np.float32([[8, 4, 16], [2, 12, 4]])}]
-    assert (observed.statistics(batch)[name].high, observed.statistics(batch, factors)[name].high) == (16, 8)
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_source_of_two_products_is_divided_along_the_axis_of_the_last(swapped):
-    g = gq.Graph("net")
-    x = g.relu(g.input("x", dtype="f32", shape=(2, 3)))
-    ones = [g.constant(np.ones((k, 4), np.float32)) for k in (2, 3)]
-    for k in (1, 0) if swapped else (0, 1):
-        g.output(g.matmul(x, ones[k], transpose_a=k == 0))
-    observed = Calibration(g, divided=True)
-    assert list(observed.divided.values()) == [(2, 1) if swapped else (1, 3)]
-    (name,) = observed.values
-    batch = [{"x": np.float32([[8, 4, 16], [2, 12, 4]])}]
-    factors = {name: np.array([4.0, 1.0]) if swapped else np.array([1.0, 2.0, 4.0])}
-    assert observed.statistics(batch, factors)[name].high == (12 if swapped else 8)
+def test_parts_of_batches_have_statistics_of_their_own():
+    """They are those that each part by itself has, of one run a batch."""
+    batches = [{"x": rows(2 - k, 3 * k)} for k in range(4)]
+    parts, observed = [(0, 1, 2, 3), (1, 3), (2,)], Calibration(graph(), channels=True)
+    for part, found in zip(parts, observed.of_parts(iter(batches), parts), strict=True):
+        (name, alone), = observed.statistics([batches[k] for k in part]).items()
+        t = found[name]
+        assert found.batches == len(part) and (t.low, t.high, t.second) == (alone.low, alone.high, alone.second)
+        np.testing.assert_array_equal(t.counts, alone.counts)
+        np.testing.assert_array_equal(t.channels.mean, alone.channels.mean)
+    with pytest.raises(gq.InputError, match="at least one batch"):
+        observed.of_parts(batches, [(0,), (7,)])
 
 
 @pytest.mark.parametrize("tensors, error, message", [

@@ -8,18 +8,22 @@ from graphq.quantization.known import Known
 from graphq.quantization.products import prepared, products
 from graphq.quantization.ranges import from_range
 from graphq.quantization.scheme import Candidate, Scheme
-from graphq.quantization.statistics import Statistics, TensorStatistics
+from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
 PRODUCTS = list(products(prepared(perceptron()[0])))
 SOURCES = [str(p.factors[0].name) for p in PRODUCTS]
-FACTORS = {SOURCES[0]: np.float32([0.5, 2.0])}
+FACTORS = {SOURCES[0]: np.float32([0.5, 4.0])}
 
 
 def known(second=2.0):
-    """Ranges [-1, 3], and [-0.5, 1] after smoothing; the largest element but for one batch is `second`."""
-    plain, smoothed = (Statistics({name: TensorStatistics(low, high, (low, high), second) for name in SOURCES}, 2)
-                       for low, high in ((-1.0, 3.0), (-0.5, 1.0)))
-    return Known(plain, FACTORS, smoothed)
+    """Ranges of channels are [-0.25, 0.5] and [-1, 3]; after smoothing that of the tensor is [-0.5, 1].
+
+    The largest element but for one batch is `second`.
+    """
+    low, high = np.array([-0.25, -1.0]), np.array([0.5, 3.0])
+    channels = Channels(1, low, high, low, high, high)
+    tensors = {name: TensorStatistics(-1.0, 3.0, (-1.0, 3.0), second, channels=channels) for name in SOURCES}
+    return Known(Statistics(tensors, 2), FACTORS)
 
 
 @pytest.mark.parametrize("margin, second, headroom", [(0.0, 2.0, 1.0), (1.0, 2.0, 1.5), (0.5, 2.0, 1.5**0.5),

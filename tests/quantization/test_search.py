@@ -37,15 +37,15 @@ def test_factors_are_tried_by_their_noise_then_by_their_loss(work, plain, monkey
     assert work.costs(plain) == every
     asked = []
 
-    def loss(self, chosen, fold, scheme):  # exact but for one factor
+    def loss(self, chosen, k, scheme):  # exact but for one factor
         ((name, q),) = chosen.items()
         asked.append((name, "wide" if q.wide_weights else "wide_weights"))
-        return [1.0 if q.wide_weights else 0.5]
+        return 1.0 if q.wide_weights else 0.5
 
     monkeypatch.setattr(search, "TRIED", 2)
-    monkeypatch.setattr(Search, "_losses_of", loss)
+    monkeypatch.setattr(Search, "_loss_of", loss)
     assert work.costs(plain) == [every[1], every[0], *every[2:]]
-    assert asked == [x for x in every[:2] for _ in work.folds]
+    assert asked == every[:2]
     monkeypatch.setattr(Price, "exact", lambda self, name: 3.0 if name == every[1][0] else 1.0)
     monkeypatch.setattr(search, "TRIED", 4)
     assert work.costs(plain) == every[::-1]  # for the time that they take: 1, 1 / 2, 1 / 3 and 1 / 6
@@ -73,7 +73,7 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
     tried = []
     monkeypatch.setattr(Search, "noise", noise)
     made = dict(work.local().choices)
-    assert list(made) == names and len(tried) == len(set(tried)) == 2 * 5
+    assert list(made) == names and len(tried) == len(set(tried)) == 5 + 3
     assert {(c.method, c.margin) for c in tried} == {("min_max", 0), ("mse", 0), ("percentile", 0), ("min_max", 0.5),
                                                       ("min_max", 1)}
     for name, chosen in made.items():
@@ -89,7 +89,7 @@ def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are
     asked = []
 
     def losing(table):
-        def loss(self, setting):
+        def loss(self, setting, most=1.0):
             count = len(setting.scheme.wide)
             asked.append(count)
             return table[count] / TARGET
@@ -132,7 +132,7 @@ def test_a_setting_loses_little_enough_beside_a_target_and_beside_plain_methods(
     """Plain methods, with 8 bits for everything, lose 0.001 and 0.002 on the batches that they saw."""
     schemes = []
 
-    def seen(self, setting):
+    def seen(self, setting, most=1.0):
         (method,) = {c.method for _, c in setting.choices}
         schemes.append(setting.scheme)
         return {"min_max": 0.002, "percentile": 0.001, "mse": 3e-4}[method]
@@ -140,18 +140,17 @@ def test_a_setting_loses_little_enough_beside_a_target_and_beside_plain_methods(
     monkeypatch.setattr(Search, "seen", seen)
     assert work.allowed == pytest.approx(PART * 0.001) and not any(s.exclude or s.wide for s in schemes)
     for loss, excess in ((1e-4, 3e-4 / (PART * 0.001)), (TARGET, 1.0), (0.008, 0.008 / TARGET)):
-        monkeypatch.setattr(Search, "loss", lambda self, setting, loss=loss: loss)
+        monkeypatch.setattr(Search, "loss", lambda self, setting, most, loss=loss: loss)
         assert work.excess(plain) == pytest.approx(max(excess, 3e-4 / (PART * 0.001)))
 
 
 def test_what_is_seen_is_compared_with_the_statistics_of_all_batches(work, plain, monkeypatch):
     asked = []
     monkeypatch.setattr(Search, "chosen", lambda self, setting, seen: asked.append(seen) or {})
-    monkeypatch.setattr(Search, "_losses_of", lambda self, chosen, fold, scheme, between: [
-        float(k) for k in fold.held_out])
+    monkeypatch.setattr(Search, "_loss_of", lambda self, chosen, k, scheme, between: float(k))
     setting = with_scheme(plain, wide=("a",))
-    every = tuple(range(len(work.batches)))
-    assert work.seen(setting) == max(k for fold in work.folds for k in fold.held_out) and asked == [every]
+    held_out = [k for fold in work.folds for k in fold.held_out]
+    assert work.seen(setting) == max(held_out) and asked == [work.every] * len(held_out)
 
 
 @pytest.mark.parametrize("added, most", [(0.0, 0.75), (0.25, 0.75**2.5), (0.5, 0.75**4), (1.5, 0.75**10)])
@@ -163,9 +162,9 @@ def test_sixteen_bits_must_take_away_more_where_they_take_more_time(added, most,
     for part, pays in ((0.99, True), (1.01, False)):
         for least, left in ((0.25, most), (0, most / 0.75)):
             losses = {plain: 3.0, wide: 3 * part * left}
-            monkeypatch.setattr(Search, "excess", lambda self, setting, losses=losses: losses[setting])
+            monkeypatch.setattr(Search, "excess", lambda self, setting, most, losses=losses: losses[setting])
             assert work.pays(wide, plain, least) is pays
-            assert work.pays(wide, plain, least, lambda s, losses=losses: 2 * losses[s]) is pays
+            assert work.pays(wide, plain, least, lambda s, most, losses=losses: 2 * losses[s]) is pays
 
 
 def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
@@ -191,7 +190,7 @@ def test_of_one_batch_a_setting_with_margins_may_lose_a_little_more(wary, least,
     work = Search(graph, batches[:1])
     settings = [work.uniform(Candidate("min_max", margin=1.0)), work.uniform(Candidate("min_max"))]
     losses = dict(zip(settings, (wary, least), strict=True))
-    monkeypatch.setattr(Search, "loss", lambda self, setting: losses[setting])
+    monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: losses[setting])
     assert work.best(settings) == settings[0 if cautious else 1]
 
 
@@ -202,8 +201,8 @@ def test_little_work_is_tried_again_once_other_products_have_16_bits(monkeypatch
     monkeypatch.setattr(Price, "little", lambda self, names: [last])
     monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("mse")))
     monkeypatch.setattr(Search, "widened", lambda self, setting: wider(setting, [(first, "wide")]))
-    monkeypatch.setattr(Search, "seen", lambda self, setting: 0.0)
-    monkeypatch.setattr(Search, "loss", lambda self, setting: {
+    monkeypatch.setattr(Search, "seen", lambda self, setting, most=1.0: 0.0)
+    monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: {
         ((), ()): 0.01, ((), (last,)): 0.01, ((first,), ()): 0.004, ((first,), (last,)): 1e-5}[
             setting.scheme.wide, setting.scheme.exclude])
     found = chosen_setting(work, "accuracy").scheme
