@@ -31,8 +31,12 @@ from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, with_
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
-GOOD = 1e-5
-"""The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends."""
+GOOD = 5e-5
+"""The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends, whatever plain methods lose.
+
+So much is lost where normally distributed outputs are rounded once to 8 bits: with 9 standard deviations in 255 steps
+the squared error is (9 / 255)**2 / 12 = 1e-4 of their variance, and 1 - cosine half of that.
+"""
 TARGET = 0.002
 """The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits (`Search.excess`)."""
 TRIED = 12
@@ -235,7 +239,7 @@ class Search:
         return Setting(tuple((name, candidate) for name in self.tensors), scheme=self.scheme)
 
     def local(self) -> Setting:
-        """The setting that gives each tensor the candidate that changes the products that read it least.
+        """The setting that gives each tensor the candidate that changes the products that read it least (`cautious`).
 
         A tensor between products that no product reads gets the candidate that most other tensors have.
         """
@@ -248,7 +252,8 @@ class Search:
                 for k in product.activations:
                     scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
         read = {str(x.name) for p in self.products.values() for x in p.factors}
-        chosen = {name: min(found, key=lambda c: found[c]) for name, found in scores.items()}
+        pick = cautious if any(fold.copies for fold in self.folds) else least_noise
+        chosen = {name: pick(found) for name, found in scores.items()}
         most = Counter(c._replace(smooth=False) for name, c in chosen.items() if name in read).most_common(1)
         return Setting(tuple((name, c if name in read or not most else most[0][0]) for name, c in chosen.items()),
                        scheme=self.scheme)
@@ -441,6 +446,21 @@ class Search:
         known, choices = self.known[seen], dict(setting.choices)
         return {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
                 for name in quantized_between(self.graph, setting.scheme)}
+
+
+def least_noise(noise: Mapping[Candidate, float]) -> Candidate:
+    """The candidate of least noise, the first of several."""
+    return min(noise, key=noise.__getitem__)
+
+
+def cautious(noise: Mapping[Candidate, float]) -> Candidate:
+    """The candidate of widest range, unless another one has less noise by more than the share RECOVERS.
+
+    Few batches do not tell by how much others exceed them, and a range that is too narrow loses more than one that is
+    too wide.
+    """
+    near = [c for c, x in noise.items() if (1 - RECOVERS) * x <= min(noise.values())]
+    return max(near, key=lambda c: (c.margin, c.method == "min_max", -noise[c]))
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:

@@ -98,7 +98,7 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
     plain = [loss(quantize(graph, batches[:-1], Scheme(method=m)), graph, batches)
              for m in ("min_max", "percentile", "entropy")]
     assert loss(found.graph, graph, batches) < min(plain) / 2
-    assert found.losses[found.setting] == min(found.losses.values())
+    assert found.losses[found.setting] <= max(search.GOOD, min(found.losses.values()))
     model = gq.compile(found.graph)
     model(batches[0])
     macs = {name: macs for name, (macs, _) in Search(graph, batches[:-1]).price.work.items()}
@@ -249,7 +249,9 @@ def test_a_graph_of_onednn(tmp_path):
                 for n, v in zip(names, graph.inputs, strict=True)} for _ in range(3)]
     made = quantize(graph, batches)
     assert loss(made, graph, batches) < 0.01 and len(list(products(graph))) == 1
-    assert len(made.nodes_of(("quantize",))) >= 2
+    model = gq.compile(made)
+    model(batches[0])
+    assert model.coverage().share == 1
 
 
 def test_names_of_wide_products_exist():

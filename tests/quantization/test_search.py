@@ -6,7 +6,7 @@ from graphq.quantization import search
 from graphq.quantization.price import Price
 from graphq.quantization.quantize import chosen_setting
 from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
-from graphq.quantization.search import PART, TARGET, Search, wider
+from graphq.quantization.search import PART, TARGET, Search, cautious, wider
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,7 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
 
     tried = []
     monkeypatch.setattr(Search, "noise", noise)
+    monkeypatch.setattr(work, "folds", [fold._replace(copies=()) for fold in work.folds])
     made = dict(work.local().choices)
     assert list(made) == names and len(tried) == len(set(tried)) == 5 + 3
     assert {(c.method, c.margin) for c in tried} == {("min_max", 0), ("mse", 0), ("percentile", 0), ("min_max", 0.5),
@@ -81,6 +82,16 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
                  if name in [str(p.factors[a].name) for a in p.activations]]
         scores = [sum((3 * k + 5 * n) % 7 for k in users) for n in range(len(tried))]
         assert chosen == tried[scores.index(min(scores))]
+
+
+def test_of_few_batches_a_tensor_gets_the_widest_range_that_is_hardly_worse():
+    names = {"min_max": Candidate("min_max"), "mse": Candidate("mse"), "half": Candidate("min_max", margin=0.5),
+             "smooth": Candidate("min_max", True, 0.5), "full": Candidate("min_max", margin=1.0)}
+    for noise, chosen in (
+            (dict(min_max=1.0, mse=0.9, half=1.1, full=1.1), "full"), (dict(min_max=1.0, mse=0.9, full=1.3), "min_max"),
+            (dict(min_max=2.0, mse=1.0, full=3.0), "mse"), (dict(half=1.1, smooth=1.0, full=2.0), "smooth"),
+            (dict(half=0.0, full=0.1), "half"), (dict(min_max=0.0, full=0.0), "full")):
+        assert cautious({names[k]: x for k, x in noise.items()}) == names[chosen]
 
 
 def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are(work, plain, monkeypatch):
