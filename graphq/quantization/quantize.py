@@ -6,7 +6,8 @@ The best setting is then made with the statistics of all batches. One model, com
 setting is the largest 1 - cosine of its outputs with f32. The steps:
 
     0. leave in f32 the depthwise convolutions that are faster so (`price`)
-    1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32
+    1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32; of few
+       batches the widest range that is hardly worse
     2. compare these with one candidate for all tensors; if the best loses too much (`Search.excess`: above TARGET, or
        PART of what plain methods lose), try each of them also with f32 for products that are little work; then try to
        correct biases
