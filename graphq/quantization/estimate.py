@@ -6,13 +6,15 @@ saw.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from graphq.quantization.calibrate import Batch
+from graphq.errors import InputError
+from graphq.ir import Graph
+from graphq.quantization.calibrate import Batch, Batches, checked_batches
 
 SURE = 1.05
 """Ranges count as well known if new data are expected to exceed them by at most this factor."""
@@ -114,3 +116,26 @@ def halves(batch: Batch) -> list[Batch]:
     if rows < 2:
         return [batch]
     return [{name: x[np.resize(np.arange(first, rows, 2), rows)] for name, x in arrays.items()} for first in (0, 1)]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The batches of these numbers, each read when it is asked for."""
+
+    batches: Sequence[Batch] | Extended
+    numbers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self.batches[k] for k in self.numbers)
+
+
+def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
+    """The batches as a sequence: iterators, and batches that must be cut, become a list. InputError for none."""
+    if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
+        batches = list(checked_batches(batches, graph.inputs))
+    if not len(batches):
+        raise InputError("calibration needs at least one batch, got an empty iterable")
+    return halves(batches[0]) if len(batches) == 1 else batches

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -157,3 +157,9 @@ class Setting:
 def with_scheme(setting: Setting, **changes: Any) -> Setting:
     """The setting with other parameters in its scheme."""
     return replace(setting, scheme=replace(setting.scheme, **changes))
+
+
+def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
+    """The setting with 16 bits for these operands, too, each given as a product's name and "wide" or "wide_weights"."""
+    return with_scheme(setting, **{part: (*getattr(setting.scheme, part), *(n for n, p in factors if p == part))
+                                   for part in ("wide", "wide_weights")})

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,10 +16,10 @@ from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
-from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
+from graphq.quantization.calibrate import Batches, Calibration
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
-from graphq.quantization.estimate import Estimate, Extended, halves
+from graphq.quantization.estimate import Chosen, Estimate, Extended, numbered
 from graphq.quantization.folds import few, folds
 from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
@@ -27,7 +27,7 @@ from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.price import Price
 from graphq.quantization.products import Product, name_values, prepared
 from graphq.quantization.ranges import Parameters, relative_error
-from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, with_scheme
+from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider, with_scheme
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
@@ -70,20 +70,6 @@ Case: TypeAlias = tuple[tuple[int, ...], int]
 """The numbers of the batches whose statistics a setting takes, and that of the batch on which it is compared."""
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The batches of these numbers, each read when it is asked for."""
-
-    batches: Sequence[Batch] | Extended
-    numbers: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self.batches[k] for k in self.numbers)
-
-
 class Search:
     """The state of a search: batches and their `folds`, what calibration found on them, and the losses so far.
 
@@ -93,7 +79,7 @@ class Search:
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
         self.graph = prepared(graph)
-        self.batches = _numbered(batches, graph)
+        self.batches = numbered(batches, graph)
         self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
         self.given = resolved(self.graph, scheme or Scheme())
@@ -461,18 +447,3 @@ def cautious(noise: Mapping[Candidate, float]) -> Candidate:
     """
     near = [c for c, x in noise.items() if (1 - RECOVERS) * x <= min(noise.values())]
     return max(near, key=lambda c: (c.margin, c.method == "min_max", -noise[c]))
-
-
-def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
-    """The setting with 16 bits for these operands, too, each given as a product's name and "wide" or "wide_weights"."""
-    return with_scheme(setting, **{part: (*getattr(setting.scheme, part), *(n for n, p in factors if p == part))
-                                   for part in ("wide", "wide_weights")})
-
-
-def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence: iterators, and batches that must be cut, become a list. InputError for none."""
-    if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
-        batches = list(checked_batches(batches, graph.inputs))
-    if not len(batches):
-        raise InputError("calibration needs at least one batch, got an empty iterable")
-    return halves(batches[0]) if len(batches) == 1 else batches

@@ -5,8 +5,8 @@ from float_networks import perceptron
 from graphq.quantization import search
 from graphq.quantization.price import Price
 from graphq.quantization.quantize import chosen_setting
-from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
-from graphq.quantization.search import PART, TARGET, Search, cautious, wider
+from graphq.quantization.scheme import Candidate, Scheme, Setting, wider, with_scheme
+from graphq.quantization.search import PART, TARGET, Search, cautious
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
                                                    (0.0100, 0.0050, False)])
 def test_of_one_batch_a_setting_with_margins_may_lose_a_little_more(wary, least, cautious, monkeypatch):
     graph, batches = perceptron()
-    monkeypatch.setattr("graphq.quantization.search.halves", lambda batch: [batch])
+    monkeypatch.setattr("graphq.quantization.estimate.halves", lambda batch: [batch])
     work = Search(graph, batches[:1])
     settings = [work.uniform(Candidate("min_max", margin=1.0)), work.uniform(Candidate("min_max"))]
     losses = dict(zip(settings, (wary, least), strict=True))
