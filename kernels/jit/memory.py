@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -69,11 +70,19 @@ class _Interface(ctypes.Structure):
                 ("data", ctypes.c_void_p))
 
 
+_byte: Callable[..., ctypes.c_char] = ctypes.c_char.from_buffer
 _interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
 def address_of(array: np.ndarray) -> int:
-    """The address of an array's data, by NumPy's C interface, in a fifth of the time that `array.ctypes` takes."""
-    address: int = _interface(array.__array_struct__, None)[0].data
-    return address
+    """The address of the data of a contiguous array.
+
+    By the buffer protocol, which takes a fourth of the time of `array.ctypes`; arrays that are empty or must not be
+    written go through NumPy's C interface, in half of its time.
+    """
+    try:
+        return ctypes.addressof(_byte(array))
+    except (TypeError, ValueError):
+        address: int = _interface(array.__array_struct__, None)[0].data
+        return address
