@@ -104,12 +104,33 @@ def test_nothing_of_the_size_of_the_scores_is_in_memory(case, dtype):
     np.testing.assert_allclose(compiled(x).astype("f8"), want.astype("f8"), atol=1e-5 if dtype == "f4" else 2e-3)
 
 
-def test_the_products_are_left_to_the_reference():
-    model, x = attention(groups=4)
-    model.graph.node[0].output.extend(["", "", "products"])
-    model.graph.output.append(helper.make_tensor_value_info("products", TensorProto.FLOAT, None))
+def with_products(mode, **case):
+    """An attention whose fourth output are the products, at the point that `mode` says."""
+    model, x = attention(qk_matmul_output_mode=mode, **case)
+    node = model.graph.node[0]
+    node.output.extend([*[""] * (3 - len(node.output)), "products"])
+    model.graph.output.append(helper.make_tensor_value_info("products", TensorProto.FLOAT, [None] * 4))
+    return model, x
+
+
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize("mode", range(4))
+def test_products_are_an_output(mode, past):
+    model, x = with_products(mode, is_causal=1, softcap=1.5, mask=normal(5, 5 + past), past=past)
+    got = list(gq.compile(gq.load_onnx(model), strict=True)(x).values())
     want = ReferenceEvaluator(model).run(None, x)
-    for a, b in zip(gq.compile(gq.load_onnx(model))(x).values(), want, strict=True):
+    if mode == 0:  # ONNX's reference gives those after the cap, against ONNX's text and its function
+        k = np.concatenate([x["past_k"], x["k"]], 2) if past else x["k"]
+        want[-1] = x["q"] @ k.repeat(2, 1).swapaxes(2, 3) / np.sqrt(np.float32(8))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_products_of_a_shorter_mask_are_those_of_the_function():
+    model, x = with_products(2, version=24, new=3, keys=9, lengths=np.array([2, 6]), mask=seen(3, 6))
+    compiled = gq.compile(gq.load_onnx(model))
+    assert "onnx_node" not in compiled.explain()
+    for a, b in zip(compiled(x).values(), ReferenceEvaluator(model).run(None, x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 

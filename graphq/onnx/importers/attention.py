@@ -69,7 +69,7 @@ def attention(c: Call) -> Outputs:
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
     wide = q.dtype if precision is None else dtype_of(precision, "attribute 'softmax_precision'")
-    if c.version > 24 or c.outputs > 3 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
+    if c.version > 24 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
         return by_body(c)
     g, flat = c.graph, len(q.shape or ()) == 3
     q, k, v = (_by_heads(c, x, name) for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads")))
@@ -87,11 +87,11 @@ def attention(c: Call) -> Outputs:
     if _dim(q, 1) is None or _dim(q, 1) != _dim(k, 1):
         heads = written(c, "(x) => (heads) {\n heads = Shape<start = 1, end = 2>(x)\n}", x=q)[0]
         k, v = (written(c, REPEAT, x=x, heads=heads)[0] for x in (k, v))
-    scores = g.matmul(q, k, transpose_b=True)
+    scores = product = g.matmul(q, k, transpose_b=True)
     if cap := c.attr("softcap", 0.0):
         scores = g.multiply(g.tanh(g.divide(scores, one(scores, cap))), one(scores, cap))
-    masks = _masks(c, scores, before)
-    p, = standard(c, "Softmax", [_cast(c, reduce(g.add, masks, scores), wide)], axis=-1)
+    masked = reduce(g.add, _masks(c, scores, before), scores)
+    p, = standard(c, "Softmax", [_cast(c, masked, wide)], axis=-1)
     p = _cast(c, p, q.dtype)
     if c.has(3) or c.has(6):  # a row that sees no key is 0
         most = g.reduce_max(reduce(g.add, _masks(c, scores, before)), axes=[-1], keep_dims=True)
@@ -99,7 +99,8 @@ def attention(c: Call) -> Outputs:
     y = g.matmul(p, v)
     if flat:
         y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, -1], special_zero=True)
-    return [y, *caches][:max(1, c.outputs)]
+    stages = (product, scores, masked, p)
+    return [y, *caches, stages[c.attr("qk_matmul_output_mode", 0)]][:max(1, c.outputs)]
 
 
 def _dim(x: Value, axis: int) -> Dim:

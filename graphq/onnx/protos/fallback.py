@@ -39,9 +39,12 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
+        whole = NodeProto()
+        whole.CopyFrom(node)  # outputs without a name would be none of the body's
+        whole.output[:] = [name or f"output {k}" for k, name in enumerate(node.output)]
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
-                min(dependent), node.SerializeToString(), types))
+                min(dependent), whole.SerializeToString(), types))
         except Exception as e:  # pybind raises C++ exceptions as these, if no body fits the operands
             raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
     if not function.node:
