@@ -97,15 +97,15 @@ class GatherWeights(Rewrite):
 class CastDequantizedWeights(Rewrite):
     """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
 
-    The same for dynamic_dequantize: both round the f32 product of weight and scale once.
+    The same for dynamic_dequantize and dequantize_linear: all round the f32 product of weight and scale once.
     """
 
     def pattern(self, g):
-        return g.type_cast(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), attrs=ANY)
+        return g.type_cast(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS)), attrs=ANY)
 
     def candidate(self, node):
         source = next(node.operands).node
-        return source is not None and source.op.name in DEQUANTIZES and next(source.operands).data is not None
+        return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
     def check(self, match: Match) -> str | None:
         """All operands must be constants, and the dequantize give f32."""
@@ -116,6 +116,8 @@ class CastDequantizedWeights(Rewrite):
 
     def replace(self, g: Graph, match: Match) -> Value:
         node = _dequantize(match)
+        if "block_size" in node.attrs:
+            return g.add_node(node.op, node.inputs, {**node.attrs, "dtype": match.root.output.dtype})[0]
         return g.dynamic_dequantize(*map(g.add_constant, _constants(node)), qtype="per_group",
                                     group_shape=list(_groups(node)), dtype=match.root.output.dtype)
 
@@ -124,35 +126,37 @@ class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along the sum
 
     Kernels read constant weights compressed beside a source of floats if groups along the sum are multiples of FINEST,
-    and divide it. Zeros at the end of a sum change nothing (`kernels.numbers.float_sums`).
+    and divide it. Zeros at the end of a sum change nothing (`kernels.numbers.float_sums`). The weights may be cast.
     """
 
     def pattern(self, g, x, bias):
-        w = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
+        plain = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
+        w = g.any_of(plain, g.type_cast(plain, attrs=ANY))
         return g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
 
     def candidate(self, node):
-        w = node.inputs[1].node
+        w = uncast(node.inputs[1]).node
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
         """The weights must be a matrix of 4 or 8 bits, finite where padded, and rows of the source of known size."""
-        node = _dequantize(match)
+        node = _weights(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
             return ""
-        if w.dtype.name not in BITS or node.output.dtype != x.dtype or len(w.type.dims) != 2 or 0 in w.type.dims or \
+        if w.dtype.name not in BITS or len(w.type.dims) != 2 or 0 in w.type.dims or \
                 any(v.data is None for v in node.operands) or not x.shape or not node.attrs.get("block_size", 1):
             return ""
         if _padded(node, along) is None:
             return ""
         _, scales, *zps = _constants(node)
         with np.errstate(all="ignore"):
-            added = ((np.zeros((1, 1)) - sum(zps)).astype(np.float32) * scales.astype(np.float32)).astype(x.dtype.numpy)
+            added = ((np.zeros((1, 1)) - sum(zps)).astype(np.float32) * scales.astype(np.float32)).astype(
+                node.output.dtype.numpy).astype(x.dtype.numpy)
         return None if np.isfinite(added).all() else "zeros times weights that are not finite are no zeros"
 
     def replace(self, g: Graph, x: Value, bias: Value | None, match: Match) -> Value:
-        node, along = _dequantize(match), 1 if match.root.attrs["transpose_b"] else 0
+        node, along = _weights(match), 1 if match.root.attrs["transpose_b"] else 0
         groups = _padded(node, along)
         assert groups is not None and x.shape is not None
         w, *numbers = _constants(node)
@@ -161,7 +165,8 @@ class PadWeights(Rewrite):
         zeros = [0] * (len(x.shape) - 1)
         x = g.pad(x, pads_begin=[*zeros, 0], pads_end=[*zeros, more])
         y = g.dynamic_dequantize(*map(g.add_constant, (w, *numbers)), qtype="per_group", group_shape=list(groups),
-                                 dtype=x.dtype)
+                                 dtype=node.output.dtype)
+        y = y if y.dtype == x.dtype else g.type_cast(y, dtype=x.dtype)
         return g.add_node(match.root.op, [x, y] if bias is None else [x, y, bias], match.root.attrs)[0]
 
 
@@ -192,6 +197,13 @@ def stays_compressed(w: Value, transposed: bool) -> bool:
 def _dequantize(match: Match) -> Node:
     """The one of the two matched nodes that is not the root."""
     return next(n for n in match.nodes if n is not match.root)
+
+
+def _weights(match: Match) -> Node:
+    """The dequantize of the weights of the product that is the root."""
+    node = uncast(match.root.operand(1)).node
+    assert node is not None
+    return node
 
 
 def _groups(node: Node) -> tuple[int, ...]:

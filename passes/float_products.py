@@ -88,9 +88,11 @@ class RoundProducts(Rewrite):
         """
         if x.dtype != f32:
             return ""
-        weights = uncast(w).node
-        constant = weights is w.node and weights is not None and all(v.data is not None for v in weights.operands)
-        if any(node is not None and node.op.name in WEIGHTS for node in (x.node, None if constant else weights)):
+        weights = uncast(w)
+        node = weights.node
+        if node is not None and weights.dtype in (f32, bf16) and all(v.data is not None for v in node.operands):
+            node = None
+        if any(n is not None and n.op.name in WEIGHTS for n in (x.node, node)):
             return "its operands are dequantized"
         if (groups := match.root.attrs.get("groups", 1)) > 1 and x.shape is not None:
             channels = x.shape[1 if match.root.attrs["data_format"] == "NCX" else -1]
@@ -98,10 +100,15 @@ class RoundProducts(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
-        operands = [g.type_cast(v, dtype=bf16) if v.data is None else g.constant(v.data.astype(bf16.numpy))
-                    for v in (x, w)]
-        y = g.add_node(match.root.op, operands, {**match.root.attrs, "dtype": f32})[0]
+        y = g.add_node(match.root.op, [_as_bf16(g, x), _as_bf16(g, w)], {**match.root.attrs, "dtype": f32})[0]
         if bias is None:
             return y
         return g.add(y, bias) if match.root.op.name == "matmul" else \
             g.bias_add(y, bias, data_format=match.root.attrs["data_format"])
+
+
+def _as_bf16(g: Graph, v: Value) -> Value:
+    """`v` rounded to bf16; what was cast from bf16 is taken before the cast."""
+    if v.data is not None:
+        return g.constant(v.data.astype(bf16.numpy))
+    return uncast(v) if uncast(v).dtype == bf16 else g.type_cast(v, dtype=bf16)

@@ -88,6 +88,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_constants,
     fold_scales,
     compressed_weights.PadWeights(),
+    compressed_weights.CastDequantizedWeights(),  # once more, now that transposes of constants are folded
     WidenProducts(),
     NormaliseChannelsAsPool(),
     channels_last,

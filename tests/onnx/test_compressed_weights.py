@@ -56,6 +56,7 @@ FORMS = {  # shape, axis and block of the weights; what follows; the product; wh
     "a shorter last block": ((70, 5), 0, 16, [], MATMUL, lambda w: w),
     "a shorter last block, turned": ((5, 70), 1, 16, [TURN], MATMUL, lambda w: w.T),
     "a block beyond the sum": ((70, 5), 0, 128, [], MATMUL, lambda w: w),
+    "a block beyond a sum of whole lines": ((64, 5), 0, 128, [], MATMUL, lambda w: w),
     "columns of an odd sum": ((67, 5), 1, None, [], MATMUL, lambda w: w),
     "Einsum": ((5, 64), 1, 16, [], ("Einsum", {"equation": "mk,nk->mn"}), lambda w: w.T),
 }
@@ -77,6 +78,8 @@ HALF = {  # shape, axis and block of the weights of f16; what follows; the sourc
     "f16, turned": ((5, 64), 1, 16, [TURN], np.float16, lambda w: w.T),
     "cast": ((64, 5), 0, 16, [("Cast", {"to": 1})], np.float32, lambda w: w),
     "turned and cast": ((5, 64), 1, 16, [TURN, ("Cast", {"to": 1})], np.float32, lambda w: w.T),
+    "cast, a shorter last block": ((70, 5), 0, 16, [("Cast", {"to": 1})], np.float32, lambda w: w),
+    "cast, columns of an odd sum": ((67, 5), 1, None, [("Cast", {"to": 1})], np.float32, lambda w: w),
 }
 
 
@@ -85,11 +88,23 @@ HALF = {  # shape, axis and block of the weights of f16; what follows; the sourc
 def test_weights_of_f16_have_the_roundings_of_the_file(form, rows):
     shape, axis, block, moves, dtype, final = HALF[form]
     node, tensors, wide = dequantized(shape, "s4", axis, block, np.float16)
-    x = rng.standard_normal((rows, 64)).astype(dtype)
+    x = rng.standard_normal((rows, final(wide).shape[0])).astype(dtype)
     file = model(node, tensors, moves, MATMUL, x)
     compiled = gq.compile(gq.load_onnx(file), threads=1, strict=True)
     want = x.astype(float) @ final(wide).astype(np.float16).astype(float)
     np.testing.assert_allclose(compiled(x).astype(float), want, atol=1e-4, rtol=2**-10 if dtype == np.float16 else 0)
+    assert [a for a in anchors(compiled) if a.startswith("matmul")] == ["matmul_compressed"]
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("block", [None, 16])
+@pytest.mark.parametrize("k", [64, 70])
+@pytest.mark.parametrize("moves", [[TURN, ("Cast", {"to": 10})], [("Cast", {"to": 10}), TURN]])
+def test_weights_that_are_cast_to_f16(moves, k, block, rows):
+    node, tensors, wide = dequantized((5, k), "u8", 0 if block is None else 1, block)
+    x = rng.standard_normal((rows, k)).astype(np.float16)
+    compiled = gq.compile(gq.load_onnx(model(node, tensors, moves, MATMUL, x)), threads=1, strict=True)
+    np.testing.assert_allclose(compiled(x), x.astype(float) @ wide.astype(np.float16).T, rtol=2e-3, atol=2e-3)
     assert [a for a in anchors(compiled) if a.startswith("matmul")] == ["matmul_compressed"]
 
 

@@ -181,6 +181,23 @@ def test_a_cast_joins_the_dequantize(build, groups, dtype):
     assert (node.op.name, node.output.dtype, node.attrs["group_shape"]) == ("dynamic_dequantize", dtype, groups)
 
 
+def test_a_cast_joins_blocks_that_do_not_divide():
+    g = gq.Graph()
+    g.output(g.type_cast(blocks(g, (7, 3), 0, 4), dtype="f16"))
+    before = g.copy()
+    assert CastDequantizedWeights()(g) == 1
+    check_same_numbers(before, g)
+    assert g.outputs[0].node.op.name == "dequantize_linear"
+
+
+@pytest.mark.parametrize("dtype, wide", [("f16", "f32"), ("bf16", "f32"), ("f32", "f16")])
+def test_weights_that_are_cast_are_padded(dtype, wide):
+    _, cast = padded(lambda g: g.type_cast(g.dequantize_linear(
+        g.constant(np.ones((13, 3), np.int8)), g.constant(np.full((2, 3), 0.3, gq.dtypes.as_dtype(dtype).numpy)),
+        axis=0, block_size=8, dtype=dtype), dtype=wide), dtype=wide)
+    assert cast.op.name == "type_cast" and cast.operand(0).shape == (16, 3) and cast.operand(0).dtype == dtype
+
+
 @pytest.mark.parametrize("build", [
     lambda g: g.type_cast(g.dequantize(g.input("q", shape=(2, 3), dtype="u8"), scales=[0.1]), dtype="f16"),
     lambda g: g.type_cast(g.dynamic_dequantize(g.constant(np.ones(3, np.int8)), g.constant(np.ones(1, np.float16))),

@@ -159,6 +159,21 @@ def test_weights_of_eight_bits_are_rounded_where_they_are_dequantized():
           return %0""")
 
 
+def test_weights_that_are_dequantized_to_bf16_and_cast_are_taken_before_the_cast():
+    w = """%w = constant(value=s8[2,1]{1, 3})
+          %s = constant(value=bf16[1]{0.5})
+          %1 = dynamic_dequantize(%w, %s, dtype=bf16)"""
+    check_pass(RoundProducts(), inputs="x: f32[8,2]", before=f"""
+          {w}
+          %2 = type_cast(%1, dtype=f32)
+          %0 = matmul(x, %2)
+          return %0""", after=f"""
+          {w}
+          %3 = type_cast(x, dtype=bf16)
+          %0 = matmul(%3, %1, dtype=f32)
+          return %0""")
+
+
 def test_operands_that_are_no_constants_and_attributes():
     """Large numbers are kept away: beyond 3.396e38 they would round to infinity."""
     near = "".join(f"%{v}1 = clamp({v}, min=-9, max=9)\n" for v in "xw")

@@ -219,12 +219,13 @@ def _wider(c: Call, x: Value) -> Value:
 
 
 def _group(x: Value, p: Parameters) -> list[int] | None:
-    """The group_shape of a dynamic_dequantize, empty without blocks; None if blocks do not divide the axis."""
+    """The group_shape of a dynamic_dequantize, empty without blocks; None if several blocks do not divide the axis."""
     if not p.block_size:
         return []
     dims = x.type.dims
     k = p.axis % len(dims)
-    return [p.block_size if d == k else 1 for d in range(len(dims))] if dims[k] % p.block_size == 0 else None
+    size = min(p.block_size, dims[k] or p.block_size)
+    return [size if d == k else 1 for d in range(len(dims))] if dims[k] % size == 0 else None
 
 
 def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
