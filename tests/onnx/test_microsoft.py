@@ -150,6 +150,13 @@ def test_operator(name, open_shapes):
         assert_near(got, want, tolerance=2e-4 if want[0].dtype == S else 2e-3, steps=steps, rare=0.1)
 
 
+@pytest.mark.parametrize("name", ["Attention ends", "Attention ends and starts", "MultiHeadAttention ends"])
+def test_masks_of_ends_have_kernels(name):
+    inputs, attrs, _ = CASES[name]
+    model = gq.compile(gq.load_onnx(node_model(name.split()[0], inputs, attrs, 1)), strict=True)
+    assert "reference" not in model.explain()
+
+
 @pytest.mark.parametrize("values,attrs,message", [
     ({"mask": MASK.astype(np.int64)}, {}, r"a mask must be s32\[batch,length\], got s64\[2,5\]"),
     ({"mask": MASK[:, None, None]}, {}, "a mask must be"),
