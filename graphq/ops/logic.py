@@ -89,7 +89,7 @@ def logical_not(src: Array) -> Array:
     return np.asarray(~src)
 
 
-@register_op(infer=infer_test, elementwise=True, onnx="IsNaN")
+@register_op(infer=infer_test, elementwise=True, lanes=lambda x: op("ne", x, x), onnx="IsNaN")
 def is_nan(src: Array) -> Array:
     """Whether it is NaN (ONNX IsNaN)."""
     return np.asarray(np.isnan(src))

@@ -164,3 +164,28 @@ def test_a_decomposed_attention_of_shared_heads_reads_them_where_they_lie():
         x = {"q": normal(2, 4, n, 8), "k": normal(2, 2, n, 8), "v": normal(2, 2, n, 8)}
         np.testing.assert_allclose(compiled(x), ReferenceEvaluator(model).run(None, x)[0], rtol=1e-4, atol=1e-5)
     assert "expand" not in compiled.explain()
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_rows_that_are_nan_become_zeros_within_the_step(dtype):
+    """As exporters write it: rows that see no key are NaN after the softmax."""
+    n = 600
+    nodes = [helper.make_node("MatMul", ["q", "kt"], ["s"]), helper.make_node("Where", ["mask", "s", "away"], ["m"]),
+             helper.make_node("Softmax", ["m"], ["p"], axis=-1), helper.make_node("IsNaN", ["p"], ["nan"]),
+             helper.make_node("Where", ["nan", "zero", "p"], ["p0"]), helper.make_node("MatMul", ["p0", "v"], ["y"])]
+    shapes = {"q": [1, 2, n, 64], "kt": [1, 2, 64, n], "v": [1, 2, n, 64]}
+    graph = helper.make_graph(
+        nodes, "net", [*(helper.make_tensor_value_info(name, dtype, shape) for name, shape in shapes.items()),
+                       helper.make_tensor_value_info("mask", TensorProto.BOOL, [n, n])],
+        [helper.make_tensor_value_info("y", dtype, None)],
+        [helper.make_tensor("away", dtype, [], [-np.inf]), helper.make_tensor("zero", dtype, [], [0])])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    x = {name: 0.3 * normal(*shape) for name, shape in shapes.items()}
+    x = {name: a.astype(helper.tensor_dtype_to_np_dtype(dtype)) for name, a in x.items()} | {"mask": seen(n, n)}
+    x["mask"][3] = False
+    compiled = gq.compile(gq.load_onnx(model), strict=True, threads=1)
+    assert max(b.nbytes for b in compiled._fixed.plan.buffers if b.storage != "input") < n * n
+    with np.errstate(invalid="ignore"):
+        got, (want,) = compiled(x), ReferenceEvaluator(model).run(None, x)
+    np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), atol=1e-5 if dtype == TensorProto.FLOAT else 2e-3)
+    assert not got[:, :, 3].any()
