@@ -1,4 +1,5 @@
 """Integers and f64: what models compute of positions and masks, against ONNX Runtime, by operations of graphq."""
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
@@ -77,3 +78,18 @@ def test_division_by_zero_is_an_error(function):
     g.output(g.arithmetic(x, x, function=function), name="y")
     with pytest.raises(InputError, match="divided by zero"):
         gq.compile(g)(x=np.int64([1, 0]))
+
+
+@pytest.mark.parametrize("source, dtype", [
+    *((x, y) for x in (bool, np.int8, np.uint8, np.int16, np.uint16) for y in (np.float16, ml_dtypes.bfloat16)),
+    (np.int32, np.float16), (np.int64, np.float16)])
+def test_integers_become_narrow_floats_in_kernels(source, dtype):
+    """As masks of attention do."""
+    x = np.arange(2) if source is bool else np.r_[
+        np.int64([np.iinfo(source).min, np.iinfo(source).max, 0]), rng.integers(-70000, 70000, 200), 2049, 2051, 65519,
+        65520, 2**24 + 1]
+    x = x.astype(source)
+    m = model("Cast", {"x": x}, result=np.zeros(1, dtype), to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    with np.errstate(over="ignore"):
+        want = x.astype(dtype)
+    np.testing.assert_array_equal(gq.compile(gq.load_onnx(m), strict=True)(x), want)

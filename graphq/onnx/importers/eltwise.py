@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.dtypes import DType, bf16, f16, f32, s32
+from graphq.dtypes import DType, bf16, boolean, f16, f32, s8, s16, s32, s64, u8, u16
 from graphq.ir import Value
 from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import standard
@@ -20,6 +20,8 @@ VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 """For each source dtype, the target dtypes for which ONNX's Cast becomes type_cast."""
+BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
+"""For each integer dtype, the floats to which it is cast by f32: integers that f32 rounds are beyond those of f16."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
@@ -209,6 +211,8 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
         return x
     if dtype in ROUNDED.get(x.dtype, ()):
         return c.graph.type_cast(x, dtype=dtype)
+    if dtype in BY_F32.get(x.dtype, ()):
+        return c.graph.type_cast(c.graph.cast(x, dtype=f32), dtype=dtype)
     return c.graph.cast(x, dtype=dtype) if {dtype, x.dtype} <= set(CASTABLE) else None
 
 
