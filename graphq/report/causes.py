@@ -79,8 +79,9 @@ class Analysis(Fusions):
         if product is not None:
             return [self._product(product)]
         last = members[-1]
-        if last.op.name in QUANTIZES:
-            return self._before(members, last)
+        if last.op.name in QUANTIZES:  # of a product that a pass quantizes the graph has no quantize that could fuse
+            made = self.given.node(last).op.name not in QUANTIZES
+            return [] if made else self._before(members, last)
         found = []
         first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
         if first is not None:  # the quantize may fuse with the operation before

@@ -189,3 +189,10 @@ def test_rows_that_are_nan_become_zeros_within_the_step(dtype):
         got, (want,) = compiled(x), ReferenceEvaluator(model).run(None, x)
     np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), atol=1e-5 if dtype == TensorProto.FLOAT else 2e-3)
     assert not got[:, :, 3].any()
+
+
+@pytest.mark.parametrize("mode", [-1, 4])
+def test_other_modes_of_the_products_are_refused(mode):
+    model, _ = attention(qk_matmul_output_mode=mode)
+    with pytest.raises(gq.GraphError, match=f"'qk_matmul_output_mode' must be 0 to 3, got {mode}"):
+        gq.load_onnx(model)

@@ -110,6 +110,10 @@ def test_explain_says_that_scales_are_computed():
     assert "its scale, %s, is computed from %y; quantize %y by a constant scale" in gq.compile(g).explain()
 
 
+def test_explain_has_no_cause_for_what_the_pass_quantizes():
+    assert "could be in an integer partition" not in gq.compile(integers(), passes=(RangesByRow, *PIPELINE)).explain()
+
+
 def test_the_command_line_has_it(tmp_path, capsys):
     path, saved = tmp_path / "rows.gq", tmp_path / "rows.graphq"
     path.write_text(gq.to_text(integers()) + "\n")

@@ -71,6 +71,9 @@ def attention(c: Call) -> Outputs:
     wide = q.dtype if precision is None else dtype_of(precision, "attribute 'softmax_precision'")
     if c.version > 24 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
         return by_body(c)
+    mode = c.attr("qk_matmul_output_mode", 0)
+    if not 0 <= mode <= 3:
+        c.refuse(f"attribute 'qk_matmul_output_mode' must be 0 to 3, got {mode}")
     g, flat = c.graph, len(q.shape or ()) == 3
     q, k, v = (_by_heads(c, x, name) for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads")))
     before = None
@@ -100,7 +103,7 @@ def attention(c: Call) -> Outputs:
     if flat:
         y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, -1], special_zero=True)
     stages = (product, scores, masked, p)
-    return [y, *caches, stages[c.attr("qk_matmul_output_mode", 0)]][:max(1, c.outputs)]
+    return [y, *caches, stages[mode]][:max(1, c.outputs)]
 
 
 def _dim(x: Value, axis: int) -> Dim:
