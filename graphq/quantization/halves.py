@@ -8,13 +8,16 @@ from graphq.ir import Graph, Node, Value
 
 HALVES = (f16, bf16)
 """The dtypes that `in_f32` widens."""
+PAST = 5, 6
+"""The operands of cached_attention that are caches."""
 
 
 def in_f32(graph: Graph) -> Graph:
     """A copy that computes in f32 what the graph computes in f16 or bf16; inputs and outputs keep their types.
 
     Constants are the same numbers in f32. Roundings to 16 bits between operations are left out, so the results are
-    nearer to what the weights mean. Operands, results and bodies of ONNX's If, Loop and Scan stay as they are.
+    nearer to what the weights mean. Operands, results and bodies of ONNX's If, Loop and Scan stay as they are, and so
+    do caches of attention.
     """
     if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
         return graph.copy()
@@ -40,9 +43,8 @@ def in_f32(graph: Graph) -> Graph:
         if node.op.name == "type_cast":
             new[node.output] = wide(next(node.operands))
             continue
-        bodies = any(isinstance(x, Graph) for x in node.attrs.values())
-        operand = narrow if bodies else wide
-        outs = _widened(out, node, [None if v is None else operand(v) for v in node.inputs])
+        outs = _widened(out, node, [None if v is None else narrow(v) if _kept(node, k) else wide(v)
+                                    for k, v in enumerate(node.inputs)])
         out.nodes[-1].meta = node.meta
         for old, value in zip(node.outputs, outs, strict=True):
             new[old] = value
@@ -52,11 +54,18 @@ def in_f32(graph: Graph) -> Graph:
     return out
 
 
+def _kept(node: Node, k: int) -> bool:
+    """Whether operand k has to stay of the type that it has: what bodies read, and caches of attention."""
+    return any(isinstance(x, Graph) for x in node.attrs.values()) or node.op.name == "cached_attention" and k in PAST
+
+
 def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Value, ...]:
-    """Add the node on operands of f32 to `out`. A `dtype` of 16 bits, to which it would round results, is f32 then."""
+    """Add the node on operands of f32 to `out`. Results that it would round, all or in steps, are those of f32 then."""
     value = node.attrs.get("value")
     if node.op.name == "constant" and node.output.dtype in HALVES:
         return (out.constant(np.asarray(value).astype(f32.numpy)),)
+    if node.attrs.get("mode") == "stepwise":
+        return out.add_node(node.op, operands, {**node.attrs, "mode": "none"})
     if node.attrs.get("dtype") in HALVES:
         wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # else f32 follows from the operands
         return out.add_node(node.op, operands, {**{k: x for k, x in node.attrs.items() if k != "dtype"}, **wide})

@@ -160,3 +160,34 @@ def test_bodies_stay_in_halves():
 def test_graphs_of_f32_are_copied():
     graph, _ = perceptron()
     assert str(in_f32(graph)) == str(graph) and str(prepared(prepared(graph))) == str(prepared(graph))
+
+
+def test_softmax_rounds_no_steps():
+    """As ONNX's Softmax of f16 does in its file, in which each step is rounded."""
+    g = gq.Graph()
+    x = g.input("x", shape=(4, 8), dtype="f16")
+    p = g.softmax(g.matmul(x, np.eye(8, dtype=np.float16)), axis=-1, mode="stepwise", name="p")
+    g.output(g.matmul(p, np.eye(8, dtype=np.float16)), name="y")
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float16)}
+    e = np.exp(feeds["x"].astype(np.float64))
+    want = (e / e.sum(1, keepdims=True)).astype(np.float32).astype(np.float16)
+    assert np.array_equal(gq.reference(in_f32(g), feeds), want)
+    assert gq.compile(quantize(g, [feeds], Scheme())).coverage().share == 1
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_caches_of_attention_stay_what_they_are(dtype):
+    g, rng = gq.Graph(), np.random.default_rng(0)
+    x = g.input("x", shape=(1, 1, 8), dtype=dtype)
+    past = [g.input(name, shape=(1, 1, 4, 4), dtype=dtype) for name in ("keys", "values")]
+    wide = g.type_cast(g.matmul(x, rng.standard_normal((8, 16)).astype(NUMPY[dtype]), name="query"), dtype="f32")
+    lengths, total = g.constant(np.array([3], np.int32)), g.constant(np.array([4], np.int32))
+    y, *caches = g.cached_attention(wide, lengths, total, None, None, *past, heads=2, groups=1, scale=0.5, kept=dtype)
+    g.output(g.type_cast(y, dtype=dtype), name="y")
+    for cache, name in zip(caches, ("new keys", "new values"), strict=True):
+        g.output(cache, name=name)
+    feeds = {v.name: rng.standard_normal(v.shape).astype(NUMPY[dtype]) for v in g.inputs}
+    got, want = gq.compile(quantize(g, [feeds], Scheme()))(feeds), gq.compile(g)(feeds)
+    for name, array in want.items():
+        assert got[name].dtype == array.dtype
+        np.testing.assert_allclose(got[name].astype(np.float32), array.astype(np.float32), atol=0.05)
