@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -183,8 +183,8 @@ def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
     return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
 
 
-def name_values(graph: Graph) -> None:
-    """Name every value that has no name after its operation: `matmul`, `matmul_1` and so on.
+def name_values(graph: Graph, taken: Collection[str] = ()) -> None:
+    """Name every value that has no name after its operation: `matmul`, `matmul_1` and so on, but as none of `taken`.
 
     A value in a body that has the name of a value elsewhere gets a number, too.
     """
@@ -199,7 +199,7 @@ def name_values(graph: Graph) -> None:
             if v.name is not None and first[v.name] is v:
                 continue
             wanted = numbered = v.name or ("input" if v.node is None else v.node.op.name)
-            while numbered in first or part.has_name(numbered):
+            while numbered in first or numbered in taken or part.has_name(numbered):
                 numbers[wanted] = numbers.get(wanted, 0) + 1
                 numbered = f"{wanted}_{numbers[wanted]}"
             part.rename(v, numbered)

@@ -37,7 +37,7 @@ from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_static
-from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared
+from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared, values_by_name
 from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
 from graphq.quantization.search import GOOD, TARGET, Search
 from graphq.quantization.selection import resolved
@@ -67,6 +67,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     if scheme is not None and scheme.method == "automatic":
         raise GraphError("method 'automatic' needs batches")
     out = prepared(graph)
+    names = values_by_name(out)
     scheme = resolved(out, scheme or Scheme())
     if scheme.mode == "dynamic":
         insert_dynamic(out, scheme)
@@ -81,7 +82,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
         if scheme.states:
             insert_layers(out, scheme)
         insert_static(out, statistics, scheme)
-    name_values(out)
+    name_values(out, names)
     out.meta = {**out.meta, "quantization": _facts(out, scheme)}
     return out
 

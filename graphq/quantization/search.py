@@ -25,7 +25,7 @@ from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.price import Price
-from graphq.quantization.products import Product, name_values, prepared
+from graphq.quantization.products import Product, name_values, prepared, values_by_name
 from graphq.quantization.ranges import Parameters, relative_error
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider, with_scheme
 from graphq.quantization.selection import resolved
@@ -405,10 +405,16 @@ class Search:
             if setting.scheme.states:
                 insert_layers(g, setting.scheme)
             shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
-            divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
-                       if q.factors is not None})
+            divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
+                                 if q.factors is not None})
             insert(g, chosen, setting.scheme, between)
-        name_values(g)
+            found = values_by_name(g)
+            for name in divided:  # it is no longer the tensor that has this name in f32
+                new = f"{name}_divided"
+                while g.has_name(new):
+                    new += "_"
+                g.rename(found[name], new)
+        name_values(g, values_by_name(self.graph))
         return g
 
     def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:

@@ -20,7 +20,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.passes.fold_scales import fold_scales
 from graphq.quantization.insert import replace_operand
-from graphq.quantization.products import Product, name_values, products
+from graphq.quantization.products import Product, name_values, products, values_by_name
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
@@ -45,7 +45,9 @@ def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) 
     """
     if alpha is not None and not 0 <= alpha <= 1:
         raise GraphError(f"alpha must be in [0, 1], got {alpha}")
-    return divide(graph, smoothing(graph, statistics, alpha))
+    factors = smoothing(graph, statistics, alpha)
+    divide(graph, factors)
+    return len(factors)
 
 
 def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) -> dict[str, np.ndarray]:
@@ -59,13 +61,19 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
     return found
 
 
-def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
-    """Divide channels of tensors by `factors`, by name, and multiply weights; returns how many tensors changed."""
+def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
+    """Divide channels of tensors by `factors`, by name, and multiply weights.
+
+    Returns the names of the products whose results are divided, too, since factors were folded into their weights.
+    """
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
+    readers = [users[0].name for _, users in chosen]
     for x, users in chosen:
         divide_channels(graph, x, users, factors[str(x.name)])
     _fold(graph, len(chosen))
-    return len(chosen)
+    read = {p.name: p.factors[0] for p in products(graph, inside=False)}
+    makers = (_maker(read[name]) for name in readers)  # none where a multiplication is left
+    return {maker.name for maker in makers if maker is not None}
 
 
 def equalise(graph: Graph) -> int:
@@ -237,7 +245,7 @@ def _fold(graph: Graph, count: int) -> None:
     """multiply(relu(y), c) -> relu(multiply(y, c)) for c > 0, and multiplications into the weights before them."""
     if not count:
         return
-    names = [p.name for p in products(graph, inside=False)]
+    names, taken = [p.name for p in products(graph, inside=False)], values_by_name(graph)
     for node in sorted(graph.nodes_of(("multiply",)), key=GRAPH_ORDER):
         x, c = node.inputs
         if x is None or c is None or c.data is None or x.node is None or x.node.op.name != "relu":
@@ -251,4 +259,4 @@ def _fold(graph: Graph, count: int) -> None:
     fold_scales(graph)
     for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # nodes with folded weights are new
         graph.rename(p.node.output, name)
-    name_values(graph)
+    name_values(graph, taken)

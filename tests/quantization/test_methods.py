@@ -7,10 +7,12 @@ import graphq as gq
 from graphq.ir.verify import verify
 from graphq.quantization import Scheme, calibrate, quantize
 from graphq.quantization.blocks import block_scales, gptq
-from graphq.quantization.compare import distance
+from graphq.quantization.compare import compare, distance
 from graphq.quantization.insert import insert_static
 from graphq.quantization.known import correct_biases, differences
 from graphq.quantization.products import prepared, products
+from graphq.quantization.scheme import Candidate
+from graphq.quantization.search import Search
 from graphq.quantization.smooth import equalise, smooth
 from graphq.quantization.statistics import Statistics
 from graphq.testing import check_same_numbers
@@ -111,6 +113,16 @@ def test_channels_of_groups():
     h = prepared(g)
     assert smooth(h, calibrate(h, batches, channels=True), alpha=1.0) == 1
     check_same_numbers(g, h, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_whose_result_is_divided_is_not_compared_with_f32():
+    """Its name in f32 stands for other numbers; what reads it is measured with it."""
+    graph, batches = uneven()
+    work = Search(graph, batches)
+    made = work.made(work.uniform(Candidate("min_max", smooth=True)))
+    (found,) = compare(made, graph, batches).tensors
+    assert found.name == "second" and found.cosine > 0.99 and found.cost > 0
+    assert any(n.outputs[0].name == "first_divided" for n in made.nodes)
 
 
 def test_equalisation_keeps_the_numbers_and_evens_the_weights():
