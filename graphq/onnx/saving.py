@@ -10,7 +10,7 @@ from onnx import ModelProto, helper
 from graphq.base.paths import path_of
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node
-from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer, exports
+from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer, exports, names_of
 from graphq.onnx.older import to_opset
 from graphq.onnx.protos.tensors import value_info
 
@@ -55,6 +55,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET)
 def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
     """The ModelProto that `save_onnx` writes."""
     w = Writer()
+    w.of_values = names_of(graph)
     w.taken.update(graph.output_names)
     for v in graph.inputs:
         w.taken.discard(str(v.name))

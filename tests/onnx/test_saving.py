@@ -235,6 +235,17 @@ def test_sums_of_means_in_another_order(attrs, tmp_path):
     assert (got == gq.reference(in_order, feeds)).all() and not (got == gq.reference(g, feeds)).all()
 
 
+def test_no_other_tensor_gets_the_name_of_a_value(tmp_path):
+    """A product with a bias becomes MatMul and Add; the sum is the value."""
+    g = gq.Graph()
+    x = g.input("x", shape=(2, 3), dtype="f32")
+    g.output(g.relu(g.matmul(x, np.ones((3, 4), np.float32), np.ones(4, np.float32), name="matmul")), name="y")
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    product, added, _ = onnx.load(tmp_path / "m.onnx").graph.node
+    assert (product.op_type, added.op_type) == ("MatMul", "Add")
+    assert list(added.output) == ["matmul"] != list(product.output)
+
+
 def test_names_of_outputs_that_are_inputs_constants_or_returned_twice(tmp_path):
     g = gq.parse("""graph(x: f32[2]) {\n %c = constant(value=f32[1]{3})\n %r = relu(x)
         return x, %c as three, %r as first, %r as second\n}""")

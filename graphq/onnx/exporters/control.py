@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from onnx import GraphProto, helper
 
 from graphq.ir import Graph, Node, Value
-from graphq.onnx.exporters.writer import Writer, exports
+from graphq.onnx.exporters.writer import Writer, exports, names_of
 from graphq.onnx.protos.tensors import value_info
 
 
@@ -43,6 +43,7 @@ def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
     """The body as a graph whose last inputs are values of the graph around it, by their names there."""
     inner = Writer(w.functions)
     inner.taken = w.taken  # no name stands for two values
+    inner.of_values = w.of_values | names_of(body)
     count = len(body.inputs) - len(captured)
     own, outer = body.inputs[:count], body.inputs[count:]
     inner.names.update(zip(outer, captured, strict=True))

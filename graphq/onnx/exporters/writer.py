@@ -11,7 +11,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 from graphq.base.sizes import assumed
 from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.ir import Node, Value
+from graphq.ir import Graph, Node, Value
 from graphq.ir.interpret import SIZED_CONSTANT, known
 from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version, used_names
@@ -40,6 +40,11 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
     return declare
 
 
+def names_of(graph: Graph) -> frozenset[str]:
+    """The names that the results of a graph's nodes have."""
+    return frozenset(v.name for n in graph.nodes for v in n.outputs if v.name is not None)
+
+
 class Writer:
     """Collects nodes, initializers and names of an ONNX graph; writers of partitions share the model's `functions`."""
 
@@ -49,11 +54,13 @@ class Writer:
         self.initializers: list[TensorProto] = []
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
+        self.of_values: frozenset[str] = frozenset()
+        """The names of the graph's values, which no other tensor gets."""
 
-    def claim(self, wanted: str) -> str:
-        """Reserve the name `wanted`, with a number appended if it is taken."""
+    def claim(self, wanted: str, *, made_up: bool = False) -> str:
+        """Reserve the name `wanted`, with a number appended if it is taken, or `made_up` and that of a value."""
         name, k = wanted, 0
-        while name in self.taken or not name:
+        while name in self.taken or not name or made_up and name in self.of_values:
             k += 1
             name = f"{wanted}_{k}"
         self.taken.add(name)
@@ -86,7 +93,7 @@ class Writer:
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
         """Add a node; returns its first output, whose name is made up if none is given."""
-        outputs = [self.claim(op_type.lower())] if outputs is None else outputs
+        outputs = [self.claim(op_type.lower(), made_up=True)] if outputs is None else outputs
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
         self.nodes.append(helper.make_node(op_type, inputs, outputs, name=self.claim(f"{op_type}_{outputs[0]}"),
