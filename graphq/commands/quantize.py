@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="how ranges are chosen (default: the best automatic setting)")
     parser.add_argument("--preset", choices=["performance", "mixed", "accuracy"],
                         help="what the best automatic setting may choose: no 16 bits, or no integers between products")
-    parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"], help="integers of activations")
+    parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"],
+                        help="integers of activations; with this, --method or --mode nothing is searched")
     parser.add_argument("--symmetric", action="store_true", help="zero points in the middle")
     parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
     parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
@@ -85,6 +86,9 @@ def run(options: argparse.Namespace) -> None:
         made = quantize(graph, batches, scheme)
     if _quantizes(made) == _quantizes(graph) and scheme.exclude:
         raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
+    if _quantizes(made) == _quantizes(graph) and made.meta["quantization"]["f32"]:
+        raise GraphError(f"all products of {options.file} are faster in f32 on this machine: keep it, or name those "
+                         "that shall be integers by --wide")
     if _quantizes(made) == _quantizes(graph):
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
     save_graph(made, options.out, opset)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.ranges_by_row import quantized_rows
@@ -44,9 +45,16 @@ def insert_layers(graph: Graph, scheme: Scheme) -> None:
 
 
 def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
-    """The LSTMs whose states can be quantized, each with the product of its input, which has 8 bits by the scheme."""
-    found = ((p, layer_of(p)) for p in kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
-    return [(p, node) for p, node in found if node is not None]
+    """The LSTMs whose states can be quantized, each with the product of its input, which has 8 bits by the scheme.
+
+    Raises GraphError if the scheme has states and there are none.
+    """
+    made = ((p, layer_of(p)) for p in kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
+    found = [(p, node) for p, node in made if node is not None]
+    if scheme.states and not found:
+        raise GraphError(f"scheme: states are for LSTMs of constant weights whose input is multiplied in 8 bits; "
+                         f"graph '{graph.name}' has none")
+    return found
 
 
 def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value]) -> None:

@@ -83,6 +83,8 @@ class Search:
         self.data = Extended(self.batches)
         self.folds = folds(len(self.batches))
         self.given = resolved(self.graph, scheme or Scheme())
+        self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
+        """The products of inputs of LSTMs whose states the user has in integers, which need them in 8 bits."""
         self.outputs = Parametrised(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
@@ -110,8 +112,8 @@ class Search:
         return replace(scheme, exclude=(*scheme.exclude, *slow))
 
     def _said(self, product: Product) -> bool:
-        """Whether the user gave the product 16 bits, or what it reads limits."""
-        said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits)}
+        """Whether the user gave the product 16 bits, or what it reads limits, or states of its LSTM integers."""
+        said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits), *self.of_states}
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
@@ -360,7 +362,8 @@ class Search:
         for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
             found = self.noise(with_scheme(setting, **{other: everything}))
             noise |= {(n, part): found.get(n, np.inf) for n in everything
-                      if part in self.parts(n) and n not in (*getattr(setting.scheme, part), *setting.scheme.exclude)}
+                      if part in self.parts(n)
+                      and n not in (*getattr(setting.scheme, part), *setting.scheme.exclude, *self.of_states)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
         tried, losses = TRIED + list(noise.values()).count(np.inf), {}
         for name, part in progress(order[:tried], "factors"):

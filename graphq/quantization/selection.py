@@ -89,7 +89,8 @@ def _selected(graph: Graph, text: str) -> list[str]:
         names = [n for n, node in found.items() if "*" in text and pattern.fullmatch(n)
                  or pattern.fullmatch(node.meta.get(ONNX_NAME, ""))]
     if not names:
-        raise GraphError(f"scheme: no matmul or convolution is named {text!r}{choice(text, found)}")
+        nodes = (node.meta[ONNX_NAME] for node in found.values() if ONNX_NAME in node.meta)
+        raise GraphError(f"scheme: no matmul or convolution is named {text!r}{choice(text, (*found, *nodes))}")
     return names
 
 

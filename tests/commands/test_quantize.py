@@ -5,7 +5,7 @@ import shlex
 
 import numpy as np
 import pytest
-from float_networks import perceptron
+from float_networks import SAME, perceptron
 
 import graphq as gq
 from graphq.cli import main
@@ -121,10 +121,25 @@ def test_modes_without_data(folder, capsys, options):
     assert "q.onnx has no matmul or convolution in f32 to quantize" in capsys.readouterr().err
 
 
+def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
+    graph = gq.Graph()
+    x = graph.input("x", dtype="f32", shape=(1, 8, 8, 8))
+    graph.output(graph.convolution(x, np.ones((8, 1, 3, 3), np.float32), **SAME, groups=8), name="y")
+    gq.save_onnx(graph, tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 8, 8, 8)).astype(np.float32))
+    command = ["quantize", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "x.npy"), "--out",
+               str(tmp_path / "q.onnx")]
+    assert main(command) == 2
+    assert "all products of" in (error := capsys.readouterr().err) and "are faster in f32" in error
+    assert main([*command, "--wide", "y"]) == 0
+
+
 @pytest.mark.parametrize("options, message", [
     ([], "quantize needs --data"), (["--data", "nowhere.npz"], "nowhere.npz"),
     (["--mode", "dynamic", "--exclude", "nothing"], "no matmul or convolution is named 'nothing'"),
     (["--weight-bits", "4"], "need mode 'weight_only'"),
+    (["--states", "--data", __file__ + ":function"], "states are for LSTMs"),
+    (["--states", "--method", "mse", "--data", __file__ + ":function"], "states are for LSTMs"),
     (["--preset", "accuracy", "--method", "mse", "--data", "x.npz"], "--preset is for the best automatic setting"),
     (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric means nothing in mode 'dynamic'")])
 def test_mistakes_are_one_line(folder, capsys, options, message):

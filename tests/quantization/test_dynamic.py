@@ -61,7 +61,9 @@ def test_states_beside_static_ranges(tmp_path):
     np.testing.assert_array_equal(again(batches[0]), gq.compile(made)(batches[0]))
     with pytest.raises(gq.GraphError, match="wide 'biased' chooses only products that are excluded"):
         quantize(graph, statistics, Scheme(states=True, exclude=["b*"], wide=["biased"]))
-    assert left_in_floats(quantize(graph, statistics, Scheme(states=True, wide=["biased"]))) == {"lstm": 1}
+    for options in (dict(wide=["biased"]), dict(exclude=["biased"])):
+        with pytest.raises(gq.GraphError, match=r"^scheme: states are for LSTMs .* has none$"):
+            quantize(graph, statistics, Scheme(states=True, **options))
 
 
 @pytest.mark.parametrize("preset, has", [("performance", True), ("accuracy", False)])
@@ -86,6 +88,14 @@ def test_states_of_which_the_loss_grows_stay(monkeypatch):
     assert work.with_states(with_scheme(setting, exclude=("biased",))).scheme.states is False
     monkeypatch.setattr(search, "STATE_ROWS", 0)
     assert work.with_states(setting, always=True) == setting
+
+
+def test_states_that_are_asked_for_keep_the_products_of_their_inputs_in_8_bits():
+    graph, batches = tagger()
+    work = Search(graph, batches, Scheme(states=True))
+    setting = work.uniform(Candidate("min_max"))
+    assert work.in_floats(setting, ["biased", "tags"]).scheme.exclude == ("tags",)
+    assert {name for name, _ in work.costs(setting)} == {"tags"}
 
 
 def test_what_keeps_its_state_in_f32():

@@ -37,6 +37,8 @@ def test_products_are_chosen_by_names_of_onnx_nodes(tmp_path):
     assert selected(graph, ["block/dense0"]) == (first,) and selected(graph, ["block/*1"]) == (last,)
     assert selected(graph, ["block/*"]) == (first, last) == selected(graph, ["block/dense0..block/dense1"])
     assert selected(graph, [f"block/dense1..{last}"]) == (last,)
+    with pytest.raises(gq.GraphError, match="named 'block/dens1'; did you mean block/dense1"):
+        selected(graph, ["block/dens1"])
 
 
 @pytest.mark.parametrize("text, message", [
