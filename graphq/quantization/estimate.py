@@ -14,6 +14,7 @@ import numpy as np
 
 from graphq.errors import InputError
 from graphq.ir import Graph
+from graphq.ir.interpret import check_inputs
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 
 SURE = 1.05
@@ -30,8 +31,9 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A float array with more contrast and added noise; an integer array as it is."""
     if x.dtype.kind != "f" or not x.size:
         return x
-    mean = x.mean()
-    return np.asarray(mean + CONTRAST * (x - mean) + NOISE * x.std() * rng.standard_normal(x.shape)).astype(x.dtype)
+    with np.errstate(invalid="ignore"):  # of infinities, which calibration refuses
+        mean = x.mean()
+        return np.asarray(mean + CONTRAST * (x - mean) + NOISE * x.std() * rng.standard_normal(x.shape)).astype(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,17 @@ class Chosen:
 
 
 def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence: iterators, and batches that must be cut, become a list. InputError for none."""
-    if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
-        batches = list(checked_batches(batches, graph.inputs))
+    """The batches as a sequence: iterators, and batches that must be cut, become a list.
+
+    Raises InputError for none, and for one that the graph does not take.
+    """
+    def fitting(batches: Batches) -> Iterator[Batch]:
+        for batch in checked_batches(batches, graph.inputs):
+            check_inputs(graph, batch)
+            yield batch
+
+    if not isinstance(batches, Sequence) or sum(1 for _ in fitting(batches)) > len(batches):
+        batches = list(fitting(batches))
     if not len(batches):
         raise InputError("calibration needs at least one batch, got an empty iterable")
     return halves(batches[0]) if len(batches) == 1 else batches

@@ -137,13 +137,15 @@ class Parametrised:
         return {name: x for name, x in made.items() if name in taken}
 
     def differences(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, Difference]:
-        """The change that quantization causes at each product, by name."""
+        """The change that quantization causes at each product whose result has elements, by name."""
         found: dict[str, Difference] = {}
         for out in self.runs(batches, chosen, scheme):
             for name in chosen:
-                if f"shift/{name}" in out:
-                    shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64)
-                                            for part in ("shift", "noise", "signal"))
+                if f"shift/{name}" not in out:
+                    continue
+                shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64)
+                                        for part in ("shift", "noise", "signal"))
+                if not np.isnan(signal).any():  # the means of no elements
                     found.setdefault(name, Difference(np.zeros_like(shift))).add(
                         shift, float(noise.mean()), float(signal.mean()))
         return found

@@ -40,6 +40,22 @@ def test_batches_of_unequal_rows_are_cut():
     assert [len(b["x"]) for b in found] == [1] * len(x) and np.array_equal(np.concatenate([b["x"] for b in found]), x)
 
 
+def test_a_batch_without_rows_says_nothing():
+    graph, batches = perceptron()
+    empty = {"x": np.zeros((0, 16), np.float32)}
+    made = quantize(graph, [batches[0], empty, batches[1], empty])
+    assert loss(made, graph, batches) < 0.01
+
+
+@pytest.mark.parametrize("batch, message", [
+    ({"y": 0}, r"^graph 'perceptron' takes inputs \['x'\]; missing \['x'\], unexpected \['y'\]"),
+    ({"x": np.zeros((2, 16))}, "^input 'x' must be f32"),
+    ({"x": np.full((2, 16), np.inf, np.float32)}, "^batch 1: tensor 'x' holds inf")])
+def test_batches_that_do_not_fit_are_named(batch, message):
+    with pytest.raises(gq.InputError, match=message):
+        quantize(perceptron()[0], [batch])
+
+
 @pytest.mark.parametrize("network", [convolutional, perceptron, attention])
 @pytest.mark.parametrize("smooth, wide, bits", [
     (False, False, 8), (True, False, 8), (True, True, 8), (False, False, 7), (True, True, 7)])
