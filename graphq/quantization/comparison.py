@@ -11,9 +11,10 @@ from html import escape
 import numpy as np
 
 from graphq.base.paths import path_of
-from graphq.ir import Graph
+from graphq.ir import Graph, Value
 from graphq.ir.names import quote
 from graphq.ir.outline import Box, Outline, outline
+from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.products import values_by_name
 from graphq.report.charts import bars, table
 from graphq.report.details import Record
@@ -118,8 +119,8 @@ class Comparison:
         It is then a sum of products of 8 bits: its tensor is the result of an add, and no operand is a constant bias.
         """
         value = values_by_name(self.graph).get(tensor.name)
-        constant = value is not None and value.node is not None and any(v.data is not None for v in value.node.operands)
-        return tensor.op == "add" and not constant
+        return tensor.op == "add" and not (value is not None and value.node is not None
+                                           and any(map(_is_constant, value.node.operands)))
 
     def __getitem__(self, name: str) -> TensorDifference:
         """The tensor of that name. Raises KeyError if there is none."""
@@ -153,6 +154,13 @@ class Comparison:
     def _repr_html_(self) -> str:
         """The table, for notebooks."""
         return differences_html(self)
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a value is a constant, or a dequantized one."""
+    node = value.node
+    return value.data is not None or node is not None and node.op.name in DEQUANTIZES \
+        and all(v.data is not None for v in node.operands)
 
 
 COSTS = {"most": "costs at least half of what the costliest does", "much": "costs at least a tenth of that",

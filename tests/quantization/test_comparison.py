@@ -86,6 +86,15 @@ def test_a_product_by_row_with_a_bias_has_no_16_bits_yet():
     assert "exclude=['of two'], wide=['by row'], wide_weights=['by row']" in Comparison(rows, 0.125, g).advice
 
 
+def test_advice_of_a_file_is_that_of_the_graph_it_was_written_from(tmp_path):
+    """In a file the bias of 8 bits is dequantized and added."""
+    graph, batches = perceptron()
+    made = quantize(graph, batches, Scheme(method="min_max", limits={"x": (-0.5, 0.5)}))
+    gq.save_onnx(made, tmp_path / "made.onnx")
+    found = compare(gq.load_onnx(tmp_path / "made.onnx"), graph, batches)
+    assert found.advised == compare(made, graph, batches).advised == {"wide": ["hidden"], "wide_weights": ["hidden"]}
+
+
 @pytest.fixture(scope="module")
 def found():
     graph, batches = convolutional(spread=1.0)
