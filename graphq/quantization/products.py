@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -181,6 +181,16 @@ def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
     """Within the block, nodes are added right after the node that computes x; x then need not be kept any longer."""
     at = 0 if x.node is None else bisect_right(graph.nodes, x.node.position, key=GRAPH_ORDER)
     return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
+
+
+def rename_divided(graph: Graph, names: Iterable[str]) -> None:
+    """Give values whose channels are divided other names, as they are not the values of these names in f32."""
+    found = values_by_name(graph)
+    for name in names:
+        new = f"{name}_divided"
+        while graph.has_name(new):
+            new += "_"
+        graph.rename(found[name], new)
 
 
 def name_values(graph: Graph, taken: Collection[str] = ()) -> None:

@@ -25,7 +25,7 @@ from graphq.quantization.insert import Quantized, insert, kept
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.price import Price
-from graphq.quantization.products import Product, name_values, prepared, values_by_name
+from graphq.quantization.products import Product, name_values, prepared, rename_divided, values_by_name
 from graphq.quantization.ranges import Parameters, relative_error
 from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider, with_scheme
 from graphq.quantization.selection import resolved
@@ -240,8 +240,8 @@ class Search:
                 for k in product.activations:
                     scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
         read = {str(x.name) for p in self.products.values() for x in p.factors}
-        pick = cautious if any(fold.copies for fold in self.folds) else least_noise
-        chosen = {name: pick(found) for name, found in scores.items()}
+        careful = any(fold.copies for fold in self.folds)
+        chosen = {n: cautious(x) if careful else min(x, key=x.__getitem__) for n, x in scores.items()}
         most = Counter(c._replace(smooth=False) for name, c in chosen.items() if name in read).most_common(1)
         return Setting(tuple((name, c if name in read or not most else most[0][0]) for name, c in chosen.items()),
                        scheme=self.scheme)
@@ -411,12 +411,7 @@ class Search:
             divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
                                  if q.factors is not None})
             insert(g, chosen, setting.scheme, between)
-            found = values_by_name(g)
-            for name in divided:  # it is no longer the tensor that has this name in f32
-                new = f"{name}_divided"
-                while g.has_name(new):
-                    new += "_"
-                g.rename(found[name], new)
+            rename_divided(g, sorted(divided))
         name_values(g, values_by_name(self.graph))
         return g
 
@@ -441,11 +436,6 @@ class Search:
         known, choices = self.known[seen], dict(setting.choices)
         return {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
                 for name in quantized_between(self.graph, setting.scheme)}
-
-
-def least_noise(noise: Mapping[Candidate, float]) -> Candidate:
-    """The candidate of least noise, the first of several."""
-    return min(noise, key=noise.__getitem__)
 
 
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
