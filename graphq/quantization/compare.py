@@ -165,12 +165,13 @@ def _fit(x: Value, y: Value) -> bool:
 def _same(x: Value, y: Value) -> bool:
     """Whether two values of the same name can be the same tensor: f32 results of one operation, whose shapes fit.
 
-    A product in f32 may have become a sum: of itself and a bias, or of two products of 8 bits.
+    A product in f32 may have become a sum, of itself and a bias, or of two products of 8 bits; or itself times the
+    scales of its rows.
     """
     if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32:
         return False
     ops = x.node.op.name, y.node.op.name
-    return (ops[0] == ops[1] or ops[0] == "add" and ops[1] in PRODUCTS) and _fit(x, y)
+    return (ops[0] == ops[1] or ops[0] in ("add", "multiply") and ops[1] in PRODUCTS) and _fit(x, y)
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:

@@ -84,8 +84,11 @@ def _by_rows(product: Product, scheme: Scheme) -> None:
         y = graph.multiply(sums, scale)
         if bias is not None:
             y = graph.add(y, bias)
+    name = node.output.name
     graph.replace_uses(node.output, y)
     graph.prune([node])
+    if name is not None:
+        graph.rename(y, name)
     assert sums.node is not None
     insert_weights(Product(sums.node), scheme, None)
 

@@ -60,7 +60,8 @@ def test_a_product_with_wrong_weights_costs_most():
 
 @pytest.mark.parametrize("scheme", [
     Scheme(method="min_max"), Scheme(method="min_max", wide=["hidden"], wide_weights=["hidden"]),
-    Scheme(mode="dynamic"), Scheme(mode="weight_only")], ids=["static", "16 bits", "dynamic", "weight-only"])
+    Scheme(mode="dynamic"), Scheme(mode="dynamic", rows=True), Scheme(mode="weight_only")],
+    ids=["static", "16 bits", "dynamic", "rows", "weight-only"])
 def test_a_product_has_its_cost_whatever_became_of_it(scheme, tmp_path):
     pytest.importorskip("onnx")
     graph, batches = perceptron()
