@@ -116,8 +116,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
 def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
     """The names of passes, by which a kept model is found; None if one of them is none of graphq's."""
-    from graphq.passes.pipeline import check_passes, names_of
-
+    with importing.hold:
+        from graphq.passes.pipeline import check_passes, names_of
     passes = check_passes(passes)
     try:
         return tuple(names_of(passes))

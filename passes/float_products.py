@@ -22,12 +22,12 @@ long with one row. bf16, which is widened by a shift, takes no longer.
 
 
 class WidenProducts(Rewrite):
-    """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), w, bias?)), for constant w and bias
+    """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), type_cast(w), bias?)), for a constant bias
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
-    once. The casts fuse with neighbouring operations. Weights of a matmul that are dequantized to f16 are cast, too:
-    kernels for f32 read them compressed. So are matrices that a call gives, such as keys of attention, if as many rows
-    are multiplied by each of them.
+    once. The casts fuse with neighbouring operations, and constants are cast at once. Kernels for f32 read weights of a
+    matmul compressed that are dequantized to f16. Other matrices, such as keys of attention, are cast if MIN_ROWS rows
+    or more are multiplied by each of them.
     """
 
     def pattern(self, g, x, w, bias):

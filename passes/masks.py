@@ -1,6 +1,7 @@
 """Masks of attention: comparisons, and selections by them, that kernels compute where they are used.
 
-So no matrix of numbers lies in memory that positions of rows and columns, or one byte an element, can say.
+A causal mask follows from the positions of rows and columns, others from one byte an element. So no matrix of numbers
+of the size of the scores lies in memory for them.
 """
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, refuses
 
 MASKS = frozenset({"select", "logical_and", "logical_or", "logical_not", "logical_xor", *COMPARISONS})
+"""The operations of which masks consist."""
 DEPTH = 8
 """How many masks one above the other are looked at."""
 SMALL = 1 << 16

@@ -84,12 +84,12 @@ def run(options: argparse.Namespace) -> None:
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)
-    if _quantizes(made) == _quantizes(graph) and scheme.exclude:
-        raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
-    if _quantizes(made) == _quantizes(graph) and made.meta["quantization"]["f32"]:
-        raise GraphError(f"all products of {options.file} are faster in f32 on this machine: keep it, or name those "
-                         "that shall be integers by --wide")
     if _quantizes(made) == _quantizes(graph):
+        if scheme.exclude:
+            raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
+        if made.meta["quantization"]["f32"]:
+            raise GraphError(f"all products of {options.file} are faster in f32 on this machine: keep it, or name "
+                             "those that shall be integers by --wide")
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
     save_graph(made, options.out, opset)
     written, read_from = (path.stat().st_size for path in (options.out, options.file))

@@ -185,7 +185,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
     rows = _row_offsets(c, phase, merged)
     groups, _, columns = _sizes(c, node, merged)
     group, _, _, column = c.filter.strides(value.dtype.itemsize)
-    step = max(0, *rows[1:2].tolist(), 0)
+    step = max(0, int(rows[1])) if len(rows) > 1 else 0
     even = np.array_equal(rows, step * np.arange(len(rows)))
     out = b.temporary(groups * _packed_bytes(c, node, phase.windows.taps, merged))
     b.run(pack.plan_pack(c.b_dtype, len(rows), columns, groups, b.target), {

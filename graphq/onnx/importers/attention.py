@@ -57,14 +57,16 @@ REPEAT = """(x, heads) => (y) {
 LENGTH = """(x) => (length) {
     length = Shape<start = 2, end = 3>(x)
 }"""
+"""An ONNX function: the number of keys or queries of x, [batch, heads, length, size]."""
 
 
 @imports("Attention")
 def attention(c: Call) -> Outputs:
-    """Import Attention 23 and 24, in the steps of ONNX's function, which forms that are not meant here become.
+    """Import Attention 23 and 24 in the steps of ONNX's function, with masks that kernels compute where they add them.
 
-    Here the masks are comparisons of s32, and keys that a query does not see get -inf added one mask after another. So
-    kernels compute masks where they add them, and no matrix of the size of the scores is in memory.
+    Masks are comparisons of positions in s32, and keys that a query does not see get -inf added, one mask after
+    another. So no matrix of the size of the scores is in memory. Other versions, operands of several dtypes, and in
+    version 24 masks that are shorter than the keys become ONNX's own function.
     """
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
@@ -93,11 +95,12 @@ def attention(c: Call) -> Outputs:
     scores = product = g.matmul(q, k, transpose_b=True)
     if cap := c.attr("softcap", 0.0):
         scores = g.multiply(g.tanh(g.divide(scores, one(scores, cap))), one(scores, cap))
-    masked = reduce(g.add, _masks(c, scores, before), scores)
+    masks = _masks(c, scores, before)
+    masked = reduce(g.add, masks, scores)
     p, = standard(c, "Softmax", [_cast(c, masked, wide)], axis=-1)
     p = _cast(c, p, q.dtype)
     if c.has(3) or c.has(6):  # a row that sees no key is 0
-        most = g.reduce_max(reduce(g.add, _masks(c, scores, before)), axes=[-1], keep_dims=True)
+        most = g.reduce_max(reduce(g.add, masks), axes=[-1], keep_dims=True)
         p = g.select(g.equal(most, one(most, -np.inf)), one(p, 0), p)
     y = g.matmul(p, v)
     if flat:
