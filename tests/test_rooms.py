@@ -18,57 +18,57 @@ SOURCE = {"graphq": "graphq", "kernels": "graphq.kernels", "passes": "graphq.pas
 """The folders at the top, and the packages as which they are imported."""
 
 ROOMS = {
-    "graphq.errors": "the exceptions",
-    "graphq.base": "open sizes, the limit of memory, locks between threads and forks, names of files, bars",
+    "graphq.errors": "exceptions",
+    "graphq.base": "open sizes, memory limit, locks, file names, progress bars",
     "graphq.dtypes": "element types",
-    "graphq.ir": "the graph: values, nodes, declarations of operations, text, verifier, reference interpreter",
-    "graphq.rewrite": "what passes are written with: patterns, matcher, rewrites, partitions",
-    "graphq.kernels": "the package of the kernels, which is empty",
-    "graphq.kernels.jit": "Numba and LLVM: compiling a kernel, keeping it on disk, ISA levels, intrinsics, memory",
-    "graphq.kernels.threads": "the team of threads under one prange, and the steps that it runs",
-    "graphq.kernels.lanes": "the expression compiler: lane-wise expressions, stores, vector code",
-    "graphq.kernels.numbers": "formulas in NumPy that references and kernels share",
-    "graphq.ops": "operations by family: signature, reference, types",
+    "graphq.ir": "the graph: values, nodes, declarations of operations, text form, verifier, reference interpreter",
+    "graphq.rewrite": "tools for passes: patterns, matcher, rewrites, partitions",
+    "graphq.kernels": "the package of the kernels (empty)",
+    "graphq.kernels.jit": "compile kernels with Numba and LLVM, cache them on disk; ISA levels, intrinsics",
+    "graphq.kernels.threads": "the team of threads under one prange",
+    "graphq.kernels.lanes": "the expression compiler: lane-wise expressions become vector code and epilogues",
+    "graphq.kernels.numbers": "NumPy formulas that references and kernels share",
+    "graphq.ops": "operations by family: signature, reference, type rule",
     "graphq.kernels.operands": "how a tile finds its operands: rows, columns, windows, scratch space",
-    "graphq.plan": "plans: steps, buffers, the builder, the runtime",
-    "graphq.kernels.family": "what lowerings of all families share",
-    "graphq.kernels.pixels": "loops over the output pixels of channels-last images",
-    "graphq.kernels.eltwise": "lane-wise operations alone",
-    "graphq.kernels.moves": "transposes, casts, gathers, pads, histograms",
-    "graphq.kernels.rows": "softmax, norms and reductions of rows",
-    "graphq.kernels.pool": "pools and means of windows",
+    "graphq.plan": "plans: steps, buffers, builder, runtime",
+    "graphq.kernels.family": "what the lowerings of all families share",
+    "graphq.kernels.pixels": "loops over output pixels, channels last",
+    "graphq.kernels.eltwise": "chains of lane-wise operations",
+    "graphq.kernels.moves": "transpose, cast, gather, pad, histogram",
+    "graphq.kernels.rows": "softmax, norms and reductions along rows",
+    "graphq.kernels.pool": "pooling",
     "graphq.kernels.interpolate": "resizing",
-    "graphq.kernels.concat": "concatenation, with a scale for each part",
-    "graphq.kernels.matmul": "matrix products of integers and floats; the machine's measured peaks",
-    "graphq.kernels.matmul_compressed": "matrix products of weights of 4 bits",
-    "graphq.kernels.depthwise": "depthwise convolutions: packed weights and tiles",
-    "graphq.kernels.conv": "convolutions, direct and transposed",
+    "graphq.kernels.concat": "concatenation with one scale per operand",
+    "graphq.kernels.matmul": "matrix products of integers and floats; measured peaks of the machine",
+    "graphq.kernels.matmul_compressed": "matrix products with compressed weights",
+    "graphq.kernels.depthwise": "depthwise convolution",
+    "graphq.kernels.conv": "convolution and transposed convolution",
     "graphq.kernels.recurrent": "LSTM, GRU and RNN",
-    "graphq.kernels.attention": "attention with caches of keys and values",
-    "graphq.kernels.ties": "how outputs near a rounding tie are computed as the graph has them written",
-    "graphq.kernels.native": "the operations that have kernels outside of partitions",
-    "graphq.kernels.families": "all families of kernels",
-    "graphq.kernels.levels": "which ISA level runs",
+    "graphq.kernels.attention": "attention with key and value caches",
+    "graphq.kernels.ties": "outputs near a rounding tie, computed as the graph is written",
+    "graphq.kernels.native": "kernels of operations outside partitions",
+    "graphq.kernels.families": "the list of kernel families",
+    "graphq.kernels.levels": "choose the ISA level",
     "graphq.passes": "the passes and their order",
-    "graphq.validation": "whether passes keep a graph's numbers, and shrinking a graph for which something fails",
-    "graphq.report": "what a user asks a model: explain, coverage, profile, evidence",
-    "graphq.model": "plans with the trace of their sizes, in stages and in files; CompiledGraph",
+    "graphq.validation": "check that passes keep a graph's numbers; shrink failing graphs",
+    "graphq.report": "explain, coverage, profile, pages",
+    "graphq.model": "plans for open sizes, stages and files; CompiledGraph",
     "graphq.compile": "the function compile",
-    "graphq.testing": "help for tests of passes",
-    "graphq.onnx.protos": "what the package onnx is asked for",
-    "graphq.onnx.importers": "ONNX operators as operations, by family",
-    "graphq.onnx.importers.com_microsoft": "the operators of the domain com.microsoft",
-    "graphq.onnx.exporters": "operations as ONNX nodes, by family",
-    "graphq.onnx": "ONNX files, loaded and saved",
-    "graphq.quantization": "from an f32 graph to an int8 one: statistics, ranges, methods that recover accuracy",
+    "graphq.testing": "helpers for tests of passes",
+    "graphq.onnx.protos": "access to ONNX protobufs",
+    "graphq.onnx.importers": "ONNX operators become operations",
+    "graphq.onnx.importers.com_microsoft": "operators of the domain com.microsoft",
+    "graphq.onnx.exporters": "operations become ONNX nodes",
+    "graphq.onnx": "load and save ONNX files",
+    "graphq.quantization": "f32 graphs become int8 graphs: statistics, ranges, search",
     "graphq.onednn": "oneDNN Graph's files and partitions",
-    "graphq.scoring": "batches of any size, on this machine, on Dask and on Ray",
+    "graphq.scoring": "batches of any size; Dask and Ray",
     "graphq": "the public names",
-    "graphq.commands": "the commands of the command line, a file each",
+    "graphq.commands": "the commands of the command line",
     "graphq.cli": "the command line",
     "graphq.__main__": "python -m graphq",
 }
-"""The rooms from the bottom up, each with what it is for."""
+"""The rooms from the bottom up, and the purpose of each. CONTRIBUTING.md shows them as a table."""
 
 MAX_FILES, MAX_LINES = 40, 450
 INTERNALS = ("numba.core", "numba.np", "numba.cpython")
@@ -139,6 +139,21 @@ def test_each_room_has_its_place():
     assert set(ROOMS) == {room(module) for module in MODULES}
 
 
+def table() -> str:
+    """ROOMS as a Markdown table, with the folder or file of each room."""
+    rows = []
+    for name, purpose in ROOMS.items():
+        path = MODULES[name]
+        place = path.parent if path.name == "__init__.py" else path
+        rows.append(f"| `{place.relative_to(ROOT)}` | {purpose} |")
+    return "\n".join(["| room | purpose |", "|---|---|", *rows])
+
+
+def test_contributing_has_the_table_of_rooms():
+    """`python tests/test_rooms.py` prints the table."""
+    assert table() in (ROOT / "CONTRIBUTING.md").read_text()
+
+
 @pytest.mark.parametrize("code,found", [
     ("import graphq.ir.graph", ["graphq.ir.graph"]),
     ("def f():\n    from graphq.compile import compile", ["graphq.compile"]),
@@ -186,3 +201,7 @@ def test_private_names_stay_where_they_are(folder):
             if private and not stdlib or name.startswith(INTERNALS):
                 wrong.append(f"{module}:{line} {name}")
     assert wrong == []
+
+
+if __name__ == "__main__":
+    print(table())
