@@ -13,7 +13,7 @@ import pytest
 from run_page import BLOCK, blocks
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")))
 TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 

@@ -2,7 +2,7 @@
 
 An integer anchor's exact sum differs from the f32 sum of the graph as written by no more than `sum_errors` says.
 Operations carry the difference on, and add roundings of their own. A quantize ends it, except for values so near to a
-tie that the difference decides the integer: these outputs are computed again. docs/numbers.md has the derivation.
+tie that the difference decides the integer: these outputs are computed again. docs/theory/ties.md has the derivation.
 
 The `bound` of an operation says how it carries a difference on: a `Curve` for a function of one operand, or the name of
 a case of two operands.

@@ -2,7 +2,7 @@
 
 They bound how far the f32 sum, in an order of `sum_orders`, may be from the exact sum of integers.
 
-docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
+docs/theory/ties.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
 independent of each other, and the activations of a sum as independent numbers, whose mean may be any number that their
 type can hold. If weights are constant, both bounds use them.
 """
