@@ -135,18 +135,19 @@ class Graph(Operations):
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
         """Let the users of `old` use `new`: all users, graph outputs included, or the given `uses`.
 
-        Raises GraphError if the types differ, if a user comes before `new` in the graph, or if `new` is computed from a
-        user.
+        The type of `new` is that of `old`. It may also say more of the shape, if the results of these users keep their
+        types. Raises GraphError for another type, if a user comes before `new` in the graph, or if `new` is computed
+        from a user.
         """
         self._own(old, "replace_uses")
         self._own(new, "replace_uses")
         if old is new:
             return
-        if old.type != new.type:
+        chosen = list(old.uses if uses is None else dict.fromkeys(uses))
+        if old.type != new.type and not (new.type.refines(old.type) and _keep_types(chosen, new.type)):
             raise GraphError(f"replace_uses: {self.label(old)}: {old.type} may not become "
                              f"{self.label(new)}: {new.type}")
         self.labels.stands(new, old)
-        chosen = list(old.uses if uses is None else dict.fromkeys(uses))
         for use in chosen:
             if use not in old.uses:
                 raise GraphError(f"replace_uses: {use} is not a use of {self.label(old)}")
@@ -367,8 +368,7 @@ class Graph(Operations):
             op.check_operands(given)
             if not complete:
                 attrs, complete = op.complete(attrs, types), True
-            inferred = op.infer(*types, **attrs)
-            outs = (inferred,) if isinstance(inferred, TensorType) else inferred
+            outs = op.types(types, attrs)
             for t in outs:
                 check_size(t.shape or (), "result")
         except GraphqError as e:
@@ -429,3 +429,17 @@ def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
     if isinstance(x, np.ndarray):
         return TensorType(as_dtype(x.dtype), x.shape)
     return None if x is None else x.type
+
+
+def _keep_types(uses: Iterable[Use], type: TensorType) -> bool:
+    """Whether the results of all users have the same types if these operands have this type."""
+    found: dict[Node, list[TensorType | None]] = {}
+    for node, number in uses:
+        if node is None:
+            return False
+        found.setdefault(node, [_type_of(v) for v in node.inputs])[number] = type
+    try:
+        return all(node.op.types(types, node.attrs) == tuple([v.type for v in node.outputs])
+                   for node, types in found.items())
+    except GraphqError:  # the type does not fit a user
+        return False

@@ -193,6 +193,11 @@ class Op:
             if x is None and not (p := self.operands[min(k, len(self.operands) - 1)]).optional:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
+    def types(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+        """The types of all results that `infer` gives; raises GraphError if the operands or attributes do not fit."""
+        found = self.infer(*operands, **attrs)
+        return found if isinstance(found, tuple) else (found,)
+
     def _left_out(self, a: Attribute) -> Any:
         """An attribute's default, or its one number for all spatial axes; `REQUIRED` if it has neither."""
         number = self.per_axis.get(a.name) if a.required else None

@@ -33,6 +33,12 @@ class TensorType:
         dims = "*" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.dtype.name}[{dims}]"
 
+    def refines(self, other: TensorType) -> bool:
+        """Whether this type says all that the other one says, and perhaps more of the shape."""
+        return self.dtype == other.dtype and (other.shape is None or self.shape is not None and (
+            len(self.shape) == len(other.shape) and all(b in (None, a) for a, b in zip(
+                self.shape, other.shape, strict=True))))
+
     @property
     def known(self) -> bool:
         """Whether rank and all dimensions are known."""

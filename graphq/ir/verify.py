@@ -5,7 +5,7 @@ from collections import Counter
 from operator import is_
 
 from graphq.errors import GraphqError, VerifyError
-from graphq.ir.graph import Graph, Node, TensorType, Use, Value
+from graphq.ir.graph import Graph, Node, Use, Value
 
 Consistent = dict[Node, tuple[object, ...]]
 """The nodes whose attributes and types fit, each with all that this depends on (`_facts`)."""
@@ -106,8 +106,7 @@ def _attributes(node: Node) -> None:
 
 
 def _types(node: Node) -> None:
-    inferred = node.op.infer(*(None if v is None else v.type for v in node.inputs), **node.attrs)
-    types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+    types = node.op.types([None if v is None else v.type for v in node.inputs], node.attrs)
     if types != tuple(o.type for o in node.outputs):
         raise VerifyError(f"inferred types are {', '.join(map(str, types))}")
 

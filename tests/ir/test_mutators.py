@@ -52,6 +52,35 @@ def test_replace_uses_refuses_another_type(g, x):
     verify(g)
 
 
+def test_replace_uses_takes_a_type_that_says_more_if_results_keep_theirs():
+    g = Graph("open")
+    x, less = (g.input(name, dtype="f32", shape=(None, None, d)) for name, d in (("x", None), ("less", 5)))
+    y = g.matmul(x, np.ones((3, 4), np.float32))
+    g.output(g.relu(y), name="y")
+    with g.before(y.node):
+        more = g.multiply(x, np.ones(3, np.float32))
+    uses = [Use(y.node, 0)]
+    g.replace_uses(x, more, uses)
+    assert y.node.inputs[0] is more and str(more.type) == "f32[?,?,3]"
+    verify(g)
+    with pytest.raises(GraphError, match=r"f32\[\?,\?,3\] may not become"):
+        g.replace_uses(more, x, uses)  # which says less
+    with pytest.raises(GraphError, match=r"x: f32\[\?,\?,\?\] may not become less: f32\[\?,\?,5\]"):
+        g.replace_uses(x, less)  # which does not fit the other operands
+
+
+def test_replace_uses_refuses_a_type_that_changes_results():
+    g = Graph("open")
+    x, more = (g.input(name, dtype="f32", shape=shape) for name, shape in (("x", (None, 3)), ("more", (2, 3))))
+    y = g.relu(x)
+    g.set_outputs([y, x], ["y", "x"])
+    for uses in ([Use(y.node, 0)], [Use(None, 1)]):
+        with pytest.raises(GraphError, match=r"replace_uses: x: f32\[\?,3\] may not become more: f32\[2,3\]"):
+            g.replace_uses(x, more, uses)
+    assert y.node.inputs == (x,) and g.outputs == [y, x]
+    verify(g)
+
+
 def test_replace_uses_refuses_cycles_and_bad_order(g, x):
     a = g.relu(x)
     b = g.tanh(a)
