@@ -110,6 +110,7 @@ class Choice:
 
     `estimate` tells the loss of the chosen setting, and how sure it is; `speed` what it gains on this machine. `left`
     has the operations that multiply and stay in floats whatever the setting, with their numbers (`left_in_floats`).
+    `failed` has the settings whose graphs could not be made or run, with the reason; their loss is infinite.
     """
 
     graph: Graph
@@ -118,11 +119,13 @@ class Choice:
     speed: Speed
     losses: dict[Setting, float] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
+    failed: dict[Setting, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
-        return "\n".join([*lines, *left_text(self.left), str(self.estimate), str(self.speed)])
+        failed = (f"left out, since its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
+        return "\n".join([*lines, *failed, *left_text(self.left), str(self.estimate), str(self.speed)])
 
 
 def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
@@ -146,22 +149,27 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     setting = chosen_setting(work, scheme.preset)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
-        setting = of_seven if work.loss(of_seven, TARGET) <= TARGET else setting
-    made, estimate, losses, data = work.made(setting), work.estimate(setting), work.losses, work.batches
+        setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
+    made, estimate, data = work.made(setting), work.estimate(setting), work.batches
+    losses, failed = work.losses, work.failed
     del work  # with its compiled models
     gained = speed(made, graph, data)
     facts = _facts(made, setting.scheme)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
-        "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, facts["left in floats"])
+        "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
+    return Choice(made, setting, estimate, gained, losses, facts["left in floats"], failed)
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
-    """The best setting that the `preset` allows (`Scheme`).
+    """The best setting that the `preset` allows (`Scheme`) and whose graph can be made.
 
     Products stay in f32 that the scheme excludes, that are faster so, or that lose less so at little cost of time.
     """
+    return work.possible(_searched(work, preset))
+
+
+def _searched(work: Search, preset: Preset) -> Setting:
     settings = [*map(work.uniform, work.ranges), work.local()]
     setting = work.best(settings)
     wide = preset != "performance"

@@ -1,0 +1,225 @@
+"""What a setting of the automatic search loses on batches held out (`folds`), and the graph that is made of it."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from graphq.base.locks import lazy_property
+from graphq.compile import compile
+from graphq.errors import GraphError, InputError
+from graphq.ir import Graph
+from graphq.model.compiled_graph import CompiledGraph
+from graphq.quantization.between import quantized_between
+from graphq.quantization.bodies import copied
+from graphq.quantization.calibrate import Batches, Calibration
+from graphq.quantization.compare import distance, floats
+from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
+from graphq.quantization.estimate import Chosen, Estimate, Extended, numbered
+from graphq.quantization.folds import few, folds
+from graphq.quantization.insert import Quantized, insert, kept
+from graphq.quantization.known import Known, correctable, key_of, shift_biases
+from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.price import Price
+from graphq.quantization.products import Product, name_values, prepared, rename_divided, values_by_name
+from graphq.quantization.ranges import Parameters
+from graphq.quantization.scheme import Candidate, Scheme, Setting
+from graphq.quantization.selection import resolved
+from graphq.quantization.smooth import divide, smoothing
+
+Case: TypeAlias = tuple[tuple[int, ...], int]
+"""The numbers of the batches whose statistics a setting takes, and that of the batch on which it is compared."""
+
+
+class Trials:
+    """Batches and their `folds`, what calibration found on them, and the losses of settings so far.
+
+    Every setting tried begins with the bits that `scheme` gives, and leaves in f32 what is faster so. `level` is the
+    ISA level that the graph is compiled for.
+    """
+
+    def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
+        self.graph = prepared(graph)
+        self.batches = numbered(batches, graph)
+        self.data = Extended(self.batches)
+        self.folds = folds(len(self.batches))
+        self.given = resolved(self.graph, scheme or Scheme())
+        self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
+        """The products of inputs of LSTMs whose states the user has in integers, which need them in 8 bits."""
+        self.outputs = Parametrised(self.graph, twins=False)
+        assert self.outputs.model is not None
+        self.level = self.outputs.model.level
+        self.price = Price(self.graph, self.batches[0], self.level)
+        self.scheme = self._without_slow(self.given)
+        self.everything = {p.name: p for p in kept(self.graph, Scheme())}
+        self.products = {p.name: p for p in kept(self.graph, self.scheme)}
+        numbers = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
+        self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
+                               strict=True))
+        if self.products and not any(x.size for want in self.wanted.values() for x in want):
+            raise InputError("no batch that is held out gives outputs with any elements")
+        self.every = tuple(range(len(self.batches)))
+        self.known = self._calibrated([self.every, *(fold.seen for fold in self.folds)])
+        self.held_out = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
+        self.losses: dict[Setting, float] = {}
+        self.failed: dict[Setting, str] = {}
+        """Why graphs of settings could not be made or run."""
+        self._compared: dict[Setting, dict[Case, float]] = {}
+        self.hard: dict[Case, float] = {}
+        """The most that any setting lost on each batch."""
+        self._model: tuple[Setting, CompiledGraph] | None = None
+
+    def _without_slow(self, scheme: Scheme) -> Scheme:
+        """The scheme without the products that are `faster_in_floats`; those of which it says anything stay."""
+        slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p) and not self._said(p)]
+        return replace(scheme, exclude=(*scheme.exclude, *slow))
+
+    def _said(self, product: Product) -> bool:
+        """Whether the user gave the product 16 bits, or what it reads limits, or states of its LSTM integers."""
+        said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits), *self.of_states}
+        return not said.isdisjoint((product.name, str(product.factors[0].name)))
+
+    def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
+        """What calibration finds on each of the given parts of the batches."""
+        model, parts = Calibration(self.graph, channels=True), tuple(dict.fromkeys(parts))
+        self.tensors = tuple(model.values)
+        found = model.of_parts(self.batches, parts)
+        return {part: Known(plain, smoothing(self.graph, plain)) for part, plain in zip(parts, found, strict=True)}
+
+    @lazy_property
+    def twins(self) -> Parametrised:
+        """The model with the quantized form of each product beside the f32 one."""
+        return Parametrised(self.graph, twins=True, steps=self.outputs.steps)
+
+    def loss(self, setting: Setting, most: float = np.inf) -> float:
+        """The largest 1 - cosine of an output with f32 on batches held out; infinite if the setting has failed.
+
+        Comparisons end where one is above `most`. They begin with the batches on which other settings lost most.
+        """
+        self.losses[setting] = self._largest(setting, self.held_out, most)
+        return self.losses[setting]
+
+    def seen(self, setting: Setting, most: float = np.inf) -> float:
+        """The largest 1 - cosine of an output with f32 on the same batches, with the statistics of all of them."""
+        return self._largest(setting, [(self.every, k) for _, k in self.held_out if k < len(self.batches)], most)
+
+    def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
+        if setting in self.failed:
+            return np.inf
+        found = self._compared.setdefault(setting, {})
+        largest = max((found[case] for case in cases if case in found), default=0.0)
+        for case in sorted((c for c in cases if c not in found), key=lambda c: -self.hard.get(c, 0.0)):
+            if largest > most:
+                break
+            found[case] = self._compare(setting, *case)
+            if setting in self.failed:
+                return np.inf
+            self.hard[case] = max(self.hard.get(case, 0.0), found[case])
+            largest = max(largest, found[case])
+        return largest
+
+    def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
+        """The loss on batch k, with the statistics of the batches `seen`; 0 if its outputs are empty."""
+        if setting.scheme.mode != "dynamic" and not setting.scheme.states:
+            return self._loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
+        return self._loss_made(setting, [k])
+
+    def estimate(self, setting: Setting) -> Estimate:
+        """How much the setting loses, and how sure that is."""
+        count, cases = len(self.batches), [*self.held_out, *((f.seen, k) for f in self.folds for k in f.copies)]
+        self.loss(setting)
+        self._largest(setting, cases, np.inf)
+        found = {k: self._compared[setting][seen, k] for seen, k in cases if any(x.size for x in self.wanted[k])}
+        held_out = tuple(x for k, x in found.items() if k < count and count > 1)
+        copies = max((x for k, x in found.items() if k >= count), default=None)
+        return Estimate(held_out, copies, count, self.known[self.every].plain.unseen)
+
+    def _loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
+                 between: Mapping[str, Parameters] | None = None) -> float:
+        (out,) = self.outputs.runs(Chosen(self.data, (k,)), chosen, scheme, between)
+        return self._distance(k, floats(out))
+
+    def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
+        return max(map(distance, self.wanted[k], outputs), default=0.0)
+
+    def uniform(self, candidate: Candidate) -> Setting:
+        """The setting with this candidate for every tensor."""
+        return Setting(tuple((name, candidate) for name in self.tensors), scheme=self.scheme)
+
+    def noise(self, setting: Setting) -> dict[str, float]:
+        """For each product, by name, the ratio of noise to signal in its result if it alone is quantized."""
+        sums: dict[str, float] = {}
+        for fold in self.folds:
+            held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
+            for name, d in self.twins.differences(held_out, chosen, setting.scheme).items():
+                sums[name] = sums.get(name, 0.0) + d.ratio
+        return sums
+
+    def _loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
+        """The largest loss of the graph that is made of a setting, on these batches or on all that are compared.
+
+        If the graph cannot be made or run, the setting has `failed` and the loss is infinite.
+        """
+        try:
+            if self._model is None or self._model[0] != setting:
+                self._model = None  # one model at a time
+                self._model = setting, compile(self.made(setting), cache="kernels")
+            model = self._model[1]
+            return max(self._distance(k, floats(model(self.data[k]))) for k in numbers or self.wanted)
+        except Exception as e:  # whatever it is: it costs this setting, and reports show it
+            self.failed[setting] = f"{type(e).__name__}: {e}"
+            self.losses[setting] = np.inf
+            return np.inf
+
+    def possible(self, setting: Setting) -> Setting:
+        """The setting if its graph can be made and run, or else the one of least loss among the settings that can.
+
+        Raises GraphError if there is none.
+        """
+        while self._loss_made(setting) == np.inf:
+            left = [s for s in self.losses if s not in self.failed]
+            if not left:
+                raise GraphError(f"no setting that was found can be made: {self.failed[setting]}")
+            setting = min(left, key=self.losses.__getitem__)
+        return setting
+
+    def made(self, setting: Setting) -> Graph:
+        """The graph quantized by the statistics of all batches."""
+        g = copied(self.graph)
+        if setting.scheme.mode == "dynamic":
+            insert_dynamic(g, setting.scheme)
+        else:
+            chosen, between = self.chosen(setting, self.every), self.between(setting, self.every)
+            if setting.scheme.states:
+                insert_layers(g, setting.scheme)
+            shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
+            divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
+                                 if q.factors is not None})
+            insert(g, chosen, setting.scheme, between)
+            rename_divided(g, sorted(divided))
+        name_values(g, values_by_name(self.graph))
+        return g
+
+    def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
+        """How each product is quantized by the statistics of some batches."""
+        known, choices = self.known[seen], dict(setting.choices)
+        found = {n: known.quantized(p, choices, setting.scheme) for n, p in self.everything.items()
+                 if n not in setting.scheme.exclude
+                 and all(name in known.plain for name in p.sources)}  # no batch may have reached a body
+        if setting.correct:
+            keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
+            new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
+            if new:
+                differences = self.twins.differences(Chosen(self.batches, few(seen)), new, setting.scheme)
+                known.shifts |= {keys[n]: differences[n].shift if n in differences and correctable(
+                    self.products[n], differences[n].shift) else None for n in new}
+            found = {n: replace(q, shift=known.shifts[keys[n]]) for n, q in found.items()}
+        return found
+
+    def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
+        """How values between products are quantized by the statistics of some batches."""
+        known, choices = self.known[seen], dict(setting.choices)
+        return {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
+                for name in quantized_between(self.graph, setting.scheme)}
