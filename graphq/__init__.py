@@ -1,8 +1,12 @@
 """graphq: a oneDNN-Graph-style operator graph compiler in Python."""
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # a checkout without its links, such as an archive's
+    __path__.append(os.path.dirname(os.path.abspath(__path__[0])))  # kernels/ and passes/ lie next to graphq/
 
 from graphq import dtypes, errors, ops
 from graphq.base.locks import importing as _importing

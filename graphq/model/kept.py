@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator
 from functools import cache as once
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -210,5 +211,7 @@ def _versions() -> str:
         except PackageNotFoundError:
             found.append("")
     digest = hashlib.sha256()
-    cache.add_sources(digest, Path(__file__).parents[1])
+    passes = find_spec("graphq.passes")  # its folder may lie outside of graphq/, as may the one of kernels
+    for top in (Path(__file__).parents[1], *(passes and passes.submodule_search_locations or ())):
+        cache.add_sources(digest, Path(top))
     return " ".join([*found, digest.hexdigest()])

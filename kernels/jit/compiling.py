@@ -47,6 +47,7 @@ import sys
 from importlib.util import find_spec, module_from_spec
 sys.path[:] = {path!r}
 sys.modules["graphq"] = module_from_spec(find_spec("graphq"))
+sys.modules["graphq"].__path__[:] = {package!r}
 from graphq.kernels.jit import compiling
 compiling.serve({descriptors})
 """
@@ -163,7 +164,8 @@ class _Process:
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
         descriptors = [theirs.fileno() for _, theirs in pipes]
-        code = _CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors)
+        code = _CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors,
+                             package=list(sys.modules["graphq"].__path__))
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
         try:
