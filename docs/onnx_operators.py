@@ -18,19 +18,19 @@ import_module("graphq.onnx.loading")  # fills IMPORTERS
 
 HEAD = """# ONNX operators
 
-From graphq's table of importers and onnx {version} (operator set {opset}), written by `python docs/onnx_operators.py`.
-Every version of an operator since operator set 7 is meant, unless a reason stands beside it in `model.explain()`: some
-forms of an operator (an input that is known only when it runs, a dtype) go to ONNX's reference.
+`python docs/onnx_operators.py` writes this page from graphq's table of importers and onnx {version} (operator set {opset}).
+Every version of an operator since operator set 7 is covered. Some forms of an operator (an input known only at run time, a
+dtype) run by ONNX's reference; `model.explain()` gives the reason.
 """
 
 SECTIONS = {
-    "native": "Operations of graphq: with kernels, or as NumPy references, which `explain()` names.",
-    "function": "Functions of simpler operators, as ONNX gives them; the node becomes those.",
-    "reference": "Run by ONNX's own reference evaluator, node by node (slow; `explain()` says so); folded where all\n"
-                 "operands are constants.",
-    "random": "Refused: random numbers are not defined by ONNX; give them as an input.",
-    "types": "Refused: they work on sequences, optionals, maps or strings; graphq has tensors of numbers.",
-    "missing": "Refused when they run: onnx has no reference implementation of them.",
+    "native": "Operations of graphq. They have kernels or NumPy references; `explain()` names the latter.",
+    "function": "ONNX defines these as functions of simpler operators; graphq uses the functions.",
+    "reference": "ONNX's reference evaluator runs these (slow; `explain()` says so). If all operands are constants,\n"
+                 "the node is folded.",
+    "random": "Refused: ONNX does not define random numbers. Pass them as an input.",
+    "types": "Refused: these work on sequences, optionals, maps or strings. graphq has tensors of numbers.",
+    "missing": "Refused at run time: onnx has no reference implementation.",
 }
 
 
@@ -39,18 +39,18 @@ TITLES = {"native": "Native", "function": "By ONNX's function", "reference": "By
 
 
 def listed(names: list[str]) -> str:
-    """The names as lines of text."""
+    """Return the names as lines of text."""
     return textwrap.fill(", ".join(names) + ".", 118) + "\n"
 
 
 def numbers(parameters: Iterable[onnx.defs.OpSchema.FormalParameter]) -> bool:
-    """Whether each of them may be a tensor of numbers."""
+    """Return whether each parameter may be a tensor of numbers."""
     return all(any(t.startswith("tensor(") and t not in ("tensor(string)", "tensor(complex64)", "tensor(complex128)")
                    for t in p.types) for p in parameters)
 
 
 def section(schema: onnx.defs.OpSchema) -> str:
-    """Where an operator belongs."""
+    """Return the section of an operator."""
     key = schema.domain, schema.name
     if importer_of(*key) is not None:
         return "native"
