@@ -7,6 +7,7 @@ results of a loop have the shapes that its body was built with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
@@ -61,9 +62,13 @@ def check_body(body: Graph, types: Sequence[TensorType], results: int | None = N
         raise GraphError(f"the body must give {results} results at least, got {len(body.outputs)}")
 
 
+ONE = ((), (1,), (None,), None)
+"""The shapes that the type of one number may have."""
+
+
 def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:
     """The condition is one boolean; a result has the type that covers those of both bodies (see `common_type`)."""
-    if cond.dtype != boolean or cond.shape not in ((), (1,), None):
+    if cond.dtype != boolean or cond.shape not in ONE:
         raise GraphError(f"'cond' must be one boolean, got {cond}")
     for body in (then_body, else_body):
         check_body(body, srcs, len(then_body.outputs))
@@ -126,13 +131,13 @@ def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Gra
                states: int) -> tuple[TensorType, ...]:
     """The first `states` operands are carried from iteration to iteration; further results of the body are stacked."""
     for name, t, dtype in (("trips", trips, s64), ("cond", cond, boolean)):
-        if t.dtype != dtype or t.shape not in ((), (1,), None):
+        if t.dtype != dtype or t.shape not in ONE:
             raise GraphError(f"'{name}' must be one {dtype}, got {t}")
     if not 0 <= states <= len(srcs):
         raise GraphError(f"states must be in [0, {len(srcs)}], got {states}")
     check_body(body, [TensorType(s64, ()), TensorType(boolean, ()), *srcs], states + 1)
     results = [v.type for v in body.outputs]
-    for t, out in zip(srcs, results[1:], strict=False):
+    for t, out in zip(srcs[:states], results[1:], strict=False):
         if t.dtype != out.dtype:
             raise GraphError(f"a state keeps its dtype, got {t.dtype} and then {out.dtype}")
     carried = [common_type(t, out) for t, out in zip(srcs[:states], results[1:], strict=False)]
@@ -164,12 +169,28 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
         if nbytes > 2 * asked:  # not in each iteration, since the check takes time
             asked = nbytes
             expect(2 * nbytes, f"the states and values of a loop after {k + 1} turns, and their next ones")
-    return (*carried, *(_stack(values, v.type) for values, v in zip(kept, body.outputs[1 + states:], strict=True)))
+    return (*carried, *_stack(kept, body, [(), (), *(x.shape for x in srcs)], 1 + states))
 
 
-def _stack(values: list[Array], type: TensorType) -> Array:
-    """Stack the values along a new first axis; if there are none, unknown dimensions become 0."""
-    return np.stack(values) if values else np.empty((0, *(d or 0 for d in type.shape or ())), type.dtype.numpy)
+def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence[tuple[int, ...]],
+           first: int) -> list[Array]:
+    """Stack each list of values along a new first axis.
+
+    Without a turn the values have the types of the body's results from number `first` on, for operands of these shapes;
+    dimensions that even these leave unknown become 0.
+    """
+    for k, values in enumerate(kept):
+        if len(different := sorted({x.shape for x in values})) > 1:
+            raise GraphError(f"result {first + k} of the body must have one shape in all turns to be stacked, got "
+                             f"{list(different[0])} and {list(different[1])}")
+    if any(kept):
+        return [np.stack(values) for values in kept]
+    if isinstance(body, Graph):
+        with suppress(GraphError):  # a body that does not run need not fit
+            body = body.specialise({str(v.name): TensorType(v.dtype, shape)
+                                    for v, shape in zip(body.inputs, shapes, strict=True)})
+    types = [v.type for v in body.outputs[first:]]
+    return [np.empty((0, *(d or 0 for d in t.shape or ())), t.dtype.numpy) for t in types]
 
 
 def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_axes: tuple[int, ...],
@@ -227,8 +248,11 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
         carried = outs[:states]
         for values, x in zip(kept, outs[states:], strict=True):
             values.append(x)
-    whole = [_stack(values[::-1] if back else values, v.type) for values, back, v
-             in zip(kept, reverse_outputs, body.outputs[states:], strict=True)]
+    shapes = [x.shape for x in (*carried, *srcs[states:])]
+    for k, x in enumerate(parts, states):
+        shapes[k] = x.shape[1:]
+    whole = [x[::-1] if back else x for x, back
+             in zip(_stack(kept, body, shapes, states), reverse_outputs, strict=True)]
     return (*carried, *(np.moveaxis(x, 0, axis) for x, axis in zip(whole, output_axes, strict=True)))
 
 

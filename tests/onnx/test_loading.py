@@ -258,6 +258,23 @@ def test_loop_stacks_values_and_carries_states():
     assert out["last"] == 2 and out["all"].shape == (0,)
 
 
+def test_a_loop_of_stacked_outputs_takes_values_of_other_dtypes_from_outside():
+    """Where the body's values were compared with what it takes, such a loop was left to ONNX's reference."""
+    m = model("""net (int64 n, float[2] v0, float[2] s) => (float[2] last, uint8[k, 2] acc, bool[k] twos)
+            <bool go = {1}> {
+        last, acc, twos = Loop (n, go, s) <body = b (int64 i, bool c, float[2] st) =>
+                (bool d, float[2] so, uint8[2] u, bool two) <int64 t = {2}> {
+            d = Identity(c)  f = Cast <to = 1> (v0)  so = Add(st, f)  u = Cast <to = 2> (so)  two = Equal(i, t) }> }""")
+    g = gq.load_onnx(m)
+    assert ops(g) == ["loop"] and not g.nodes_of({"onnx_node"})
+    arrays = {"n": np.array(4), "v0": np.float32([1, 2]), "s": np.float32([0, 10])}
+    for run in (gq.compile(g), lambda **feeds: gq.reference(g, **feeds)):
+        out = run(**arrays)
+        assert out["last"].tolist() == [4, 18] and out["acc"].dtype == np.uint8
+        assert out["acc"].tolist() == [[1, 12], [2, 14], [3, 16], [4, 18]]
+        assert out["twos"].tolist() == [False, False, True, False]
+
+
 def test_scan_goes_backwards():
     m = model("""net (float s, float[3, 2] x) => (float last, float[3, 2] y) {
         last, y = Scan (s, x) <num_scan_inputs = 1, scan_input_directions = [1], body =

@@ -107,9 +107,10 @@ def test_a_scan_along_any_axis_from_either_end(axis, out_axis, back):
     assert np.array_equal(np.moveaxis(values, out_axis, 0), wanted[::-1] if back[2] else wanted)
 
 
-def test_a_scan_of_nothing():
+@pytest.mark.parametrize("text", [SCANNED, SCANNED.replace("f32[2]", "f32[?]")])
+def test_a_scan_of_nothing(text):
     last, values, copy = control.scan.reference(
-        np.float32([1, 2]), NO_TURN, NO_TURN, np.float32(5), body=parse(SCANNED), states=1, scanned=2,
+        np.float32([1, 2]), NO_TURN, NO_TURN, np.float32(5), body=parse(text), states=1, scanned=2,
         input_axes=(0, 0), reverse_inputs=(False, False), output_axes=(1, 0), reverse_outputs=(False, False))
     assert last.tolist() == [1, 2] and values.shape == (2, 0) and copy.shape == (0, 2)
 
@@ -208,6 +209,42 @@ def test_types_of_scans(x, axis, out_axis, types):
     outs = g.scan(*g.inputs, body=parse(SCANNED), states=1, scanned=2, input_axes=(axis, 0),
                   reverse_inputs=(False, True), output_axes=(out_axis, 0), reverse_outputs=(False, False))
     assert [str(v.type) for v in outs] == types
+
+
+KEEPING = """graph(i: s64[], go: boolean[], x: f32[2], bytes: u8[?,3], top: f32[]) {
+  %next = add(x, top)
+  %b = cast(%next, dtype=u8)
+  return go, %next, %b, bytes, i
+}"""
+
+
+def test_stacked_results_need_no_dtype_of_what_the_body_takes_from_outside():
+    g = parse("graph(n: s64[?], c: boolean[?], x: f32[2], bytes: u8[?,3], top: f32[]) {\n return x\n}")
+    outs = g.loop(*g.inputs, body=parse(KEEPING), states=1)
+    assert [str(v.type) for v in outs] == ["f32[2]", "u8[?,2]", "u8[?,?,3]", "s64[?]"]
+    assert [v.node.op.name for v in outs] == ["loop"] * 4
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_the_sizes_of_what_is_stacked_are_those_of_the_operands_even_without_a_turn(turns):
+    arrays = [np.asarray([turns]), np.asarray([True]), np.float32([1, 2]), np.ones((4, 3), np.uint8), np.float32(3)]
+    outs = control.loop.reference(*arrays, body=parse(KEEPING), states=1)
+    assert [(x.dtype.name, x.shape) for x in outs] == [
+        ("float32", (2,)), ("uint8", (turns, 2)), ("uint8", (turns, 4, 3)), ("int64", (turns,))]
+
+
+def test_a_body_that_does_not_run_need_not_fit():
+    """Without a turn, sizes that the body could not have are 0."""
+    text = "graph(i: s64[], go: boolean[], x: f32[?], y: f32[?]) {\n %0 = add(x, y)\n return go, x, %0\n}"
+    last, kept = control.loop.reference(np.asarray(0), np.asarray(True), np.ones(2, np.float32),
+                                        np.ones(3, np.float32), body=parse(text), states=1)
+    assert last.shape == (2,) and kept.shape == (0, 0)
+
+
+def test_stacked_values_of_several_shapes_are_refused():
+    text = "graph(i: s64[], go: boolean[], x: f32[?]) {\n %0 = concat(x, x, axis=0)\n return go, %0, x\n}"
+    with pytest.raises(GraphError, match=r"result 2 of the body must have one shape in all turns .* \[1\] and \[2\]"):
+        control.loop.reference(np.asarray(3), np.asarray(True), np.ones(1, np.float32), body=parse(text), states=1)
 
 
 def test_types_that_both_branches_have():
