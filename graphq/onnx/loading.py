@@ -5,18 +5,18 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
-from math import prod
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import onnx
 import onnx.inliner
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from graphq.base.budget import budget
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph
+from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
 from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
 
@@ -24,9 +24,6 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 MAX_BYTES = 2**31 - 1
 """The largest file that is read, in bytes: protobuf's limit of the size of a message."""
-
-LARGE = 1 << 12
-"""Tensors of at least this many elements are hidden from ONNX's checker, since `array_of` checks their data."""
 
 MAX_NODES = 200_000
 """The most nodes that a model may have, counted with local functions expanded and with nodes of inner graphs."""
@@ -40,7 +37,10 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     model, folder, where = _parsed(source)
     _check_count(model, where)
     model = _with_microsoft(_ordered(model))
-    _check(model, where)
+    try:
+        check_model(model)
+    except Exception as e:  # ValidationError, pybind's forms of C++ exceptions, text that is not UTF-8
+        _refuse(where, e)
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
@@ -113,17 +113,6 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
         return stand
 
 
-def _check(model: ModelProto, where: str) -> None:
-    """Run ONNX's checker on a copy of the model in which tensors that are large or in other files are inputs.
-
-    The checker takes a serialised model and parses it again, so that large tensors would be in memory three times.
-    """
-    try:
-        onnx.checker.check_model(_with_types(_without_data(model)))
-    except Exception as e:  # ValidationError, pybind's forms of C++ exceptions, text that is not UTF-8
-        _refuse(where, e)
-
-
 OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
 """Operators that ONNX Runtime accepts in ONNX's domain, with the first operator set in which ONNX itself has them.
 
@@ -157,45 +146,6 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 def _own(node: NodeProto, opset: int) -> bool:
     return DOMAINS.get(node.domain, node.domain) == "" and opset < OWN.get(node.op_type, 0)
-
-
-def _without_data(model: ModelProto) -> ModelProto:
-    checked, graph = ModelProto(), model.graph
-    for field, value in model.ListFields():
-        if field.name != "graph":
-            _copy(checked, field.name, value)
-    for field, value in graph.ListFields():
-        if field.name != "initializer":
-            _copy(checked.graph, field.name, value)
-    inputs = {v.name for v in graph.input}
-    for t in graph.initializer:
-        if t.data_location != TensorProto.EXTERNAL and prod(t.dims) < LARGE:
-            checked.graph.initializer.append(t)
-        elif t.name not in inputs:
-            inputs.add(t.name)
-            checked.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
-    return checked
-
-
-def _with_types(model: ModelProto) -> ModelProto:
-    """The model, changed for the checker: an input or output without a shape, or an output without a type, gets one."""
-    graph = model.graph
-    for v in graph.output:
-        if v.type.WhichOneof("value") is None:
-            v.type.tensor_type.elem_type = TensorProto.FLOAT
-    for v in (*graph.input, *graph.output):
-        if v.type.WhichOneof("value") == "tensor_type":
-            v.type.tensor_type.shape.SetInParent()
-    return model
-
-
-def _copy(message: Any, name: str, value: Any) -> None:
-    if isinstance(value, str | bytes | int | float):
-        setattr(message, name, value)
-    elif hasattr(value, "CopyFrom"):
-        getattr(message, name).CopyFrom(value)
-    else:
-        getattr(message, name).extend(value)
 
 
 def _check_count(model: ModelProto, where: str) -> None:

@@ -12,6 +12,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer, exports, names_of
 from graphq.onnx.older import to_opset
+from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.tensors import value_info
 
 DOMAIN = "graphq.partition"
@@ -80,7 +81,7 @@ def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
                               functions=w.functions)
     to_opset(model, opset)
     try:
-        onnx.checker.check_model(model)
+        check_model(model)
     except onnx.checker.ValidationError as e:
         raise GraphError(f"save: {e}") from None
     return model

@@ -173,6 +173,10 @@ RESULTS = [
       %value = multiply(%next, w)
       return %next as next, %value as value
     }, states=1, scanned=1, input_axes=[1], reverse_inputs=[true], output_axes=[-1], reverse_outputs=[true])""",
+    """%r = scan(v5, x4, v5, body=graph body(v: f32[5], x: f32[5], w: f32[5]) {
+      %next = add(v, x)
+      return %next as next
+    }, states=1, scanned=1, input_axes=[1], reverse_inputs=[true], output_axes=[], reverse_outputs=[])""",
 ]
 
 HEADER = """graph g(x: f32[2,3,4,5], y: f32[3,4,5], b: boolean[4,5], v: f32[3], v5: f32[5], m: f32[5,6], n: f32[6,5],
@@ -244,6 +248,22 @@ def test_no_other_tensor_gets_the_name_of_a_value(tmp_path):
     product, added, _ = onnx.load(tmp_path / "m.onnx").graph.node
     assert (product.op_type, added.op_type) == ("MatMul", "Add")
     assert list(added.output) == ["matmul"] != list(product.output)
+
+
+def test_an_output_of_unknown_rank(tmp_path):
+    g = gq.parse("""graph(c: boolean[], x: f32[2,3], y: f32[3]) {
+      %0 = if_else(c, x, y, then_body=graph a(x: f32[2,3], y: f32[3]) {
+        return x as o
+      }, else_body=graph b(x: f32[2,3], y: f32[3]) {
+        return y as o
+      })
+      return %0 as out
+    }""")
+    gq.save_onnx(g, tmp_path / "g.onnx")
+    again, arrays = gq.load_onnx(tmp_path / "g.onnx"), {"x": np.ones((2, 3), "f4"), "y": np.zeros(3, "f4")}
+    assert again.outputs[0].type.shape is None
+    for c in (True, False):
+        assert np.array_equal(gq.reference(again, c=np.asarray(c), **arrays), arrays["x" if c else "y"])
 
 
 def test_names_of_outputs_that_are_inputs_constants_or_returned_twice(tmp_path):

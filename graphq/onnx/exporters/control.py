@@ -30,9 +30,10 @@ def scan(w: Writer, node: Node) -> None:
     """Write Scan."""
     a = node.attrs
     names, count = [w.name(v) for v in node.inputs], a["states"] + a["scanned"]
+    lists = {"scan_input_axes": a["input_axes"], "scan_input_directions": a["reverse_inputs"],
+             "scan_output_axes": a["output_axes"], "scan_output_directions": a["reverse_outputs"]}
     _add(w, node, "Scan", names[:count], body=_body(w, a["body"], names[count:]), num_scan_inputs=a["scanned"],
-         scan_input_axes=list(a["input_axes"]), scan_input_directions=list(map(int, a["reverse_inputs"])),
-         scan_output_axes=list(a["output_axes"]), scan_output_directions=list(map(int, a["reverse_outputs"])))
+         **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no type for a list of nothing
 
 
 def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:

@@ -1,0 +1,58 @@
+"""ONNX's checker, for models with large tensors and with values whose types are not declared."""
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import onnx
+from onnx import ModelProto, TensorProto
+
+LARGE = 1 << 12
+"""Tensors of at least this many elements are hidden from ONNX's checker, since `array_of` checks their data."""
+
+
+def check_model(model: ModelProto) -> None:
+    """Run ONNX's checker on a copy of the model in which tensors that are large or in other files are inputs.
+
+    The checker takes a serialised model and parses it again, so that large tensors would be in memory three times.
+    """
+    onnx.checker.check_model(_with_types(_without_data(model)))
+
+
+def _without_data(model: ModelProto) -> ModelProto:
+    checked, graph = ModelProto(), model.graph
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _copy(checked, field.name, value)
+    for field, value in graph.ListFields():
+        if field.name != "initializer":
+            _copy(checked.graph, field.name, value)
+    inputs = {v.name for v in graph.input}
+    for t in graph.initializer:
+        if t.data_location != TensorProto.EXTERNAL and prod(t.dims) < LARGE:
+            checked.graph.initializer.append(t)
+        elif t.name not in inputs:
+            inputs.add(t.name)
+            checked.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    return checked
+
+
+def _with_types(model: ModelProto) -> ModelProto:
+    """The model, changed for the checker: an input or output without a shape, or an output without a type, gets one."""
+    graph = model.graph
+    for v in graph.output:
+        if v.type.WhichOneof("value") is None:
+            v.type.tensor_type.elem_type = TensorProto.FLOAT
+    for v in (*graph.input, *graph.output):
+        if v.type.WhichOneof("value") == "tensor_type":
+            v.type.tensor_type.shape.SetInParent()
+    return model
+
+
+def _copy(message: Any, name: str, value: Any) -> None:
+    if isinstance(value, str | bytes | int | float):
+        setattr(message, name, value)
+    elif hasattr(value, "CopyFrom"):
+        getattr(message, name).CopyFrom(value)
+    else:
+        getattr(message, name).extend(value)
