@@ -1,10 +1,12 @@
 """Random ONNX models and random graphs, for as long as one likes: what graphq makes of them agrees with the reference.
 
-    python tests/helpers/fuzz.py [--hours 1] [--seed 0] [--kinds onnx graphs] [--one KIND:SEED]
+    python tests/helpers/fuzz.py [--hours 1] [--seed 0] [--kinds onnx graphs control] [--one KIND:SEED]
 
 Each seed is one model: its graph's reference must agree with ONNX's evaluator, the formulas after all passes with the
 reference, and, for one model of `--compiled` (8), kernels at a random ISA level and thread count with the formulas, bit
-for bit. Prints a line for each fault, with the seed that repeats it; the exit code says whether there was one.
+for bit. Models of the kind `control` have If, Loop and Scan with random bodies; their reference, kernels and saved form
+must equal ONNX Runtime. Prints a line for each fault, with the seed that repeats it; the exit code says whether there
+was one.
 tests/test_random.py runs the first seeds.
 """
 from __future__ import annotations
@@ -21,11 +23,12 @@ import warnings
 from differential import faults
 from random_graphs import random_graph
 from random_onnx import random_model
+from random_onnx_control import control_faults, random_control
 
 import graphq as gq
 from graphq.kernels.jit import isa
 
-KINDS = ("onnx", "graphs")
+KINDS = ("onnx", "graphs", "control")
 
 
 def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
@@ -34,17 +37,19 @@ def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
     options = {"isa": chosen.choice([level.name for level in isa.available()]), "threads": chosen.randint(1, 3)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if kind == "onnx":
-            made = random_model(seed)
-            nodes = f"opset {made.model.opset_import[0].version}: {' '.join(n.op_type for n in made.model.graph.node)}"
-        else:
+        if kind == "graphs":
             graph, feeds = random_graph(seed)
             nodes = " ".join(n.op.name for n in graph.nodes if n.op.name != "constant")
+        else:
+            made = random_model(seed) if kind == "onnx" else random_control(seed)
+            nodes = f"opset {made.model.opset_import[0].version}: {' '.join(n.op_type for n in made.model.graph.node)}"
         try:
             if kind == "onnx":
                 found = faults(gq.load_onnx(made.model), made.feeds, made.wanted, compiled=compiled, **options)
-            else:
+            elif kind == "graphs":
                 found = faults(graph, feeds, compiled=compiled, **options)
+            else:
+                found = control_faults(made, compiled=compiled, **options)
         except Exception as e:  # what is looked for
             found = [f"{type(e).__name__}: {e}"]
     return [f"{kind}:{seed} ({nodes}): {text[:500]}" for text in found]
