@@ -33,7 +33,7 @@ class QuantParameter:
 
     @property
     def absent(self) -> bool:
-        """Whether all numbers are constants and equal 0, so that there is nothing to apply."""
+        """Whether all numbers are constants and equal 0; then there is nothing to apply."""
         return self.data is not None and not self.data.any()
 
     def shifted(self, by: int) -> QuantParameter:
@@ -82,7 +82,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize; constant 0 if it has none."""
+    """The zero points of a dequantize or dynamic_dequantize; constant 0 without one."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
     zps = node.inputs[2] if len(node.inputs) > 2 else None

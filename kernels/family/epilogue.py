@@ -18,7 +18,7 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the data of an operand slot comes from.
+    """The origin of an operand slot's data.
 
     It is input `index` of the partition, an array of parameters, or the result of a step. `shape` is the shape under
     which the operand broadcasts to the output. A table has the shape (), since it is the same for all elements.
@@ -56,7 +56,7 @@ class EpilogueBuilder:
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the slots of `sources`, which an earlier builder collected."""
+        """Make the slots of the `sources` that an earlier builder collected."""
         for n, source in enumerate(self.sources):
             self._slots[source.key] = self._load(n, source)
 
@@ -136,7 +136,7 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether y depends on the accumulator only through quantized numbers, so that it is exact."""
+    """Whether y depends on the accumulator only through quantized numbers; it is then exact."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
@@ -161,7 +161,7 @@ def _undoes(dequantize: Node, node: Node) -> bool:
 def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
     """The expression of a node's result, made from the expressions of its operands by the operation's `lanes` rule.
 
-    Numbers in the attributes become operands, so that one kernel serves all their values.
+    Numbers in the attributes become operands: one kernel serves all their values.
     """
     if (convert := CONVERSIONS.get(node.op.name)) is not None:
         return convert(e, node, args)
@@ -180,7 +180,7 @@ def lane_wise_operations() -> list[str]:
 
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 CONVERSIONS: dict[str, Rule] = {}
-"""The rules of casts, quantizes and dequantizes, which need the node and its sources, not only expressions."""
+"""The rules of casts, quantizes and dequantizes. They need the node and its sources, not only expressions."""
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
@@ -236,7 +236,7 @@ def inverse_scales(quantize: Node) -> np.ndarray:
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale; a difference from an s32, which may need 33 bits, is the rounded sum of two exact parts."""
+    """(x - zp) * scale; a difference from an s32 may need 33 bits; it is the rounded sum of two exact parts."""
     x, scale, *zps = args
     if not zps or zps[0] is None:
         return op("to_f32", x) * scale

@@ -32,7 +32,7 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 
 
 class Axes(NamedTuple):
-    """Axes of a value of a body, which a message mentions as `axis 1` or `axes 1 and 2`."""
+    """Axes of a value of a body; a message shows them as `axis 1` or `axes 1 and 2`."""
 
     value: Value
     axes: tuple[int, ...]
@@ -49,13 +49,13 @@ def called_axes(axes: list[int]) -> str:
 
 
 Mention: TypeAlias = Value | Axes
-"""What a message can mention of the body: a value, shown by its type, or axes of a value."""
+"""A part of the body that a message can mention: a value, shown by its type, or axes of a value."""
 
 
 class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
     """Kernels cannot compute a body as one partition; the message is the reason that reports show.
 
-    `edit` says what a user can change in the graph to make it possible. `operand` is the number of the anchor's operand
+    `edit` is the change of the graph that would make it possible. `operand` is the number of the anchor's operand
     that is the obstacle, if one is. Passes may have transposed the body's values, so their axes and types here may
     differ from those in the user's graph. The message therefore has `{name}` in their place, and `mentions` has the
     Axes or the value of that name. Reports fill in the axes and types of the user's graph (see `told`).
@@ -84,7 +84,7 @@ def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, s
                 own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
     """Raise Unsupported if an operation, type or shape keeps `translate` from making an expression of shape `out`.
 
-    The arguments are those of `translate`; `anchored` has the same meaning as in EpilogueBuilder.
+    The arguments are the same as in `translate`; `anchored` has the same meaning as in EpilogueBuilder.
     """
     for node in body.nodes if result is None else above(result):
         if node in skip:
@@ -134,7 +134,7 @@ class SumsAsWritten(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The f32 sum that the graph as written has in place of an integer anchor: `k` products of dequantized numbers.
+    """The f32 sum that the graph as written computes instead of an integer anchor: `k` products of dequantized numbers.
 
     `node` is the anchor in the body. `total` is the expression of the sum, including the bias if the sum starts from
     it. `activations` is the range of the activations minus their zero point. `weights` is a function that returns the
@@ -170,14 +170,14 @@ class Accumulator(Protocol):
 class Lowered:
     """A partition as kernels compute it.
 
-    `store` is the epilogue, which computes each output element; slot k of its operands comes from `sources[k]`.
-    `anchor` computes the accumulators, and is None if there are none. The expression of `store` starts from what
+    `store` is the epilogue; it computes each output element; slot k of its operands comes from `sources[k]`.
+    `anchor` computes the accumulators, and is None without accumulators. The expression of `store` starts from what
     kernels leave in scratch memory. Its part `accumulated` computes the result of `anchor.accumulate`; None says that
     kernels leave this result itself.
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
     the body's values after an anchor; `ties.attach` reads and drops them. It sets `ties` to one string for each
-    quantize after a sum: the kind of bound by which outputs near a rounding tie are found ("proved" or "estimated"), or
+    quantize after a sum: the kind of bound that finds outputs near a rounding tie ("proved" or "estimated"), or
     the reason why they are not found.
     """
 
@@ -191,7 +191,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """An equal partition in which table look-ups replace operations on one byte where that is faster at `level`."""
+        """An equal partition with table look-ups instead of operations on one byte, if that is faster at `level`."""
         store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level.lanes),
                                                self.accumulated)
         return replace(self, store=store, sources=sources, accumulated=accumulated)
@@ -221,12 +221,12 @@ class Lowered:
 
 
 Check: TypeAlias = Callable[[Graph, Arrays], Any]
-"""The type of a family's `check(body, constants)`, which raises Unsupported if kernels cannot compute a body.
+"""The type of a family's `check(body, constants)`. It raises Unsupported if kernels cannot compute a body.
 
 `constants` are the arrays of constant inputs. `lower` of the same family begins with the result of `check`.
 """
 Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""The type of a family's `lower(body, constants)`, which gives the lowered partition; it raises as `check` does."""
+"""The type of a family's `lower(body, constants)`. It returns the lowered partition and raises like `check`."""
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -243,7 +243,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
     """Whether every operand that is input `number` has the output's size along all dimensions but the last.
 
-    The operands are those of the store, and those in `more`.
+    The operands are the store's operands and the operands in `more`.
     """
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)

@@ -36,7 +36,7 @@ class Family:
     them.
 
     Patterns say which operands the anchor has in a fusion; the fusion pass adds the epilogue (`passes/fuse.py`).
-    `quantized` is matched first, while each quantized constant is still followed by a dequantize, which joins the
+    `quantized` is matched first, while each quantized constant is still followed by a dequantize that joins the
     partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top level of
     modules, since passes are pickled.
 
@@ -45,7 +45,7 @@ class Family:
     (`plan.builder`). `follows` is None if the family's steps cannot run so.
 
     `strided(lowered, k, order)` says whether input k, if it is the transpose `order` of another value, can be read from
-    the memory of that value (`PlanBuilder.strides`), so that the transpose needs no step. The steps of a family that
+    the memory of that value (`PlanBuilder.strides`); the transpose then needs no step. The steps of a family that
     has `strided` can also write the rows of their result in another order.
 
     `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` maps the
@@ -78,7 +78,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """The refusal of an epilogue that broadcasts the anchor's product to another size; None if there is none."""
+        """The refusal of an epilogue that broadcasts the anchor's product to another size; None without one."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size != product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",

@@ -23,8 +23,8 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 
     The output is dense, or its rows are (`PlanBuilder.strides`). `own` is for sources that the family computes itself,
     such as column sums: it maps their origin to a function that gives the operand of such a source. `before` are
-    operands whose slots come before those of the Store, such as the operands of a product whose sums the Store takes.
-    The last `keep` dimensions are not merged (see `factor`).
+    operands whose slots come before the slots of the Store, such as the operands of a product whose sums the Store
+    takes. The last `keep` dimensions are not merged (see `factor`).
     """
     operands = list(before)
     for s in lowered.sources:

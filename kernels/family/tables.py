@@ -2,8 +2,8 @@
 
 In a chain quantize -> dequantize -> f -> quantize, the result of the second quantize is a function of the 256 possible
 results of the first, if the other operands of f are known when the plan is made. Activation functions of quantized
-models are such chains, of three operations or of thirty. The table holds what `evaluate` gives for the chain, so the
-numbers stay the same. Tables are operands: kernels that differ only in their tables share code.
+models are such chains, of three operations or of thirty. The table holds the results of `evaluate` for the chain, so
+the numbers stay the same. Tables are operands: kernels that differ only in their tables share code.
 """
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
     """Replace chains of at least `least` operations on one byte by look-ups.
 
     A shorter chain that only clamps the byte becomes `max` and `min`, such as a Clip between quantizes of one scale.
-    Returns the new store, the sources of its operands, and what `part` has become. `part` is a subexpression of the
+    Returns the new store, the sources of its operands, and the replacement of `part`. `part` is a subexpression of the
     store's expression, or None. `constants` has the arrays of constant inputs of the partition.
     """
     constant_numbers = _numbers(store, sources, constants)

@@ -1,4 +1,4 @@
-"""Functions of f32 made of basic operations, so that every instruction set and NumPy give the same bits.
+"""Functions of f32 made of basic operations: every instruction set and NumPy give the same bits.
 
 Each function is at most 2 ulp from the exact value over all of f32, subnormal results included. Exceptions are
 softplus, mish and the gelus, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
 
 _LOG2E = 1.44269504088896341
-_LN2_HIGH = 0.693359375  # has few bits, so that its product with a whole number below 2**15 is exact
+_LN2_HIGH = 0.693359375  # has few bits: its product with a whole number below 2**15 is exact
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0
@@ -46,7 +46,7 @@ def _power_of_two(n: Expr) -> Expr:
 def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (1 + rest + p) and return (rest, p, n as an s32).
 
-    `rest` is x without n times the upper part of ln 2, which is exact; p has all other terms. |x| is at most 180, and
+    `rest` is x without n times the upper part of ln 2, and exact; p has all other terms. |x| is at most 180, and
     `low` is a small correction.
     """
     whole = op("rint", x * _LOG2E)
@@ -71,7 +71,7 @@ def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 
 
 def _scale(x: Expr, n: Expr) -> Expr:
-    """Compute x * 2**n for n from -252 to 128 in two products, of which only the last one rounds a subnormal result."""
+    """Compute x * 2**n for n from -252 to 128 in two products; only the last one rounds a subnormal result."""
     half = op("sar", n, 1)
     return x * _power_of_two(half) * _power_of_two(n - half)
 
@@ -152,7 +152,7 @@ def erf(x: Expr) -> Expr:
 
 
 def _split(x: Expr) -> tuple[Expr, Expr]:
-    """Split x into high + low, where high has 12 significant bits, so that a product of two such parts is exact."""
+    """Split x into high + low, where high has 12 significant bits: a product of two high parts is exact."""
     high = op("as_f32", op("and", op("as_s32", x), -0x1000))
     return high, x - high
 
@@ -298,7 +298,7 @@ def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, d
 
 
 QUOTIENTS = (2.0**-100, 2.0**100)
-"""The range of scales for which `quantize_quotient` rounds as a division does.
+"""The range of scales for which `quantize_quotient` rounds like a division.
 
 In this range all its roundings are of normal numbers.
 """
@@ -367,7 +367,7 @@ def round_bf16(x: Expr) -> Expr:
 @define("s32 -> f32")
 def f16_value(bits: Expr) -> Expr:
     """The number that has these f16 bits (0 to 0xFFFF), for CPUs without an instruction for it."""
-    # The 15 bits after the sign, moved to their place in an f32, are the number times 2**-112, for subnormals too. The
+    # The 15 bits after the sign, moved to their place in an f32, are the number times 2**-112, also for subnormals. The
     # product with 2**112 is exact.
     moved = op("shl", op("and", bits, 0x7FFF), 13)
     special = moved >= 0x0F800000  # inf and NaN

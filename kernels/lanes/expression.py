@@ -157,7 +157,7 @@ def _round_s32(x: Any) -> Any:
     return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
 
 
-# s32 operations wrap. max and min are those of x86: they give the second operand if one is NaN or both are zeros. All
+# s32 operations wrap. max and min follow x86: they give the second operand if one is NaN or both are zeros. All
 # comparisons but ne are false for NaN. round_s32 rounds ties to even; for NaN and for numbers that an s32 cannot hold
 # it gives -2**31, as x86 does. to_s32 truncates; its operand must be in the range of s32. min_u16 takes the lesser of
 # each unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are constants from 0 to 31.
@@ -215,7 +215,7 @@ _LOCK = Lock()
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """The one node with these contents; makes it if it does not exist yet."""
-    key = (name, args, dtype, str(value) if type(value) is float else value)  # the text of a float tells -0.0 from 0.0
+    key = (name, args, dtype, str(value) if type(value) is float else value)  # the text distinguishes -0.0 from 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
         if node is None:
@@ -233,7 +233,7 @@ def load(slot: int, dtype: str, kind: str) -> Expr:
 
     `kind` says how many elements the operand has: "vector" (one for each output), "row" (one for each row), "column"
     (one for each column) or "scalar" (one for all outputs). An operand of s8 or u8 may be a "table" of 256 elements for
-    the operation "lookup", which takes the low byte of its other operand as index.
+    the operation "lookup"; its index is the low byte of the other operand.
     """
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
@@ -269,7 +269,7 @@ def op(name: str, *args: ExprLike) -> Expr:
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
     """The types of an operation's arguments, and of its result.
 
-    `argument_types` has the types of the given arguments, with None for numbers, which fit any type.
+    `argument_types` has the types of the given arguments; None stands for a number, which fits any type.
     """
     if name in BASIC:
         rules = BASIC[name].results
@@ -366,7 +366,7 @@ def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
 
 @lru_cache(maxsize=256)
 def lower(expr: Expr) -> Expr:
-    """Rewrite `expr` so that it has only leaves and basic operations."""
+    """Rewrite `expr` to leaves and basic operations only."""
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
         args = tuple([done[a] for a in node.args])

@@ -1,4 +1,4 @@
-"""What block functions call by address: functions of a Store, and the second look at its outputs near a rounding tie.
+"""Functions that are called by address: functions of a Store, and the second look at its outputs near a rounding tie.
 
 A Store has a test for such outputs; `outputs.write` leaves an entry for each group of outputs that contains one. A
 kernel hands the entries of a tile over by `look_again`. The function that recomputes the outputs is registered here, so
@@ -26,7 +26,8 @@ HEAD = ("functions", "again", "terms")
 """The first fields of the argument blocks of kernels with an epilogue.
 
 `functions` is the address of the epilogue's table of functions (`outputs`). If outputs near a rounding tie are computed
-again, `again` is the address of the function that does so, and `terms` that of the TERMS record of `operands.space`.
+again, `again` is the address of the function that does so, and `terms` the address of the TERMS record of
+`operands.space`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
 """A tile with outputs near a rounding tie: the argument of the function that computes them again.
@@ -45,7 +46,7 @@ _FACTORIES: list[Callable[[bool], Functions]] = []
 
 
 def register_second_look(factory: Callable[[bool], Functions]) -> None:
-    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries.
+    """Register the factory of the block function `look_again`. It takes a LOOK and the number of entries.
 
     The factory takes whether the block function is for kernels over pixels; else it is for matmuls.
     """
@@ -63,7 +64,7 @@ def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool
 @njit
 def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
                entries: int, count: int, frame: int) -> None:
-    """Recompute a tile's outputs near rounding ties, which `count` entries list; other arguments are fields of LOOK."""
+    """Recompute the outputs near rounding ties that `count` entries list; other arguments are fields of LOOK."""
     look = stack(LOOK_BYTES)
     x = view_look(look)
     x.args = args

@@ -1,7 +1,7 @@
 """LLVM code for Stores (epilogues): `epilogue` makes the loops over a block of outputs.
 
-The results are equal to those of `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS words
-that the kernel uses itself. Slots of three words (`SLOT`) follow, one for each operand of the Store and one for
+The results are equal to the results of `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS
+words that the kernel uses itself. Slots of three words (`SLOT`) follow, one for each operand of the Store and one for
 its output.
 """
 from __future__ import annotations
@@ -51,8 +51,8 @@ PACKED = 4
 BESIDE, LONG = 4, 16
 """If an output takes more than LONG operations, BESIDE vectors are computed side by side.
 
-The operations of one vector wait for each other, but those of several vectors overlap: gelu and sigmoid take 15 % less
-time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
+The operations of one vector wait for each other, but operations of several vectors overlap: gelu and sigmoid take 15 %
+less time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
 """
 
 
@@ -169,8 +169,8 @@ class EpilogueEmitter:
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
-        The outer loop is over columns if operands vary by column, so that a column's values are loaded once, or if
-        outputs may be near rounding ties. Otherwise it is over rows, which is the order of the outputs in memory.
+        The outer loop is over columns if operands vary by column, because a column's values are then loaded once, or if
+        outputs may be near rounding ties. Otherwise it is over rows, the order of the outputs in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -235,7 +235,7 @@ class EpilogueEmitter:
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
 
     def bring_next(self, columns: Columns, row: Row, rows: Value) -> None:
-        """Prefetch the operands of the next block, which has the same columns and starts `rows` rows further down.
+        """Prefetch the operands of the next block: the same columns, `rows` rows further down.
 
         On AMX, 784 x 512 x 128 with a residual of 401 KB takes 10 % less time.
         """
@@ -365,7 +365,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """The address of a 64-bit zero: the table of an operand that has none, so that code need not test for a table."""
+    """The address of a 64-bit zero. It serves operands without a table, so code need not test for a table."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out
@@ -383,7 +383,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     that the CPU has packuswb and packsswb of AVX-512.
 
     If outputs near a rounding tie are computed again (`stores.SecondLook`), the function has three forms, and returns
-    the number of entries that it has written to `entries`, which must have room for one more entry than there are
+    the number of entries that it has written to `entries`. `entries` must have room for one more entry than there are
     vectors:
 
     - "fast" computes outputs with fewer operations. For each group of GROUP rows and `lanes` columns with an output

@@ -23,13 +23,13 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 class SecondLook(NamedTuple):
     """How outputs near a rounding tie are computed a second time, from another accumulator than the kernel's.
 
-    These are the outputs for which the bool expression `needed` is true. Their accumulator is replaced by an f32 sum in
+    These are the outputs whose bool expression `needed` is true. Their accumulator is replaced by an f32 sum in
     the graph's order, and each expression that depends on it by its partner in `again`. `factors` are numbers that the
     second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
 
     A faster test comes first: an output may need this only if its `distance` (the lower half of an s32) is below
     `band`, which may vary by column; few other outputs are. For outputs outside of the band, the expressions in `fast`
-    may be replaced by their partners, which take fewer operations.
+    may be replaced by their partners with fewer operations.
     """
 
     needed: Expr
@@ -46,7 +46,7 @@ class SecondLook(NamedTuple):
         return self.needed, *others, *self.factors, self.distance, self.band
 
     def each(self, f: Callable[[Expr], Expr]) -> SecondLook:
-        """The second look with `f(x)` in place of each expression x."""
+        """The second look with each expression x replaced by `f(x)`."""
         return SecondLook(*_mapped(self, f))
 
 
@@ -90,7 +90,7 @@ class Store:
 
     @property
     def fast(self) -> Expr:
-        """The expression with fewer operations, which is right for outputs whose `distance` is not below the band."""
+        """The expression with fewer operations; it is right for outputs whose `distance` is not below the band."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.fast))
 
     @property
@@ -110,7 +110,7 @@ class Store:
 
     @property
     def slots(self) -> int:
-        """The number of operand slots, which is also the number of the output's slot."""
+        """The number of operand slots, and also the number of the output's slot."""
         return max((x[0] + 1 for x in self.loads), default=0)
 
     @property
@@ -164,7 +164,7 @@ Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, 
 """A store as plain values: its nodes, the number of the stored node, the storage type, and its SecondLook or None.
 
 A node is (operation, numbers of its arguments, type, value); arguments come before their users. The SecondLook has
-numbers of nodes in place of expressions.
+numbers of nodes instead of expressions.
 """
 
 

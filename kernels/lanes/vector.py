@@ -2,7 +2,7 @@
 
 If the CPU can permute bytes across a register (AVX-512 VBMI), the table is in registers, else in memory.
 
-The results are equal to those of `stores.evaluate`.
+The results are equal to the results of `stores.evaluate`.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LookupTable(NamedTuple):
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
-        """Emit the loads of a table; they are marked invariant, so that LLVM may move them out of loops."""
+        """Emit the loads of a table; they are marked invariant, so LLVM may hoist them out of loops."""
         kind = vector(I8, _LINE)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
@@ -131,7 +131,7 @@ EMIT: dict[str, Callable[..., Value]] = {
 Leaf: TypeAlias = Callable[[Expr], Value | LookupTable]
 """The function that emits a leaf of an expression: a Value, or a LookupTable for the table of a look-up."""
 Emitted: TypeAlias = dict[Expr, Any]
-"""What was emitted for each node: a Value, or a LookupTable for a table."""
+"""The emitted code of each node: a Value, or a LookupTable for a table."""
 
 
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
@@ -218,7 +218,7 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
     """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, by AVX-512's pack instructions."""
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF, in a form of which LLVM does not make a vpermt2w: that is three operations, most of
+        # x >> 16 | y & ~0xFFFF, in a form that LLVM does not turn into a vpermt2w, which is three operations, most of
         # them on one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))

@@ -4,8 +4,8 @@
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
-A cache may hold f16 or bf16, to which new keys and values are rounded: also for the tokens that they belong to. Or it
-holds integers of 8 or 4 bits, each of which stands for itself times a scale: rint(x / scale) with ties to even,
+A cache may hold f16 or bf16. New keys and values are then rounded: also for the tokens that they belong to. Or it
+holds integers of 8 or 4 bits, and each stands for itself times a scale: rint(x / scale) with ties to even,
 saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
 
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation

@@ -28,11 +28,11 @@ Blocks cost under 1 % of the time.
 
 SCALE, SMALLEST_NORMAL = np.float32(2.0**64), np.float32(2.0**-126)
 
-_CHUNK = 1 << 15  # outputs at a time, so that the f64 arrays of `fused` stay in cache
+_CHUNK = 1 << 15  # outputs at a time; the f64 arrays of `fused` then stay in the cache
 
 
 def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The sums in the order of tiles, which is that of `float_sums` except that bf16 is added in pairs."""
+    """The sums in the order of tiles: the order of `float_sums`, except that bf16 is added in pairs."""
     if a.dtype != STORAGE["bf16"]:
         return float_sums(a, w)
     odd = a.shape[-1] % 2

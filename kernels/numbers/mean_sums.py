@@ -1,16 +1,16 @@
-"""The orders in which means add their elements, in f32, one addition at a time.
+"""The orders of f32 sums in means, one addition at a time.
 
-ONNX and oneDNN leave the order open. The orders here are those of ONNX Runtime 1.31 on x86-64 without optimisations of
-the graph, found by experiment:
+ONNX and oneDNN leave the order open. The orders here are the orders of ONNX Runtime 1.31 on x86-64 without
+optimisations of the graph, found by experiment:
 
     taps      one after the other, in row-major order
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
     fours     four partial sums, of k = l modulo 4: (s[0] + s[2]) + (s[1] + s[3]); then the last n % 4 elements
-    eights    eight partial sums; s[l] + s[l + 4] are four, to which a remaining quad is added; then as fours
+    eights    eight partial sums; s[l] + s[l + 4] are four; a remaining quad is added to them; then as fours
 
-Sums start from +0, those of `eights` from -0. The order matters because the mean of integers, requantised to the same
-scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). Then f32 rounding errors
-decide the result of a quantize after the mean.
+Sums start from +0, and sums in the order `eights` from -0. The order matters because the mean of integers, requantised
+to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). Then f32
+rounding errors decide the result of a quantize after the mean.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Longer lines do not fit into ONNX Runtime's buffer.
 
 def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
                pads: Sequence[tuple[int, int]], in_order: bool) -> Order:
-    """The order in which an average pool sums; each list has an entry for each spatial axis."""
+    """The order of an average pool's sums; each list has an entry for each spatial axis."""
     if in_order:
         return "taps"
     if list(kernel) == list(sizes) and set(strides) == {1} and set(pads) == {(0, 0)}:
@@ -42,7 +42,7 @@ def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[in
 
 
 def start_of(order: Order) -> float:
-    """The number from which sums in this order start."""
+    """The start value of sums in this order."""
     return -0.0 if order == "eights" else 0.0
 
 

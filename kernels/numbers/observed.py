@@ -1,9 +1,9 @@
-"""What quantization observes of a tensor: its range for u8, and its histogram.
+"""Observations of a tensor for quantization: its range for u8, and its histogram.
 
 Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
 in each power of two. Every number of a bin is within 1/32 of the bin's edge, whatever the scale of the data. The
-histogram is like that of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
-relative-error guarantees"), whose bins however have equal width in the logarithm.
+histogram is like the histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch
+with relative-error guarantees"), whose bins however have equal width in the logarithm.
 """
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def offset_of(weights: np.ndarray) -> int:
-    """The least number to subtract from integer weights for which s8 holds them.
+    """The least number to subtract from integer weights to make them fit s8.
 
     Raises GraphError if their range has more than 8 bits.
     """

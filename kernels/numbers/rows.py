@@ -152,7 +152,7 @@ def _inverse(total: Array, n: int, epsilon: float) -> Array:
 
 
 def layer_norm(x: Array, epsilon: float) -> Array:
-    """layer_norm of rows without gamma and beta, which the kernel applies afterwards by one fused multiply-add."""
+    """layer_norm of rows without gamma and beta; the kernel applies them afterwards by one fused multiply-add."""
     n = x.shape[-1]
     total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
     d = x - (total / n).astype(np.float32)[..., None]
@@ -160,7 +160,7 @@ def layer_norm(x: Array, epsilon: float) -> Array:
 
 
 def rms_norm(x: Array, epsilon: float) -> Array:
-    """rms_norm of rows without gamma, which the kernel applies afterwards."""
+    """rms_norm of rows without gamma; the kernel applies gamma afterwards."""
     return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
 
 

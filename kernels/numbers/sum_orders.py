@@ -1,8 +1,8 @@
 """f32 sums of products of dequantized integers, in the order that the graph as written stands for.
 
 Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
-product. ONNX and oneDNN leave the order of the sums open. The orders here are those of ONNX Runtime's CPU kernels on
-x86-64 without optimisations of the graph, found by experiment, for one thread. In six models that were compared, all
+product. ONNX and oneDNN leave the order of the sums open. The orders here are the orders of ONNX Runtime's CPU kernels
+on x86-64 without optimisations of the graph, found by experiment, for one thread. In six models that were compared, all
 sums are equal bit for bit, except for a few in the order "octets": in the last n % 4 columns, and in rows of a single
 column.
 

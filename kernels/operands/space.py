@@ -1,7 +1,7 @@
 """Iteration domains and access maps: where the operands of an output, and the terms of its sum, lie.
 
 Neighbouring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
-rows. Dimensions that do not merge become batch elements, for which a table has the byte offsets of each operand.
+rows. Dimensions that do not merge become batch elements; a table has the byte offsets of each operand for them.
 """
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 
 
 def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
-    """The domain of `factor`, but with `m` rows a batch element, so that strips of m rows can be computed one by one.
+    """The domain of `factor`, but with `m` rows per batch element, to compute strips of m rows one by one.
 
     m divides the size of the last dimension but one.
     """

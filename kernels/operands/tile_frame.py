@@ -69,7 +69,7 @@ class Frame(NamedTuple):
 def clamped(f: Frame, count: int) -> list[Value]:
     """The addresses of `count` rows.
 
-    Rows past the last valid one get its address, so that a tile at the edge reads valid memory.
+    Rows past the last valid row get its address; a tile at the edge then reads valid memory.
     """
     last = f.rows - 1
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
@@ -79,7 +79,7 @@ class RowGroups:
     """Reads activations in rows: a group is four neighbouring bytes of each row.
 
     `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels that a tap of the windows reads.
-    `first` is the address of the first row's first group, which a loop over groups advances; the other rows are
+    `first` is the address of the first row's first group; a loop over groups advances it; the other rows are
     addressed by their distances `apart` from it.
     """
 
@@ -96,7 +96,7 @@ class RowGroups:
         return ((place + row).load(I32) for row in self.apart)
 
     def tail(self, count: Value) -> Iterable[Value]:
-        """Emit the loads of the last group, of which `count` (1 to 3) bytes exist."""
+        """Emit the loads of the last group; it has `count` (1 to 3) bytes."""
         return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]
 
     def _bring_next(self, number: Value, place: Value) -> None:
@@ -123,7 +123,7 @@ class ColumnGroups:
         return read_columns(self.f, self.rows, number, c64(4), self.itemsize)
 
     def tail(self, count: Value) -> Iterable[Value]:
-        """Emit the loads of the last group, of which `count` bytes exist."""
+        """Emit the loads of the last group; it has `count` bytes."""
         return read_columns(self.f, self.rows, self.done, count, self.itemsize)
 
 
@@ -203,10 +203,10 @@ class Window:
 
 @njit
 def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the fields of the frame by which a tile finds its activations, of `itemsize` bytes each.
+    """Fill in the frame's fields that locate a tile's activations, of `itemsize` bytes each.
 
-    `layout` is a number of LAYOUTS. The activations are those of the batch element at `a`, from row `i` of its `m` rows
-    on. The tile has `step` rows, of which `rows` are valid.
+    `layout` is a number of LAYOUTS. The activations belong to the batch element at `a`, from row `i` of its `m` rows
+    on. The tile has `step` rows, and `rows` of them are valid.
     """
     f = view(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
@@ -216,7 +216,7 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
 
 @njit
 def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the words of a tile's `step` rows, which are pixels of a line from pixel `i` on.
+    """Fill in the words of a tile's `step` rows: pixels of a line from pixel `i` on.
 
     `rows` of them are valid. Lines have `m` output pixels, and follow one another in the batch.
     """

@@ -1,6 +1,6 @@
 """Windows on channels-last images as im2col descriptors.
 
-A descriptor has tables of byte offsets, so that no padded image and no im2col copy is made.
+A descriptor has tables of byte offsets, so no padded image and no im2col copy is made.
 
 For output pixel (outer, inner) and tap (ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki]
 bytes from the start of the image. inner and ki run along the last spatial axis; outer and ko run along all axes before
@@ -36,7 +36,7 @@ WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""The most taps of a window for which there are depthwise kernels, and for which outputs near ties are recomputed."""
+"""The most taps of a window that depthwise kernels, and the recomputation of outputs near ties, can take."""
 
 _LINE = 64
 _COPIES = 4
@@ -80,7 +80,7 @@ class Windows:
 
     @property
     def taps(self) -> int:
-        """The number of taps of a window, each of which reads one pixel."""
+        """The number of taps of a window; each tap reads one pixel."""
         return prod(self.kernel)
 
     def offsets(self) -> np.ndarray:
@@ -94,7 +94,7 @@ class Windows:
 
     @property
     def fewest_inside(self) -> int:
-        """The minimum of `inside` over all output pixels; 1 if there are none."""
+        """The minimum of `inside` over all output pixels; 1 without output pixels."""
         return number(_fewest_inside, self.outer, self.inner)
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
@@ -112,7 +112,7 @@ class Windows:
         return lambda tap: np.asarray(padded[:, np.where(at[:, tap] < 0, pixels.shape[1], at[:, tap])])
 
     def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
-        """The pixels of all taps, as [n, outputs, taps, channels]; the arguments are those of `tap_of`."""
+        """The pixels of all taps, as [n, outputs, taps, channels]; the arguments are the same as in `tap_of`."""
         tap = self.tap_of(images, pad, outputs)
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
@@ -151,7 +151,7 @@ class Windows:
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        Up to 64 bytes after the row of padding can be read, too. `more` is one further table for the kernel's own use.
+        Up to 64 bytes after the row of padding can also be read. `more` is one further table for the kernel's own use.
         Raises KernelError if `pad_row` is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:

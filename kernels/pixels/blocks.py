@@ -98,7 +98,7 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window for which code is specialised: (ko, ki), or (0, 0) for any window if unrolling would be too long."""
+    """The window that code is specialized for: (ko, ki), or (0, 0) for any window if unrolling would be too long."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
@@ -146,7 +146,7 @@ def block_functions(direct: int) -> Functions:
 
 
 class Spot(NamedTuple):
-    """Where a tile is: at pixel (outer, inner) of the image at `image`, with `left` pixels to compute from there on.
+    """The place of a tile: at pixel (outer, inner) of the image at `image`; `left` pixels remain from there on.
 
     The accumulators go to `target`. There is memory for the addresses of a pixel's taps at `addresses`.
     """

@@ -13,24 +13,25 @@ integers, lies between them:
 The kernel knows only x, but the distance of w from x is bounded. The bound follows from the weights, from the order of
 the sum, and from how the operations between the sum and the quantize carry a difference on. An output whose x is within
 this bound of a tie, one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as
-written. Such an output is *settled*, and so is its quantize. Without this, one of 10**5 to 10**6 outputs would be
+written. The output is then *settled*, and so is its quantize. Without this, one of 10**5 to 10**6 outputs would be
 another integer, and a network carries such a difference on to its end: with a few of them in MobileNetV2 the cosine of
 the last outputs is 0.98.
 
-A kernel finds these outputs in three stages. First, its tiles quantize by a fast form, which also gives the least
-distance to a tie in each group of outputs: one comparison a group, and an entry for each group that is near. Second,
+A kernel finds these outputs in three stages. First, its tiles quantize by a fast form that also gives the least
+distance to a tie in each group of outputs: one comparison per group, and an entry for each group that is near. Second,
 for the outputs of an entry the expression is evaluated as stated, operation by operation, from the exact sum: this
 shows which outputs are in the band. Third, the products of these few outputs are added as written.
 
-As written means in the orders of `kernels/numbers/sum_orders.py`, which are ONNX Runtime's. `gq.reference` adds in f64,
-so it does not decide ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is
-exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per output.
+"As written" means in the orders of `kernels/numbers/sum_orders.py`, the orders of ONNX Runtime. `gq.reference` adds in
+f64, so it does not decide ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose
+sum is exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per
+output.
 
     attach                 the entry: reads a lowered body, and adds the recomputation (second look) to it
     error_bounds           bounds the difference behind each operation of an epilogue: a new operation needs a rule here
     sum_errors             bounds the difference of the sum itself
-    fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows what is near
+    fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows which outputs are near
     exhaustive_requantize  constants of the fast form for a sum of two bytes, found by trying all cases
-    tie_kernels            the recomputation, which kernels call without importing it (`lanes.outputs`)
+    tie_kernels            the recomputation; kernels call it without importing it (`lanes.outputs`)
     ordered_sums           its parts: the f32 factors of a sum, and their sum in the order as written
 """

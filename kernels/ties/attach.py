@@ -78,7 +78,7 @@ def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
 def _refused(node: Node, bounds: BodyBounds | None) -> str:
     """The reason why this quantize of a sum is left as it is: its outputs near a tie are not computed again."""
     if node.attrs["dtype"].bits > 8:
-        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
+        return f"quantize to {node.attrs['dtype']} is not settled: at 16 bits f32 sums decide too many outputs"
     if bounds is None:
         return ("quantize is not settled: the sum before it is not one of operands dequantized by constant scales, "
                 f"in windows of at most {MOST_TAPS} taps")

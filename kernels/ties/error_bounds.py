@@ -30,7 +30,7 @@ MOST_NEAR = 2.0**-6
 CHEAP = 2.0**-12
 """A proved bound of at most this many steps is used instead of the narrower estimate: few outputs are so near a tie."""
 SECOND_ORDER = 2.0**-8
-"""Bands are wider by this share of their width, for the products of two differences, which all rules neglect."""
+"""Bands are wider by this share of their width: all rules neglect the products of two differences."""
 HUGE = 2.0**60
 """Absolute values from here on count as infinite."""
 
@@ -67,7 +67,7 @@ class ErrorBounds(NamedTuple):
 
 EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 NEXT_TO_EXACT = EXACT._replace(relative=2.0**-200)
-"""The bounds of a value that differs by next to nothing, so that only the roundings of what is computed of it count."""
+"""Bounds of a value that differs by next to nothing: only roundings of values computed from it count."""
 LINEAR = ("add", "subtract", "multiply", "divide")
 """Operations that are a linear function of one operand if the other one is constant."""
 
@@ -101,11 +101,12 @@ class BodyBounds:
 
     @classmethod
     def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
-        """The bounds of an anchor's result, whose sum is exact; `constants` are the arrays of constant inputs.
+        """Return the bounds of an anchor's result; the anchor's integer sum is exact.
 
-        The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a bias b, f32(y + b). Its roundings before the
-        addition are relative to y, so to |y + b| + |b| at most. The conversion of the sum is exact below 2**24. The
-        graph as written rounds its addition too, but one to a sum that starts from b, whose bound includes it.
+        `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
+        bias b, f32(y + b). Its roundings before the addition are relative to y, hence to |y + b| + |b| at most. The
+        conversion of the sum is exact below 2**24. The graph as written also rounds the addition of b, unless the sum
+        starts from b: then the sum's bound covers it.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
@@ -126,7 +127,7 @@ class BodyBounds:
         return self.errors.get(value)
 
     def follow(self, node: Node) -> None:
-        """Store the error bounds and the largest absolute value of a node's result, which follow from its operands."""
+        """Store the error bounds and the largest absolute value of a node's result."""
         self.largest[node.output] = self._largest_size(node)
         operands = [x for v in node.inputs if (x := self.errors_of(v)) is not None]
         if len(operands) < len(node.inputs):
@@ -149,7 +150,7 @@ class BodyBounds:
         The rule of divide holds for a constant divisor b that has no element 0. Then a' / b - a / b = (a' - a) / b, and
         |a' - a| is at most d + r |a|, for the absolute bound d and the relative bound r. So the quotients differ by at
         most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be
-        arbitrarily near 0, which leaves no bound.
+        arbitrarily near 0, so there is no bound.
         """
         bound, first = node.op.bound, operands[0]
         if (curve := self._curve(node)) is not None:
@@ -183,9 +184,9 @@ class BodyBounds:
     def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
         """The absolute bounds of x, times `other`, whose absolute value is at most `size`, as terms of a sum.
 
-        If x is a function of `other` that hardly changes where `other` is large, the difference that comes from `other`
-        counts as at the end of the function's reach (`Curve`). The roundings on the way from `other` to x then count
-        by themselves, as they do not become smaller there.
+        x may be a function of `other` that hardly changes if `other` is large. The difference that comes from `other`
+        then counts as at the end of the function's reach (`Curve`). The roundings between `other` and x count
+        separately, because they do not become smaller.
         """
         errors = self.errors_of(x)
         assert errors is not None
@@ -201,7 +202,7 @@ class BodyBounds:
         return found
 
     def _way(self, x: Value, source: Value) -> list[Node]:
-        """The nodes from x back to `source`, each with one operand that is no constant; [] if there is another node."""
+        """The nodes from x back to `source`; [] if one of them has several operands that are not constant."""
         found: list[Node] = []
         while x is not source:
             if x.node is None or len(self._computed(x.node)) != 1:
@@ -211,11 +212,11 @@ class BodyBounds:
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
-        """The largest size of `source` at which a difference in it changes x much, and the one at which it changes x.
+        """The largest sizes of `source` at which a difference in it still changes x much, and at all.
 
-        x is a `Curve` of a multiple of `source` plus a constant, or a multiple of such a curve plus a constant: in
-        y clamp(y + 3, 0, 6) / 6, as hard-swish is written, the clamp is constant if y is large, and a difference in y
-        then counts at most 3 times. Both sizes are infinite if x has another form.
+        x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. In
+        hard-swish as written, y clamp(y + 3, 0, 6) / 6, the clamp is constant if y is large, so a difference in y
+        counts at most 3 times. Both sizes are infinite if x has another form.
         """
         way = self._way(x, source)
         curves = [n for n in way if n.op.name not in LINEAR]
@@ -260,9 +261,9 @@ class BodyBounds:
     def band(self, node: Node) -> Band | None:
         """The band around ties of quantize `node`, whose scales may vary by column; None if its operand has no bound.
 
-        The band leaves room for the roundings of both quotients, and for that of the inverse of the scale, which is
-        known; these are relative to the quotient. The comparison with ties has numbers of at most a half, and its
-        subtraction is exact.
+        The band leaves room for the roundings of both quotients, and for the known rounding of the scale's inverse.
+        They are relative to the quotient. The comparison with ties has numbers of at most a half, so its subtraction is
+        exact.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:
@@ -279,7 +280,7 @@ class BodyBounds:
         return Band(half, relative, bool(assumed(np.equal(half, wider * proved).all())))
 
     def _curve(self, node: Node) -> Curve | None:
-        """The curve of the first operand; None if there is none, or if another operand has no bound."""
+        """The curve of the first operand; None without a curve, or if another operand has no bound."""
         bound, sizes = node.op.bound, [self.largest_size(v) for v in node.inputs[1:]]
         if not callable(bound):
             return bound if isinstance(bound, Curve) else None

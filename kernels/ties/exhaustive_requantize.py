@@ -1,4 +1,4 @@
-"""Constants with which a fast requantize of a sum of two bytes gives the exact integer in every case.
+"""Constants that make a fast requantize of a sum of two bytes exact in every case.
 
 An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases, and in about a hundred of them rounding
 errors decide the integer. All cases are tried here, with varied last bits of the factors. For each variation the
@@ -40,13 +40,13 @@ class Byte(NamedTuple):
 
 def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant: float, error: float,
                    numbers: Mapping[Expr, np.ndarray]) -> tuple[list[float], float] | None:
-    """Find the constants with which two multiply-adds give the integer of the quantize `q` in all 65,536 cases.
+    """Find constants that make two multiply-adds give the integer of the quantize `q` in all 65,536 cases.
 
     Returns the two f32 factors and the constant; the integer is then the upper half of the s32, at least `lowest`.
     Returns None if no constants give all integers.
 
     If no rounding decides, the integer is `constant` plus the sum of the operands times their factors, rounded down.
-    `error` bounds how far rounding moves the result of `q` and that of the multiply-adds.
+    `error` bounds how far rounding moves the result of `q` and the result of the multiply-adds.
     """
     values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))

@@ -1,13 +1,13 @@
-"""Fast requantization: quantizes after an anchor in few operations, which also show whether an output is near a tie.
+"""Fast requantization: quantize after an anchor in few operations that also show whether an output is near a tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as in `formula`
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-An output is near a tie if y / s + zp is within `half` of the middle between two integers. Then fraction(u) is below 2 *
-half, and only then may the fast form give another integer than the exact one: `half` is larger than the error of u, and
-larger than the band in which outputs are computed again. So one comparison finds all outputs that need a second look. q
-is from lo to lo + 255.
+An output is near a tie if y / s + zp is within `half` of the middle between two integers. Then fraction(u) is below
+2 * half, and only then may the fast form give another integer than the exact form. `half` is larger than the error of u
+and larger than the band of outputs that are computed again. One comparison therefore finds all outputs that need a
+second look. q is from lo to lo + 255.
 
 The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
 constants include scales and zero points. The integers of a quantize in the middle of the chain are floor(u) of that
@@ -15,10 +15,10 @@ quantize. As floats they are u - lo + 256, saturated to [256.25, 511.75], where 
 down.
 
 The stored integer is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and
-for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too. But if many
-values saturate to the least integer, as after a ReLU, u is kept at least a quarter above it, so that these do not. For
-functions of two bytes, `exhaustive_requantize` looks for constants with which u decides all ties as y does: then no
-output counts as near.
+for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many
+values saturate to the least integer, as after a ReLU, u is kept at least a quarter above it, and they do not count. For
+functions of two bytes, `exhaustive_requantize` looks for constants that make u decide all ties like y; then no output
+counts as near.
 """
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from graphq.kernels.lanes.stores import Pairs
 from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 
 STEP = 2.0**-15
-"""The distance between neighbouring f32 numbers from 256 to 512, the range in which quantized values are computed."""
+"""The distance between neighboring f32 numbers from 256 to 512, the range of computed quantized values."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""The widest band with which saturated values are kept from counting as near a tie; with a wider band they count."""
+"""In bands up to this width saturated values do not count as near a tie; in a wider band they do."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
 """The numbers that the loads of an expression give: one number for all columns, or one for each."""
 
 
 class Rounding(NamedTuple):
-    """A quantize: its result q, its operand y, and its parameters, which are one number or one for each column.
+    """A quantize: its result q, its operand y, and its parameters (one number, or one per column).
 
-    If y is a sum, the number that is rounded is y * `inverse`. Outputs for which the expression `near` is true are
-    computed again; they are at most `width` of a step from a tie. If y consists of quantized bytes, its quotient by the
+    If y is a sum, the rounded number is y * `inverse`. Outputs whose expression `near` is true are computed again; they
+    are at most `width` of a step from a tie. If y consists of quantized bytes, its quotient by the
     scale is rounded exactly, and `near` is None.
     """
 
@@ -77,7 +77,7 @@ class Affine(NamedTuple):
 
     @property
     def of_bytes(self) -> bool:
-        """Whether all integers of the sum are bytes, so that the anchor's s32 sum is not among them."""
+        """Whether all integers of the sum are bytes; the anchor's s32 sum is then not among them."""
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
@@ -180,7 +180,7 @@ class Spread(NamedTuple):
         return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
-        """The spread of integers after their conversion to f32, which is exact below 2**24."""
+        """The spread of integers after their conversion to f32; the conversion is exact below 2**24."""
         return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
 
 
@@ -248,8 +248,8 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
     """The largest difference, in steps of the quantize, between u computed by the operations of y and by multiply-adds.
 
     It holds if u (see the module) is from lo to lo + 255.25: only there do ties matter. A stored value is ONE * u,
-    rounded to f32 and then to an integer. The second rounding is by at most half; the first one, where ONE * u is below
-    2**23 so that f32 has fractions, by at most a quarter.
+    rounded to f32 and then to an integer. The second rounding moves it by at most a half. The first one moves it by at
+    most a quarter: f32 has fractions only below 2**23.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps)
@@ -308,7 +308,7 @@ class FastForm(NamedTuple):
     """A quantize that is computed in the fast form.
 
     Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, or None if y has no such form.
-    `error` is the result of `error_bound`, and `tie_free` that of `FastRequantize.tie_free`.
+    `error` is the result of `error_bound`, and `tie_free` the result of `FastRequantize.tie_free`.
     """
 
     rounding: Rounding
@@ -354,13 +354,13 @@ class FastRequantize:
             if t.tie_free is None:
                 half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
         if any(t.u is None for t in forms):
-            half = np.ceil(half / STEP) * STEP  # so that offsets are f32
+            half = np.ceil(half / STEP) * STEP  # offsets are then f32
         with np.errstate(over="ignore"):  # infinite numbers count as near a tie
             return self.quantizes(forms, half, stored)
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
                  stored: Expr) -> Affine | None:
-        """The multiply-adds for ONE * u that round every case of a sum of two bytes right; None if there are none."""
+        """The multiply-adds for ONE * u that round every case of a sum of two bytes right; None if none do."""
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
                 or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None
@@ -405,7 +405,7 @@ class FastRequantize:
         return distance, fraction_limit(half), tuple(pairs)
 
     def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, scale: float = 1.0) -> Expr:
-        """The operand u of quantize k, which is y / s plus an offset, times `scale`."""
+        """The operand u of quantize k: y / s plus an offset, times `scale`."""
         if sum_ is None:
             assert r.inverse is not None
             inverse = r.inverse if scale == 1 else r.inverse * scale

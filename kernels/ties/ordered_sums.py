@@ -8,7 +8,7 @@ A chain is a run of products that are added one after another before their sum i
 chain waits 4 cycles for the one before. Therefore eight chains are summed at a time; the last one may be shorter.
 
 The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize them,
-and store all x and all w in two arrays in the same order, from which `ordered_sums` reads them.
+and store all x and all w in two arrays in the same order. `ordered_sums` reads these arrays.
 
 Vectors have eight lanes on purpose: on Granite Rapids, each product of a sum takes 6.7 cycles instead of 4 after
 instructions on 16 lanes. Bytes are read as unsigned. Signed bytes become unsigned by a `flip` of their highest bit,
@@ -83,7 +83,7 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
     def factors(address: Value) -> list[Value]:
         """The next four factors of each chain.
 
-        Without `opaque` LLVM would keep 16 addresses, most of them in memory, which is 4 % slower.
+        Without `opaque` LLVM would keep 16 addresses, most of them in memory: 4 % slower.
         """
         address = address.opaque()
         return columns_of([(address + start).load(vector(F32, 4)) for start in starts])
@@ -107,7 +107,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
     while k < count:
         if left == block and k + block <= count:
             full = min(8, (count - k) // block)
-            rest = count - k - full * block & -4 if full < 8 else 0  # products of a shorter chain beside the full ones
+            rest = count - k - full * block & -4 if full < 8 else 0  # products of a shorter chain
             clear(lanes)
             eight_chains(rest, block, full + 1, xs + 4 * k, ws + 4 * k, lanes)
             chain = load_f32(lanes + 4 * full) if rest else np.float32(0)
@@ -145,7 +145,7 @@ def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, n
 
 @njit
 def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
-    """Add a piece of the factors to eight sums, each of which takes every eighth product.
+    """Add a piece of the factors to eight sums; each sum takes every eighth product.
 
     Returns the number of the next product.
     """
@@ -247,7 +247,7 @@ def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: 
           taps: Value) -> None:
     """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses minus `offset`.
 
-    The factors are stored in the order of the sum: all `taps` of a channel, then those of the next channel.
+    The factors are stored in the order of the sum: all `taps` of a channel, then all taps of the next channel.
     """
     rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
     flips = (flip.trunc(I32) * 0x01010101).splat(8)

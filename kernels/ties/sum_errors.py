@@ -1,10 +1,8 @@
-"""Bounds of the rounding error of an anchor's f32 sum.
-
-They bound how far the f32 sum, in an order of `sum_orders`, may be from the exact sum of integers.
+"""Bounds of the distance between an anchor's f32 sum, in an order of `sum_orders`, and its exact integer sum.
 
 docs/theory/ties.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
-independent of each other, and the activations of a sum as independent numbers, whose mean may be any number that their
-type can hold. If weights are constant, both bounds use them.
+independent of each other. It takes the activations of a sum as independent numbers, with any mean that their type can
+hold. If weights are constant, both bounds use them.
 """
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PIECES = 16
 The partial sums within a piece take the bound of the piece's end.
 """
 PART = 2**17
-"""The number of weights that are processed at a time, so that they stay in the cache."""
+"""The number of weights that are processed at a time; so many stay in the cache."""
 
 
 class SumError(NamedTuple):
@@ -136,8 +134,8 @@ class _Reach(NamedTuple):
     """The sizes of a column's partial sums, added over all roundings, in units of the product of both scales.
 
     `most` adds their largest absolute values, `squares` their mean squares. `absolute` is the sum of |w|, and `moved`
-    that of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts additions to the
-    total, each of which also rounds the number that the sum starts from; `roundings` counts all roundings of an output.
+    the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts additions to
+    the total; each also rounds the number that the sum starts from. `roundings` counts all roundings of an output.
     """
 
     most: np.ndarray
@@ -149,20 +147,20 @@ class _Reach(NamedTuple):
 
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
-    """The reach for weights that are not constant. It depends on k, which may be an open size, but not on scales."""
+    """The reach for weights that are not constant. It depends on k (maybe an open size), but not on scales."""
     return _Reaches(chains, activations, k).sums(_sums_of_any(chains, k, most), np.zeros(1))
 
 
 class _Reaches:
-    """What the reach of all columns has in common: how often each piece of a sum is rounded as a part of sums.
+    """The part of the reach that all columns share: how often each piece of a sum is rounded as a part of sums.
 
     With activations from `low` to `high` the largest partial sums arise where activations are at one end of their range
     for positive weights, and at the other for negative ones. Mean squares take the mean of activations to be at the end
     of their range that is farther from 0.
 
-    Sums of |w| and of w**2 grow from piece to piece. So what all partial sums add up to is the sum of each piece,
-    multiplied by the number of partial sums that it is a part of (`passes`). Partial sums of w may shrink: of these
-    each is computed.
+    Sums of |w| and of w**2 grow from piece to piece. All partial sums therefore add up to the sum over the pieces, each
+    multiplied by the number of partial sums that contain it (`passes`). Partial sums of w may shrink, so each of them
+    is computed.
     """
 
     def __init__(self, chains: _Chains, activations: tuple[int, int], k: int) -> None:
@@ -185,7 +183,7 @@ class _Reaches:
     def weights(self, w: np.ndarray, scales: np.ndarray) -> _Reach:
         """The reach of constant integer weights in f32: sums of pieces are below 2**24 and therefore exact."""
         parts = self.chains.of(w)
-        shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])  # BLAS is fast for matrices alone
+        shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])  # BLAS is fast only for matrices
         ones = np.ones(parts.shape[-1], np.float32)
         signed = (parts @ ones).reshape(shape)
         factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])

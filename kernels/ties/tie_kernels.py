@@ -1,12 +1,10 @@
-"""The recomputation of outputs near rounding ties, which kernels call.
+"""The block function that recomputes outputs near rounding ties.
 
-Such an output is found, summed in the order of the graph as written, and stored again.
-
-A block function takes the entries of a tile (`lanes.outputs`). For each entry it evaluates the exact form of the
-epilogue, which shows the outputs near a tie. For each of these it computes the sum in the order of the graph, and
-stores the output that another form of the epilogue makes of this sum. The f32 factors of some channels and taps are
-first written to memory in the order of the sum; `ordered_sums` then adds their products. So `ordered_sums` need not
-know how activations lie (LAYOUTS), or how weights are packed.
+It takes the entries of a tile (`lanes.outputs`). For each entry it evaluates the exact form of the epilogue and so
+finds the outputs near a tie. For each output it computes the sum in the order of the graph as written, and stores the
+result of another form of the epilogue. The f32 factors of some channels and taps are first written to memory in the
+order of the sum; `ordered_sums` then adds their products. `ordered_sums` therefore does not depend on the layout of
+activations (LAYOUTS) or on the packing of weights.
 """
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ TIES_BYTES = 8 * (GROUP + 1)
 
 @emits
 def first_bit(b: Builder, bits: Value) -> Value:
-    """The number of the lowest set bit of `bits`, which is not 0."""
+    """The number of the lowest set bit of `bits`; `bits` must not be 0."""
     return b.call_named("llvm.cttz.i64", I64, bits, constant(I1, 1))
 
 
@@ -170,8 +168,8 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
 def tie_kernels(of_pixels: bool) -> Functions:
     """Make the module that recomputes outputs near rounding ties, of kernels over pixels or else of matmuls.
 
-    Each kind has a module of its own, as the code of a sum takes longer to compile than any other module, and few
-    models need both. Both sums have the same parameters, of which each uses some.
+    Each kind has its own module, because the code of a sum takes longer to compile than any other module, and few
+    models need both. Both sums take the same parameters; each ignores some.
     """
     sum_of = _pixels_sum if of_pixels else _packed_sum
 
