@@ -9,7 +9,7 @@ from graphq.passes.pipeline import run_passes
 
 RNG = np.random.default_rng(0)
 W = RNG.integers(-127, 128, (16, 8)).astype(np.int8)
-TIES16 = "quantize to u16 is not settled: of 16 bits sums decide too many outputs"
+TIES16 = "quantize to u16 is not settled: at 16 bits f32 sums decide too many outputs"
 OTHER = ("quantize is not settled: the sum before it is not one of operands dequantized by constant scales, in "
          "windows of at most 1024 taps")
 
