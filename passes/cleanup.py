@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.arrays import Content
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluated, runs_long
+from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import feeds_anchor, readers, taken
 from graphq.passes.masks import is_large_mask
@@ -33,6 +35,20 @@ def eliminate_common_subexpressions(graph: Graph) -> int:
         for old, new in zip(node.outputs, first.outputs, strict=True):
             graph.replace_uses(old, new)
         count += 1
+    if count:
+        graph.prune()
+    return count
+
+
+def share_constants(graph: Graph) -> int:
+    """Constants with equal arrays -> one"""
+    seen: dict[Any, Node] = {}
+    count = 0
+    for node in sorted(graph.nodes_of(["constant"]), key=GRAPH_ORDER):
+        first = seen.setdefault(_operands(node), node)
+        if first is not node:
+            graph.replace_uses(node.output, first.output)
+            count += 1
     if count:
         graph.prune()
     return count
@@ -62,7 +78,7 @@ def _hashable(value: Any) -> Any:
     if value is None or type(value) in (bool, int, str):
         return type(value), value
     if isinstance(value, np.ndarray):
-        return _Content(value)
+        return Content(value)
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):
@@ -71,21 +87,6 @@ def _hashable(value: Any) -> Any:
             return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
     return type(value).__name__, repr(value)
-
-
-class _Content:
-    """An array as a dict key: equality compares dtype, shape and all bytes, the hash takes a sample of the bytes."""
-
-    def __init__(self, x: np.ndarray) -> None:
-        self.kind = x.dtype.name, x.shape
-        self.bytes = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-        self.hash = hash((self.kind, self.bytes[::max(1, len(self.bytes) // 64)].tobytes()))
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Content) and self.kind == other.kind and np.array_equal(self.bytes, other.bytes)
 
 
 MAX_ELEMENTS = 1 << 26

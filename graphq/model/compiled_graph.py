@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, overload
 
 import numpy as np
 
+from graphq.base.arrays import Arrays
 from graphq.base.budget import budget
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.paths import path_of
@@ -46,10 +47,11 @@ class CompiledGraph:
     `graph` is the graph after the passes. If shapes are open, a plan holds for many of them (`plans`); `graph` and
     reports then show the plan that was used last. If an input is marked constant, plans are made at the first call. If
     shapes depend on data, each new set of shapes gets a plan of its own. `origin` says which file the model was loaded
-    from, and which parts had to be compiled again; it is empty for a model that was compiled here.
+    from, and which parts had to be compiled again; it is empty for a model that was compiled here. A part of another
+    model shares equal weights with it, among its `arrays`.
     """
 
-    def __init__(self, graph: Graph | Saved, options: Options) -> None:
+    def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None) -> None:
         if isinstance(graph, Graph):
             copy = graph.copy()
             self.signature, read_source, unread = signature_of(copy), lambda: copy, []
@@ -62,8 +64,9 @@ class CompiledGraph:
         self._checks = [(p.name, p.type.shape, p.type.known, p.dtype.numpy) for p in self.signature.inputs]
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
-        self._part = partial(CompiledGraph, options=options)  # no method, so that `del model` frees it at once
-        self.plans = Plans(self.signature, read_source, options, unread, self._part)
+        self._arrays = Arrays() if arrays is None else arrays
+        self._part = partial(CompiledGraph, options=options, arrays=self._arrays)  # no method: `del model` frees it
+        self.plans = Plans(self.signature, read_source, options, unread, self._part, self._arrays)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
 
@@ -326,7 +329,7 @@ class CompiledGraph:
                 return
             signature = signature_of(self.source, arrays)
             if not has_integers(signature):
-                plans = Plans(signature, self.plans.read_source, self.options, (), self._part)
+                plans = Plans(signature, self.plans.read_source, self.options, (), self._part, self._arrays)
                 plans.grown = self.plans.grown
                 self.signature, self.plans, self._fixed = signature, plans, plans.fixed
             self._undecided = False

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.arrays import Arrays
 from graphq.base.progress import progress
 from graphq.base.sizes import assumed
 from graphq.errors import CompileError
@@ -101,9 +102,9 @@ def _pays(nodes: Sequence[Node]) -> bool:
     return sum(assumed(v.type.nbytes) for v in between(nodes)) > least
 
 
-def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
-    """The plan of `graph`, whose types are all known."""
-    b = PlanBuilder(graph, level, threads, cache)
+def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> Plan:
+    """The plan of `graph`, whose types are all known; it shares `arrays` with other plans."""
+    b = PlanBuilder(graph, level, threads, cache, arrays)
     nodes: list[int | None] = []
     numbers = {node: k for k, node in enumerate(graph.nodes)}
     lower = cache_of(partial(lower_partition, level=level))

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
+from graphq.base.arrays import Arrays
 from graphq.base.budget import budget
 from graphq.base.collector import collector_paused
 from graphq.base.locks import Lock, importing, lazy_property
@@ -34,7 +34,6 @@ from graphq.model.open_shapes import (
     Dimension,
     Places,
     Shapes,
-    Shared,
     Sizes,
     examples,
     is_single,
@@ -45,7 +44,6 @@ from graphq.model.open_shapes import (
 from graphq.model.planned import ConstantInputs, Options, Passed
 from graphq.model.staged import Staged
 from graphq.plan.arena import Arenas
-from graphq.plan.plan import Buffer
 from graphq.plan.runtime import OpenPlan, Runner
 from graphq.plan.stages import CONTROL, in_one_plan
 from graphq.rewrite.fixpoint import History
@@ -84,11 +82,11 @@ class Plans:
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
-                 unread: Sequence[Unread], part: Callable[[Graph], CompiledGraph]) -> None:
+                 unread: Sequence[Unread], part: Callable[[Graph], CompiledGraph], arrays: Arrays) -> None:
         self.signature, self.read_source, self.options, self._part = signature, read_source, options, part
+        self._shared = arrays
         self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
         self._arenas = Arenas()
-        self._shared = Shared()
         self._places = Places(signature)
         self._by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
         self._unread = list(unread)
@@ -356,12 +354,12 @@ class Plans:
             passed = Passed.of(lambda: graph, self.options)
             with importing.hold:
                 from graphq.model.planning import build_plan
-            plan = build_plan(passed.graph, self.options.level, self.options.threads, self.options.cache)
+            if trace.leaves or self._unread or any(self._by_class.values()):
+                self._share(passed.history)
+            plan = build_plan(passed.graph, self.options.level, self.options.threads, self.options.cache, self._shared)
         except MemoryError as e:
             raise CompileError(f"not enough memory: {e}") from None
         trace.sealed = True
-        if trace.leaves:
-            plan = plan._replace(buffers=self._sharing(list(plan.buffers), passed.history))
         made = OpenPlan(plan, trace, (passed.history, passed.refusals))
         if self.options.strict and (slow := plan.references):
             from graphq.report.explain import as_text
@@ -371,21 +369,19 @@ class Plans:
                                f"{'; '.join(slow[:5])}\n" + as_text(report))
         return made
 
-    def _sharing(self, buffers: list[Buffer], history: History) -> tuple[Buffer, ...]:
-        """A new plan's buffers and graphs, in which equal arrays of earlier plans replace the plan's own.
+    def _share(self, history: History) -> None:
+        """Let the graphs of a new plan use equal arrays of earlier plans, so that they can free their own.
 
         Arrays of plans from a file come first, since the file has each array once.
         """
-        if self._shared.empty and (earlier := self.all()):
-            self._shared.of([b.data for p in earlier for b in p.plan.buffers if isinstance(b.data, np.ndarray)])
-        held = {k: b.data for k, b in enumerate(buffers) if isinstance(b.data, np.ndarray)}
-        constants = [n for g in (history.after, history.before) for n in g.nodes_of(["constant"])]
-        arrays = iter(self._shared.of([*held.values(), *(n.attrs["value"] for n in constants)]))
-        for k in held:
-            buffers[k] = replace(buffers[k], data=next(arrays))
-        for node in constants:
-            node.attrs = {**node.attrs, "value": next(arrays)}
-        return tuple(buffers)
+        if self._shared.empty:
+            for plan in self.all():
+                for b in plan.plan.buffers:
+                    if isinstance(b.data, np.ndarray):
+                        self._shared.one_for(b.data)
+        for graph in (history.after, history.before):
+            for node in graph.nodes_of(["constant"]):
+                node.attrs = {**node.attrs, "value": self._shared.one_for(node.attrs["value"])}
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:
         """The plan with its graph after the passes. A plan from a file has no graph, so it is compiled again, once."""

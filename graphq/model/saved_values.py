@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.arrays import Content
 from graphq.base.sizes import Later, Size, Trace
 from graphq.dtypes import DTYPES, DType, as_dtype
 from graphq.errors import GraphError
@@ -54,12 +55,12 @@ class Unsaved(Exception):
 
 
 class Writer:
-    """Converts values to JSON, and collects the arrays and the kernel modules among them."""
+    """Converts values to JSON, and collects the arrays and the kernel modules among them, each once."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.modules: dict[Module, int] = {}
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:
         """The JSON of a value. Raises Unsaved for a value that has none."""
@@ -117,11 +118,11 @@ class Writer:
             as_dtype(x.dtype)
         except GraphError:
             self._refuse(x)
-        memory = x.__array_interface__["data"][0], x.dtype, x.shape, x.strides
-        if memory not in self._numbers:
-            self._numbers[memory] = len(self.arrays)
-            self.arrays.append(x)  # keeps the memory alive, so the key stays unique
-        return self._numbers[memory]
+        content = Content(x)
+        if content not in self._numbers:
+            self._numbers[content] = len(self.arrays)
+            self.arrays.append(x)
+        return self._numbers[content]
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ A value between two steps then takes memory only for the rows of a strip.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, pairwise
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.arrays import Arrays
 from graphq.base.budget import expect, reserve
 from graphq.base.sizes import Later, assumed, is_open, largest, later, number
 from graphq.errors import GraphError, GraphqError
@@ -130,12 +131,15 @@ MOST_AHEAD = 1 << 18
 class PlanBuilder:
     """Collects the buffers and steps of a plan; `target` is the machine that the steps are made for.
 
+    `arrays` are those of the model's other plans, which share equal ones.
     `of` has the buffers of values. A value in `strides` is not dense there: these are its bytes from element to element
     along each axis.
     """
 
-    def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
+    def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
+        self._arrays = Arrays() if arrays is None else arrays
+        self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []
         self.steps: list[AnyStep] = []
         self.errors: list[MakeError] = []
@@ -152,14 +156,21 @@ class PlanBuilder:
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
-        """Add a constant buffer for an array that steps need besides the graph's constants, such as packed weights.
+        """The number of a constant buffer for an array that steps need besides the graph's constants, such as tables.
 
-        The array is made contiguous. Returns the buffer's number.
+        Equal arrays have one buffer, whose array is contiguous and aligned to a cache line.
         """
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
-        reserve(data.nbytes, "packed weights and tables")
-        return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
+        one = self._arrays.aligned(data)
+        if id(one) not in self._constants:
+            reserve(one.nbytes, "packed weights and tables")
+            self._constants[id(one)] = self.add(Buffer("constant", one.nbytes, data=one))
+        return self._constants[id(one)]
+
+    def packed(self, pack: Callable[..., np.ndarray], weights: np.ndarray, *args: Any) -> int:
+        """The number of a constant buffer with `pack(weights, *args)`, which is called once for equal arguments."""
+        return self.constant(self._arrays.made(pack, weights, *args))
 
     def temporary(self, nbytes: int) -> int:
         """Add a buffer in the arena, which one step writes and a later one reads; returns its number."""

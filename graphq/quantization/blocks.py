@@ -30,6 +30,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
               and p.weights.ndim == 2]
     found = hessians(graph, chosen, batches) if scheme.rounding == "gptq" and batches is not None else {}
     limit, dtype = (7, s4) if scheme.weight_bits == 4 else (127, s8)
+    made: dict[object, tuple[Value, Value]] = {}
     for product in chosen:
         node, weights = product.node, product.weights
         own = node.graph
@@ -37,14 +38,16 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
         transposed = node.attrs["transpose_b"]
         w = weights.T if transposed else weights  # weights [k, n]
         block = scheme.block if len(w) % scheme.block == 0 else len(w)
-        scales = block_scales(w, block, limit)
-        q = gptq(w, scales, block, limit, found[product.name]) if product.name in found else \
-            np.clip(np.rint(w / scales.repeat(block, axis=0)), -limit, limit)
+        key = product.factors[1], transposed, product.name if product.name in found else None
         with own.before(node):
-            value = own.constant(np.ascontiguousarray((q.T if transposed else q).astype(dtype.numpy)))
-            parts = own.constant(np.ascontiguousarray(scales.T if transposed else scales))
+            if key not in made:
+                scales = block_scales(w, block, limit)
+                q = gptq(w, scales, block, limit, found[product.name]) if product.name in found else \
+                    np.clip(np.rint(w / scales.repeat(block, axis=0)), -limit, limit)
+                made[key] = (own.constant(np.ascontiguousarray((q.T if transposed else q).astype(dtype.numpy))),
+                             own.constant(np.ascontiguousarray(scales.T if transposed else scales)))
             replace_operand(node, 1, own.dynamic_dequantize(
-                value, parts, qtype="per_group", group_shape=[1, block] if transposed else [block, 1]))
+                *made[key], qtype="per_group", group_shape=[1, block] if transposed else [block, 1]))
 
 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.ranges_by_row import quantized_rows
 from graphq.quantization.bodies import replaced
-from graphq.quantization.insert import LARGEST, insert_weights, integers, kept, replace_operand
+from graphq.quantization.insert import LARGEST, Weights, insert_weights, integers, kept, replace_operand
 from graphq.quantization.products import Product
 from graphq.quantization.scheme import Scheme
 
@@ -29,19 +29,21 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
+    weights = Weights()
     for product in kept(graph, scheme):
         if scheme.rows and _has_rows(product):
-            _by_rows(product, scheme)
+            _by_rows(product, scheme, weights)
         else:
-            _by_tensor(product, scheme, pairs)
+            _by_tensor(product, scheme, pairs, weights)
 
 
 def insert_layers(graph: Graph, scheme: Scheme) -> None:
     """Quantize the states of a `prepared` graph's LSTMs in place, and the products of their inputs."""
     pairs: dict[Value, Value] = {}
+    weights = Weights()
     for product, layer in layers(graph, scheme):
         quantize_states(layer, scheme)
-        _by_tensor(product, scheme, pairs)
+        _by_tensor(product, scheme, pairs, weights)
 
 
 def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
@@ -57,7 +59,7 @@ def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
     return found
 
 
-def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value]) -> None:
+def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weights: Weights) -> None:
     """`pairs` has the dequantized form of tensors that several products read."""
     node, own = product.node, product.node.graph
     for k in product.activations:
@@ -68,19 +70,19 @@ def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value]) -> N
                 q = own.dynamic_quantize(x, scale, zp, dtype="u8")
                 pairs[x] = own.dynamic_dequantize(q, scale, zp)
         replace_operand(node, k, pairs[x])
-    insert_weights(product, scheme, None)
+    insert_weights(product, scheme, None, weights)
 
 
 def _has_rows(p: Product) -> bool:
     return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"]
 
 
-def _by_rows(product: Product, scheme: Scheme) -> None:
-    node, (x, weights), bias = product.node, product.factors, product.bias
+def _by_rows(product: Product, scheme: Scheme, weights: Weights) -> None:
+    node, (x, w), bias = product.node, product.factors, product.bias
     graph = node.graph
     with graph.before(node):
         q, scale = quantized_rows(graph, x)
-        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), weights], node.attrs)
+        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), w], node.attrs)
         y = graph.multiply(sums, scale)
         if bias is not None:
             y = graph.add(y, bias)
@@ -90,7 +92,7 @@ def _by_rows(product: Product, scheme: Scheme) -> None:
     if name is not None:
         graph.rename(y, name)
     assert sums.node is not None
-    insert_weights(Product(sums.node), scheme, None)
+    insert_weights(Product(sums.node), scheme, None, weights)
 
 
 def layer_of(product: Product) -> Node | None:

@@ -146,7 +146,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
     its own f32 sum are small beside a step, so that few outputs are near a tie. The product of the two remainders,
     lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
     """
-    pairs = insert_between(graph, between or {})
+    pairs, weights = insert_between(graph, between or {}), Weights()
 
     def dequantized(node: Node, x: Value, p: Parameters) -> Value:
         if (x, p) not in pairs:
@@ -167,8 +167,8 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
                     rests[k] = pair(node, own.subtract(x, high), rest_of(p))
             replace_operand(node, k, high)
         if q.wide_weights and product.weights is not None:
-            rests[1] = _rest_of_weights(product, product.weights, scheme)
-        insert_weights(product, scheme, q.activations.get(0))
+            rests[1] = _dequantized(product, *weights.quantized(product, 1, scheme, rest=True))
+        insert_weights(product, scheme, q.activations.get(0), weights)
         if rests:
             _add_rests(product, rests)
     for part in with_bodies(graph):
@@ -178,14 +178,6 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 def rest_of(p: Parameters) -> Parameters:
     """The parameters of the remainder that rounding to 8 bits leaves: s8, with a step PART times smaller."""
     return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
-
-
-def _rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> Value:
-    """The rounding errors of the 8-bit weights, themselves quantized to 8 bits."""
-    graph = product.node.graph
-    q, p = quantized_weights(product, rest_of_weights(product, weights, scheme), scheme)
-    with graph.before(product.node):
-        return graph.dequantize(graph.constant(q), **p.attrs)
 
 
 def _add_rests(product: Product, rests: Mapping[int, Value]) -> None:
@@ -210,17 +202,40 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
     return [p for p in found if p.name not in scheme.exclude]
 
 
-def insert_weights(product: Product, scheme: Scheme, left: Parameters | None) -> None:
+class Weights:
+    """The quantized constants of a graph and its bodies; what several products read is quantized once."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, tuple[Value, Parameters]] = {}
+
+    def quantized(self, product: Product, number: int, scheme: Scheme, *,
+                  rest: bool = False) -> tuple[Value, Parameters]:
+        """The integers of a product's constant operand, or of what rounding leaves of it, and their scales."""
+        value, along = product.factors[number], _along(product, scheme)
+        key = value, along, rest
+        if key not in self._made:
+            assert value.data is not None
+            q, p = integers(rest_of_weights(product, value.data, scheme) if rest else value.data, *along)
+            with product.node.graph.before(product.node):
+                self._made[key] = product.node.graph.constant(q), p
+        return self._made[key]
+
+
+def insert_weights(product: Product, scheme: Scheme, left: Parameters | None, weights: Weights) -> None:
     """Quantize a product's constant operands, and its bias if the dequantized source `left` has a single scale."""
-    graph, node = product.node.graph, product.node
+    node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:
             continue
-        q, p = quantized_weights(product, value.data, scheme if k == 1 else replace(scheme, per_channel=False))
-        with graph.before(node):
-            replace_operand(node, k, graph.dequantize(graph.constant(q), **p.attrs))
+        q, p = weights.quantized(product, k, scheme if k == 1 else replace(scheme, per_channel=False))
+        replace_operand(node, k, _dequantized(product, q, p))
         if k == 1 and left is not None and scheme.bias == "s32":
             _insert_bias(product, left, p)
+
+
+def _dequantized(product: Product, q: Value, p: Parameters) -> Value:
+    with product.node.graph.before(product.node):
+        return product.node.graph.dequantize(q, **p.attrs)
 
 
 def _insert_bias(product: Product, left: Parameters, right: Parameters) -> None:

@@ -20,7 +20,7 @@ from graphq.ir.names import Labels
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.conv import weight_axes
 from graphq.ops.recurrent import quantizes_state
-from graphq.passes.cleanup import eliminate_dead_code, fold_constants
+from graphq.passes.cleanup import eliminate_dead_code, fold_constants, share_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
 from graphq.quantization.bodies import copied, with_bodies
@@ -131,6 +131,7 @@ def _rank(value: Value) -> int | None:
 def prepared(graph: Graph) -> Graph:
     """A copy with constants and batch normalisations folded, and sums with constants as biases; all values are named.
 
+    Equal constants are one.
     What was computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors become matrices of one column.
     Bodies are prepared, too; no two values of the graph and its bodies have the same name. Numbers change by the
     roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
@@ -141,7 +142,7 @@ def prepared(graph: Graph) -> Graph:
     for part in with_bodies(out):
         part.labels.trace()
         for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(),
-                     eliminate_dead_code):
+                     eliminate_dead_code, share_constants):
             step(part)
         _keep_facts(part)
     name_values(out)

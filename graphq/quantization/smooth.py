@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.passes.fold_scales import fold_scales
 from graphq.quantization.insert import replace_operand
@@ -192,14 +192,27 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
-    """For each activation and axis, the products with constant weights that sum it along that axis."""
+    """For each activation and axis, the products with constant weights that sum it along that axis.
+
+    Activations are left out if products of others have the same weights as these products, or as the product that
+    computes the activation: each would need a copy of the weights with its own factors.
+    """
     found: dict[Value, list[Product]] = {}
+    readers: dict[Value, set[Node]] = {}
     for p in products(graph, inside=False):
+        readers.setdefault(p.factors[1], set()).add(p.node)
         if p.has_channels:
             users = found.setdefault(p.factors[0], [])
             if not users or users[0].source_axis() == p.source_axis():
                 users.append(p)
-    return list(found.items())
+    common = {w for w, nodes in readers.items() if w.data is not None and len(nodes) > 1}
+
+    def copies(x: Value, users: list[Product]) -> bool:
+        maker, nodes = _maker(x), {p.node for p in users}
+        return maker is not None and maker.factors[1] in common or any(
+            p.factors[1] in common and not readers[p.factors[1]] <= nodes for p in users)
+
+    return [(x, users) for x, users in found.items() if not (common and copies(x, users))]
 
 
 def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:

@@ -90,10 +90,7 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
     size = pack.packed_bytes(k, n, item)
     if value.data is not None:
-        data = value.data.swapaxes(-1, -2) if p.transpose_b else value.data
-        if sorts:
-            return b.constant(pack.pack_sorted(data[..., None, :, :], k)), size + pack.sort_bytes(k, n)
-        return b.constant(pack.pack(data)), size
+        return b.packed(_packed, value.data, p.transpose_b, sorts), size + (pack.sort_bytes(k, n) if sorts else 0)
     out = b.temporary(size * batch)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
     *outer, rows, columns = b.strides.get(value) or dense(p.b_shape, item)
@@ -101,6 +98,11 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
     b.run(step, {"source": Ref(b.of[value]), "along_k": along_k, "along_n": along_n, "packed": Ref(out),
                  "table": b.table(table([*zip(p.b_shape[:-2], outer, strict=True)]))})
     return out, size
+
+
+def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
+    w = w.swapaxes(-1, -2) if transposed else w
+    return pack.pack_sorted(w[..., None, :, :], w.shape[-2]) if sorts else pack.pack(w)
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:

@@ -45,7 +45,7 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
         words |= {"row_scales": scales, "row_scales_table": table, "row_scales_row": row,
                   "row_scales_step": 4 if p.row_groups > 1 else 0}
     elif not p.floats:
-        words |= {"row_scales": Ref(b.constant(np.ones(1, np.float32)))}
+        words |= {"row_scales": Ref(b.constant(np.array([p.a_scale], np.float32)))}
     if not p.floats:
         (sums, table, row), *slots = slots
         words |= {"row_sums": sums, "row_sums_table": table, "row_sums_row": row}

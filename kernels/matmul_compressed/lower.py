@@ -45,8 +45,8 @@ class CompressedMatmul:
 
     `a` is the number of the input with the activations, `row_scales` of that with the scales (..., row_groups) of
     their rows. `weights` are as in the graph: (k, n), or (n, k) if `transposed`. Kernels take u, which are the weights
-    with LOW added, and `z` (groups, n), the zero points of u. `scales` (groups, n) are s of the module's formula or, if
-    activations have one constant scale, m. `rounding` is the type to which the weights are rounded.
+    with LOW added, and `z` (groups, n), the zero points of u. `scales` (groups, n) are s of the module's formula. If
+    activations have no `row_scales`, `a_scale` is their scale. `rounding` is the type to which the weights are rounded.
     """
 
     a: int
@@ -58,6 +58,7 @@ class CompressedMatmul:
     z: np.ndarray
     scales: np.ndarray
     a_zp: int = 0
+    a_scale: np.float32 = np.float32(1)
     row_scales: int | None = None
     row_groups: int = 1
     rounding: str = "f32"
@@ -109,9 +110,9 @@ class CompressedMatmul:
         with np.errstate(all="ignore"):
             for g, scales in enumerate(self.scales):
                 exact = centred[..., g * size:(g + 1) * size] @ w[g]
-                if self.row_scales is not None:
-                    scales = scales * inputs[self.row_scales][..., g % self.row_groups, None]
-                total += exact.astype(np.int32).astype(np.float32) * scales
+                of_rows = self.a_scale if self.row_scales is None else \
+                    inputs[self.row_scales][..., g % self.row_groups, None]
+                total += exact.astype(np.int32).astype(np.float32) * (scales * of_rows)
         return total
 
 
@@ -222,13 +223,13 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
     if w.source_transposed or left.output.dtype != "f32":
         raise Unsupported("with compressed weights the source is dequantized to f32, and not transposed",
                           "dequantize to f32, and transpose the source before", 0)
-    index, known, zp, groups = body.inputs.index, np.float64(1), 0, 1
+    index, scale, zp, groups = body.inputs.index, np.float32(1), 0, 1
     row_scales = None
     if left.op.name == "dequantize":
         if left.attrs["qtype"] != "per_tensor":
             raise Unsupported("with compressed weights the source has one scale, or scales of rows and groups that are "
                               "tensors", "quantize the source per tensor", 0)
-        known, zp = np.float64(np.float32(left.attrs["scales"][0])), (left.attrs["zps"] or (0,))[0]
+        scale, zp = np.float32(left.attrs["scales"][0]), (left.attrs["zps"] or (0,))[0]
     else:
         groups = _row_groups(left, a.type.dims)
         row_scales = index(left.operand(1))
@@ -237,9 +238,7 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
         raise Unsupported(f"the source has scales of {groups} groups, the weights of {len(w.z)}",
                           "quantize source and weights in groups of the same size", 0)
     z, scales = w.repeated(finest)
-    with np.errstate(over="ignore"):
-        scales = (known * scales.astype(np.float64)).astype(np.float32)
-    product = CompressedMatmul(index(a), a.dtype.name, a.type.dims, w.data, w.dtype, w.transposed, z, scales, zp,
+    product = CompressedMatmul(index(a), a.dtype.name, a.type.dims, w.data, w.dtype, w.transposed, z, scales, zp, scale,
                                row_scales, groups)
     _refuse_overflow(product)
     return product

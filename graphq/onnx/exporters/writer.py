@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
+from graphq.base.arrays import Content
 from graphq.base.sizes import assumed
 from graphq.dtypes import DType
 from graphq.errors import GraphError
@@ -53,6 +54,8 @@ class Writer:
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.names: dict[Value, str] = {}
+        self._constants: dict[Content, str] = {}
+        """The names of initializers by their arrays; equal constants without a name of their own share one."""
         self.taken: set[str] = set()
         self.of_values: frozenset[str] = frozenset()
         """The names of the graph's values, which no other tensor gets."""
@@ -71,16 +74,24 @@ class Writer:
         if value is None:
             return ""
         if value not in self.names:
-            self.names[value] = self.claim(value.name or "value")
             data = assumed(known(value))
-            if data is not None:
-                self.initializers.append(numpy_helper.from_array(data, self.names[value]))
+            if data is None or value.is_output or value.name is not None:
+                self.names[value] = self.claim(value.name or "value")
+                if data is not None:
+                    self._initialize(self.names[value], data)
+            else:
+                self.names[value] = self.constant(data, "value")
         return self.names[value]
 
-    def constant(self, array: np.ndarray | np.generic) -> str:
-        """Add an initializer with this array; returns its name."""
-        name = self.claim("constant")
-        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
+    def constant(self, array: np.ndarray | np.generic, wanted: str = "constant") -> str:
+        """The name of an initializer with this array; adds one, if there is none, with a name like `wanted`."""
+        array = np.asarray(array, order="C")
+        name = self._constants.get(Content(array))
+        return self._initialize(self.claim(wanted), array) if name is None else name
+
+    def _initialize(self, name: str, array: np.ndarray) -> str:
+        self.initializers.append(numpy_helper.from_array(array, name))
+        self._constants.setdefault(Content(array), name)
         return name
 
     def integers(self, *values: int) -> str:

@@ -1,0 +1,111 @@
+"""Equal arrays as one array: weights that many operations or plans use are packed once, and stored once."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+LINE = 64
+"""Kernels read packed weights by aligned vectors of up to this many bytes."""
+SAMPLE = 64
+"""About how many elements of an array are compared before all of them."""
+
+
+class Content:
+    """An array as a dict key: equality compares dtype, shape and all bits, the hash takes a sample of the elements."""
+
+    __slots__ = ("array", "hash", "kind")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array.view(f"u{array.itemsize}")
+        self.kind = array.dtype.name, array.shape, self.array.flat[::max(1, array.size // SAMPLE)].tobytes()
+        self.hash = hash(self.kind)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Content) or self.kind != other.kind:
+            return False
+        x, y = self.array, other.array
+        return _address(x) == _address(y) and x.strides == y.strides or np.array_equal(x, y)
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class Arrays:
+    """The arrays of a model, each of them once. They must not change; what nothing else uses is forgotten.
+
+    Threads may call it at the same time; then an array may stay beside an equal one.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, list[weakref.ref[np.ndarray]]] = {}
+        self._made: dict[Any, tuple[weakref.ref[np.ndarray], ...]] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no arrays yet."""
+        return not self._known
+
+    def one_for(self, array: np.ndarray) -> np.ndarray:
+        """The first array with this dtype, this shape and these bits: an earlier one or, if there is none, `array`."""
+        return self._add(array) if (known := self._find(array, 1)) is None else known
+
+    def aligned(self, array: np.ndarray) -> np.ndarray:
+        """The first equal array at a multiple of LINE; if there is none, `array` or a copy of it."""
+        array = np.ascontiguousarray(array)
+        known = self._find(array, LINE)
+        return self._add(_aligned(array)) if known is None else known
+
+    def _find(self, array: np.ndarray, multiple: int) -> np.ndarray | None:
+        own = Content(array)
+        alike = (ref() for ref in tuple(self._known.get(own.kind, ())))
+        return next((x for x in alike if x is not None and _address(x) % multiple == 0
+                     and (x is array or own == Content(x))), None)
+
+    def _add(self, array: np.ndarray) -> np.ndarray:
+        kind = Content(array).kind
+        self._known.setdefault(kind, []).append(weakref.ref(array, partial(_forget, self._known, kind)))
+        return array
+
+    def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
+        """`make(array, *args)`, aligned; `make` is called once for equal arguments, and must depend on nothing else."""
+        array = self.one_for(array)
+        key = make, id(array), args
+        source, result = (ref() for ref in self._made.get(key, (_nothing, _nothing)))
+        if source is array and result is not None:
+            return result
+        result = self.aligned(make(array, *args))
+        self._made[key] = weakref.ref(array, partial(_drop, self._made, key)), weakref.ref(result)
+        return result
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    if _address(array) % LINE == 0:
+        return array
+    room = np.empty(array.nbytes + LINE, np.uint8)
+    out = room[-_address(room) % LINE:][:array.nbytes].view(array.dtype).reshape(array.shape)
+    out[...] = array
+    return out
+
+
+def _nothing() -> None:
+    """Stand for a reference to an array that is gone."""
+
+
+def _forget(known: dict[Any, list[weakref.ref[np.ndarray]]], kind: Any, ref: weakref.ref[np.ndarray]) -> None:
+    alike = [x for x in known.get(kind, ()) if x is not ref]
+    if alike:
+        known[kind] = alike
+    else:
+        known.pop(kind, None)
+
+
+def _drop(made: dict[Any, Any], key: Any, _: object) -> None:
+    made.pop(key, None)

@@ -1,0 +1,69 @@
+"""Weights that several products use are quantized once, and are once in the file."""
+import numpy as np
+import onnx
+import pytest
+
+import graphq as gq
+from graphq.quantization import Scheme, calibrate, quantize
+from graphq.quantization.products import prepared
+from graphq.quantization.smooth import smoothing
+
+SIZE = 32
+BATCHES = [{"x": np.random.default_rng(k).standard_normal((4, SIZE)).astype(np.float32)} for k in range(2)]
+
+
+def network(copies=False, own=0):
+    """Three products of the same weights in a row, after `own` products of weights of their own."""
+    rng = np.random.default_rng(0)
+    w, *others = (rng.standard_normal((SIZE, SIZE)).astype(np.float32) for _ in range(1 + own))
+    g = gq.Graph("network")
+    y = g.input("x", shape=(4, SIZE), dtype="f32")
+    for other in others:
+        y = g.relu(g.matmul(y, g.constant(other)))
+    common = g.constant(w)
+    for k in range(3):
+        y = g.relu(g.matmul(y, g.constant(w) if copies else common, rng.standard_normal(SIZE).astype(np.float32)),
+                   name=f"y{k}")
+    g.output(y)
+    return g
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("scheme", [
+    Scheme(), Scheme(per_channel=False), Scheme(wide=["*"], wide_weights=["*"]), Scheme(mode="dynamic"),
+    Scheme(mode="dynamic", rows=True), Scheme(mode="weight_only"), Scheme(mode="weight_only", weight_bits=4)], ids=str)
+def test_weights_are_in_the_file_once(scheme, copies, tmp_path):
+    """One tensor has the weights and, if they have 16 bits, another one what 8 bits leave."""
+    found = quantize(network(copies), BATCHES, scheme)
+    gq.save_onnx(found, tmp_path / "q.onnx")
+    file = onnx.load(tmp_path / "q.onnx")
+    large = [t for t in file.graph.initializer if np.prod(t.dims) == SIZE * SIZE]
+    assert len(large) == (2 if scheme.wide_weights else 1)
+    assert len({id(n.attrs["value"]) for n in found.nodes_of(["constant"]) if n.output.type.size == SIZE * SIZE}) \
+        == len(large)
+    x = BATCHES[0]["x"]
+    assert np.array_equal(gq.compile(gq.load_onnx(tmp_path / "q.onnx"))(x), gq.compile(found)(x))
+
+
+def test_weights_that_several_products_use_are_not_smoothed():
+    """Each product would need a copy of the weights with its own factors; other weights are smoothed as before."""
+    batch = {"x": BATCHES[0]["x"] * np.geomspace(1e-2, 1e2, SIZE).astype(np.float32)}
+    for own in (0, 1):
+        g = prepared(network(own=own))
+        factors = smoothing(g, calibrate(g, [batch], channels=True), alpha=0.5)
+        assert list(factors) == ["x"] * own
+
+
+def test_equal_constants_without_names_are_one_initializer(tmp_path):
+    g = gq.Graph("constants")
+    x = g.input("x", shape=(3,), dtype="f32")
+    y = g.add(g.add(x, g.constant(np.float32([1, 2, 3]))), g.constant(np.float32([1, 2, 3])))
+    y = g.add(g.multiply(y, g.constant(np.float32([1, 2, 3]), name="a")), g.constant(np.float32([1, 2, 3]), name="b"))
+    g.output(y, name="y")
+    for k in range(2):
+        g.output(g.constant(np.float32([5])), name=f"c{k}")
+    gq.save_onnx(g, tmp_path / "c.onnx")
+    names = [t.name for t in onnx.load(tmp_path / "c.onnx").graph.initializer]
+    assert len(names) <= 5 and {"a", "b"} <= set(names)
+    out = gq.compile(gq.load_onnx(tmp_path / "c.onnx"))(np.float32([1, 1, 1]))
+    assert out["y"].tolist() == [4, 12, 24] and out["c0"] == out["c1"] == 5
