@@ -18,6 +18,9 @@ def _load_saved(path: Path) -> Graph:
     return Saved(path).source
 
 
+ELSEWHERE = "data in other files"
+"""The entry of the `meta` of a graph that was read from a file which says that data are in other files."""
+
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
 """The function that reads a graph from a file, by the file's suffix. Packages above this one add their readers."""
 

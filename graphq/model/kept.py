@@ -31,6 +31,7 @@ from graphq.ir.interpret import constant_bytes
 from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, isa
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.model.files import ELSEWHERE
 from graphq.model.loading import as_saved, options_of
 from graphq.model.plans import Plans
 from graphq.model.saved_models import Saved, save
@@ -38,11 +39,6 @@ from graphq.model.saved_values import Unsaved, Writer
 
 log = logging.getLogger("graphq")
 
-ELSEWHERE = b"\x0a\x08location"
-"""The bytes with which an ONNX file refers to external files.
-
-The data of external files may change while the ONNX file does not, so models of such files are not kept.
-"""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
 """The fewest nodes of a graph whose model is kept, so that many small graphs do not fill the folder."""
@@ -118,6 +114,8 @@ class Kept:
         why, again = None, Kept.of(self._given, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file or graph has changed since"
+        elif isinstance(self._given, Path) and ELSEWHERE in model.source.meta:
+            why = "data in other files may change while its own file does not"
         elif not model.plans.all():
             why = "it is planned at calls: in stages, for constant inputs, or for each set of shapes"
         elif 2 * constant_bytes(model.source) > cache.MOST_OF_A_MODEL:
@@ -178,11 +176,8 @@ def _of_file(path: Path) -> Iterator[bytes]:
         raise _NotKept
     if 2 * facts.st_size > cache.MOST_OF_A_MODEL:
         raise _NotKept("it is too large")
-    data = path.read_bytes()
-    if path.suffix == ".onnx" and ELSEWHERE in data:
-        raise _NotKept("it has data in other files")
     yield path.suffix.encode() + b"\0"
-    yield data
+    yield path.read_bytes()
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:

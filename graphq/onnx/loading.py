@@ -5,16 +5,18 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import onnx
 import onnx.inliner
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphq.base.budget import budget
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
+from graphq.model.files import ELSEWHERE
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
@@ -218,8 +220,17 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
         _check_output(declared, value.type)
     graph.set_outputs(outputs, [v.name for v in proto.output])
     graph.prune()
-    graph.meta = {"dimensions": dimensions} if dimensions else {}
+    graph.meta = ({"dimensions": dimensions} if dimensions else {}) | ({ELSEWHERE: True} if _is_split(model) else {})
     return graph
+
+
+def _is_split(model: ModelProto) -> bool:
+    """Whether data of a tensor are in another file."""
+    nodes = list(_all_nodes(model))
+    graphs = chain([model.graph], *map(bodies, nodes))
+    tensors = chain((t for g in graphs for t in g.initializer),
+                    (t for n in nodes for a in n.attribute if a.HasField("t") or a.tensors for t in (a.t, *a.tensors)))
+    return any(t.data_location == TensorProto.EXTERNAL for t in tensors)
 
 
 def _check_output(declared: ValueInfoProto, got: TensorType) -> None:

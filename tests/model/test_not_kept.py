@@ -126,6 +126,39 @@ def test_a_model_with_data_in_other_files_is_not_kept(path, tmp_path):
         assert compiled(tmp_path / "split.onnx").origin == ""
 
 
+@pytest.mark.parametrize("where", ["initializer", "constant", "body"])
+def test_data_in_another_file_are_found_in_the_parsed_model(where, tmp_path, monkeypatch):
+    """Wherever a tensor is, and however the file writes the length of the word location: here in two bytes."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    monkeypatch.chdir(tmp_path)  # ONNX's checker looks there for the files of constants and bodies
+    t = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    t.external_data.add(key="location", value="weights.bin")
+    info = helper.make_tensor_value_info
+    initializers, nodes = [numpy_helper.from_array(np.array(True), "true")], []
+    if where == "initializer":
+        initializers.append(t)
+    elif where == "constant":
+        nodes = [helper.make_node("Constant", [], ["c"], value=t)]
+    else:
+        t.name = "inner"
+        body = helper.make_graph([helper.make_node("Identity", ["inner"], ["d"])], "b", [],
+                                 [info("d", TensorProto.FLOAT, [4])], [t])
+        nodes = [helper.make_node("If", ["true"], ["c"], then_branch=body, else_branch=body)]
+    nodes.append(helper.make_node("Mul", ["x", "c"], ["y"]))
+    graph = helper.make_graph(nodes, "g", [info("x", TensorProto.FLOAT, [4])], [info("y", TensorProto.FLOAT, [4])],
+                              initializers)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    data = (tmp_path / "m.onnx").read_bytes()
+    short, long = b"\x0a\x08location\x12\x0bweights.bin", b"\x0a\x88\x00location\x12\x0aweights.bi"
+    assert short in data
+    (tmp_path / "m.onnx").write_bytes(data.replace(short, long))
+    for k in (2, 3):
+        (tmp_path / "weights.bi").write_bytes(np.full(4, k, np.float32).tobytes())
+        model = compiled(tmp_path / "m.onnx")
+        assert model.origin == "" and model(np.ones(4, np.float32)).tolist() == [k] * 4
+
+
 def test_what_does_not_compile_is_not_kept(path, folder, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     for name, error in (("bad.onnx", gq.ParseError), ("none.onnx", gq.ParseError), ("none.txt", OSError)):
