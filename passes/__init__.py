@@ -1,4 +1,4 @@
-"""The passes, and PIPELINE, which lists them in order. A file holds one pass, or several rewrites with one purpose."""
+"""The passes, and PIPELINE, their order. A file holds one pass, or several rewrites with one purpose."""
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import (
     eliminate_common_subexpressions,

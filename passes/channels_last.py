@@ -3,8 +3,8 @@
 Every node computes either in the given layout or channels last. CHANNELS_LAST nodes with data_format NCX must be
 channels last. Nodes without a `channels_last_form` must keep the given layout. All other nodes are free. If a value's
 producer and one of its users differ in their layouts, the value is reordered, once for all users. The layouts of free
-nodes are chosen so that the reordered values have the fewest bytes. Such a choice is a minimum cut of a hypergraph: its
-vertices are nodes, its hyperedges values (Lawler, "Cutsets and partitions of hypergraphs", 1973).
+nodes are chosen to reorder as few bytes as possible. The choice is a minimum cut of a hypergraph: its vertices are
+nodes, its hyperedges values (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
 class _Placement:
     """The layouts chosen for one graph, and the graph rewritten to them.
 
-    A static_transpose in the graph may already be such a reordering (`turns`). If it converts to LAST, it counts as a
-    user that needs its operand channels last; if to GIVEN, as a node whose result is channels last. So it adds no cost
-    if the value is reordered for other nodes anyway.
+    A static_transpose in the graph may already be a reordering (`turns`). If it converts to LAST, it counts as a user
+    that needs its operand channels last. If it converts to GIVEN, it counts as a node whose result is channels last. It
+    then adds no cost if the value is reordered for other nodes anyway.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
@@ -76,8 +76,8 @@ class _Placement:
     def _cheapest(self) -> set[Node]:
         """The nodes of `forms` that compute channels last.
 
-        They are one side of a minimum cut. Of several minimum cuts, the one is taken in which this side is largest:
-        nodes that could be on either side then stay with convolutions and pools, which may fuse with them.
+        They are one side of a minimum cut. If there are several minimum cuts, this side is as large as possible: nodes
+        that could be on either side then stay with convolutions and pools and may fuse with them.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
@@ -91,7 +91,7 @@ class _Placement:
         return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
 
     def _values(self) -> Iterator[Value]:
-        """The values whose reordering costs something: those that have two layouts and are not constants."""
+        """The values whose reordering costs something: values with two layouts that are not constants."""
         for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
             if has_layouts(value) and value.data is None:
                 yield value
@@ -100,14 +100,14 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """GIVEN or LAST if `value` is computed in a fixed layout, otherwise its node, which may choose its layout."""
+        """GIVEN or LAST if `value` is computed in a fixed layout; otherwise its node, whose layout is free."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """GIVEN or LAST if the user needs a fixed layout, otherwise the user, which may choose its layout."""
+        """GIVEN or LAST if the user needs a fixed layout; otherwise the user, whose layout is free."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]
@@ -181,7 +181,7 @@ class _Placement:
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
-    """The nodes on GIVEN's side of a minimum cut between LAST and GIVEN; of several, the cut with fewest nodes there.
+    """The nodes on GIVEN's side of a minimum cut between LAST and GIVEN; among several cuts, the one with fewest there.
 
     An edge is a set of nodes and a cost. The cut has this cost if the nodes are not all on one side.
     """
@@ -212,8 +212,8 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
 def _cost(value: Value, inner: bool) -> int:
     """The cost of reordering `value`: its bytes (unknown dimensions count as 1) times WEIGHT, and a little more.
 
-    If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an input or output of the graph
-    with as many bytes, since it may fuse with its users if it is not reordered.
+    If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an input or output of the graph of
+    the same size, because it may fuse with its users if it is not reordered.
     """
     shape = value.shape or ()
     if is_view(shape):

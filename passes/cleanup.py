@@ -1,4 +1,4 @@
-"""Remove nodes that compute the same value twice, whose results nothing uses, or whose operands are constants."""
+"""Remove nodes that repeat a computation, that nothing uses, or whose operands are constants."""
 from __future__ import annotations
 
 from array import array
@@ -60,7 +60,7 @@ def eliminate_dead_code(graph: Graph) -> int:
 
 
 def _operands(node: Node) -> Any:
-    """A key of the operation and its operands; for a constant, which has no operands, a key of its array."""
+    """A key of the operation and its operands; for a constant, a key of its array."""
     if node.op.name == "constant":
         return _hashable(node.attrs["value"])
     operands: list[Any] = [id(v) for v in node.inputs]
@@ -82,7 +82,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):
-        kinds = set(map(type, value))  # a fast path for the usual lists, which may have thousands of scales
+        kinds = set(map(type, value))  # a fast path for long lists of scales
         if kinds == {float}:
             return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
@@ -96,9 +96,9 @@ MAX_ELEMENTS = 1 << 26
 def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
-    So a quantize -> dequantize pair of a constant is never folded as a whole: only the quantize is. A dequantize of
-    wider integers, such as a bias, is folded, since no anchor (the operation that a partition is built around) takes
-    it. Masks stay that would take much memory: kernels compute them where they are used.
+    A quantize -> dequantize pair of a constant is therefore never folded as a whole; only the quantize is. A dequantize
+    of wider integers, such as a bias, is folded, because no anchor (the operation that a partition is built around) can
+    use it. Large masks stay: kernels compute them when they use them.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
@@ -106,8 +106,8 @@ def fold_constants(graph: Graph) -> int:
 def _fuses(node: Node) -> bool:
     """Whether an anchor may take this dequantize into its partition.
 
-    A dynamic_dequantize, whose scales are tensors, is taken only for the weights of some products; a dequantize_linear
-    is once its blocks are padded (PadWeights).
+    A dynamic_dequantize has tensors as scales; only the weights of some products may be one. A dequantize_linear fuses
+    after its blocks are padded (PadWeights).
     """
     if node.op.name == "dequantize":
         return taken(node)
@@ -121,7 +121,7 @@ def fold_dequantized_operands(graph: Graph) -> int:
 
 
 def fold_dequantized_constants(graph: Graph) -> int:
-    """dequantize(constant) -> constant, for those that did not fuse; runs after the fusions"""
+    """dequantize(constant) -> constant, if it did not fuse; runs after the fusions"""
     return _fold(graph, lambda node: node.op.name != "constant")
 
 

@@ -1,7 +1,7 @@
 """Bring constant weights of 4 or 8 bits to the forms that kernels multiply without expanding them in memory.
 
-Exporters write a reshape or a transpose between the weights' dequantize and the product, and files have last groups
-that are shorter than the others.
+Exporters write a reshape or a transpose between the weights' dequantize and the product. In some files the last group
+is shorter than the others.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
-"""Operations that may dequantize weights; dequantize_linear does where blocks do not divide an axis."""
+"""Operations that may dequantize weights; dequantize_linear is used if blocks do not divide an axis."""
 
 
 class MoveWeights(Rewrite):
@@ -39,7 +39,7 @@ class MoveWeights(Rewrite):
     def check(self, match: Match) -> str | None:
         """All operands must be constants, and a reshape must not tear groups apart.
 
-        Blocks that do not divide an axis are transposed alone.
+        Blocks that do not divide an axis can only be transposed.
         """
         node = _dequantize(match)
         if "block_size" in node.attrs and not (node.attrs["block_size"] and match.root.op.name == "static_transpose"):
@@ -48,7 +48,7 @@ class MoveWeights(Rewrite):
             return "scales and zero points are not constant"
         if not match.root.output.type.known or node.attrs.get("group_axis") is not None:
             return ""
-        return None if _moved(match) is not None else f"groups of {list(_groups(node))} are none of " \
+        return None if _moved(match) is not None else f"groups of {list(_groups(node))} are torn apart in " \
                                                       f"{match.root.output.type}"
 
     def replace(self, g: Graph, match: Match) -> Value:
@@ -70,14 +70,14 @@ class MoveWeights(Rewrite):
 class GatherWeights(Rewrite):
     """gather(dequantize(w, scales, zps), i) -> dynamic_dequantize(gather(w, i), gather(scales, i), gather(zps, i))
 
-    The same for dynamic_dequantize. So a constant table of embeddings is never dequantized as a whole.
+    The same for dynamic_dequantize. A constant table of embeddings is therefore never dequantized as a whole.
     """
 
     def pattern(self, g, i):
         return g.gather(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), i, attrs=ANY)
 
     def check(self, i: Value, match: Match) -> str | None:
-        """All operands must be constants, and each index must have scales of its own."""
+        """All operands must be constants, and each index must have its own scales."""
         node = _dequantize(match)
         if any(v.data is None for v in node.operands) or i.shape is None or node.attrs.get("group_axis") is not None:
             return ""
@@ -108,7 +108,7 @@ class CastDequantizedWeights(Rewrite):
         return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
     def check(self, match: Match) -> str | None:
-        """All operands must be constants, and the dequantize give f32."""
+        """All operands must be constants, and the result of the dequantize f32."""
         node = _dequantize(match)
         if any(v.data is None for v in node.operands) or node.attrs.get("group_axis") is not None:
             return "scales and zero points are not constant"
@@ -125,9 +125,12 @@ class CastDequantizedWeights(Rewrite):
 class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along the sum
 
-    Kernels read constant weights compressed beside a source of floats if groups along the sum are multiples of FINEST,
-    and divide it. Zeros at the end of a sum change nothing (`kernels.numbers.float_sums`). The weights may be cast.
+    Kernels read constant weights compressed, with float activations, if groups along the sum are multiples of FINEST
+    and divide it. Zeros at the end of a sum change nothing in kernels (`kernels.numbers.float_sums`). The order of
+    NumPy's sums, in the reference, depends on the length. The weights may be cast.
     """
+
+    tolerance = 1e-6
 
     def pattern(self, g, x, bias):
         plain = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
@@ -139,7 +142,7 @@ class PadWeights(Rewrite):
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The weights must be a matrix of 4 or 8 bits, finite where padded, and rows of the source of known size."""
+        """The weights must be a matrix of 4 or 8 bits, padded weights finite, and the size of a row known."""
         node = _weights(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
@@ -153,7 +156,7 @@ class PadWeights(Rewrite):
         with np.errstate(all="ignore"):
             added = ((np.zeros((1, 1)) - sum(zps)).astype(np.float32) * scales.astype(np.float32)).astype(
                 node.output.dtype.numpy).astype(x.dtype.numpy)
-        return None if np.isfinite(added).all() else "zeros times weights that are not finite are no zeros"
+        return None if np.isfinite(added).all() else "padding would multiply zeros by infinite weights"
 
     def replace(self, g: Graph, x: Value, bias: Value | None, match: Match) -> Value:
         node, along = _weights(match), 1 if match.root.attrs["transpose_b"] else 0
@@ -171,7 +174,7 @@ class PadWeights(Rewrite):
 
 
 def _padded(node: Node, along: int) -> tuple[int, ...] | None:
-    """The groups of the weights after padding along the axis `along`; None if none is needed, or none helps."""
+    """The groups of the weights after padding along axis `along`; None if padding is not needed or does not help."""
     dims, groups = next(node.operands).type.dims, list(_groups(node))
     if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
         return None
@@ -181,7 +184,7 @@ def _padded(node: Node, along: int) -> tuple[int, ...] | None:
 
 
 def uncast(w: Value) -> Value:
-    """The value that `w` is a cast of, or `w` itself."""
+    """The operand of the cast `w`, or `w` itself if it is not a cast."""
     return next(w.node.operands) if w.node is not None and w.node.op.name == "type_cast" else w
 
 
@@ -195,7 +198,7 @@ def stays_compressed(w: Value, transposed: bool) -> bool:
 
 
 def _dequantize(match: Match) -> Node:
-    """The one of the two matched nodes that is not the root."""
+    """The matched node that is not the root."""
     return next(n for n in match.nodes if n is not match.root)
 
 
@@ -218,7 +221,7 @@ def _groups(node: Node) -> tuple[int, ...]:
 
 
 def _constants(node: Node) -> list[np.ndarray]:
-    """The weights, the scales and, if there are any, the zero points; each group has one, at its place."""
+    """The weights, scales and zero points (if any); scales and zero points have one element per group, in its place."""
     w, *numbers = (v.data for v in node.operands if v.data is not None)
     counts = [-(-d // size) for d, size in zip(w.shape, _groups(node), strict=True)]
     if node.op.name == "dequantize":
@@ -236,14 +239,14 @@ def _moved(match: Match) -> tuple[int, ...] | None:
 
 
 def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """The groups of a tensor of size `dims` after a reshape to `wanted`, in the same order; None if there are none.
+    """The groups of a tensor of size `dims` after a reshape to `wanted`; None if the reshape tears groups apart.
 
-    Each axis is an axis of groups, and inside of it one of the elements of a group. An axis of the result consists of
-    some of these in turn, of which those of groups must come first.
+    Each axis is split into an outer axis of groups and an inner axis of the elements of a group. An axis of the result
+    consists of several consecutive axes of this list; axes of groups must come first.
     """
     parts: list[tuple[int, bool]] = []
     for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
-        if parts and parts[-1][1] == inside:  # neighbours of one kind are one axis
+        if parts and parts[-1][1] == inside:  # merge neighbors of one kind to one axis
             parts[-1] = parts[-1][0] * n, inside
         elif n > 1:
             parts.append((n, inside))

@@ -11,13 +11,13 @@ from graphq.passes.compressed_weights import WEIGHTS, stays_compressed, uncast
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 MIN_ROWS = 8
-"""The fewest rows for which a product is computed in f32.
+"""A product with this many rows or more is computed in f32.
 
 With fewer rows it stays in f16: each weight is then read for a few multiplications only, so its size in memory matters
 more.
 
-Measured on Zen 4, including the casts: f16 takes 1.3 to 1.6 times as long as f32 with 8 rows, 1.6 times with 64, and as
-long with one row. bf16, which is widened by a shift, takes no longer.
+Measured on Zen 4, including the casts: f16 takes 1.3 to 1.6 times as long as f32 with 8 rows, 1.6 times with 64, and
+the same time with one row. bf16 is widened by a shift and takes no longer.
 """
 
 
@@ -25,9 +25,9 @@ class WidenProducts(Rewrite):
     """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), type_cast(w), bias?)), for a constant bias
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
-    once. The casts fuse with neighbouring operations, and constants are cast at once. Kernels for f32 read weights of a
-    matmul compressed that are dequantized to f16. Other matrices, such as keys of attention, are cast if MIN_ROWS rows
-    or more are multiplied by each of them.
+    once. The casts fuse with neighboring operations, and constants are cast at compile time. f32 kernels read a
+    matmul's compressed weights even if the file dequantizes them to f16. Other matrices, such as keys of attention, are
+    cast if each is multiplied by MIN_ROWS rows or more.
     """
 
     def pattern(self, g, x, w, bias):
@@ -35,9 +35,9 @@ class WidenProducts(Rewrite):
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, bias: Value | None, match: Match) -> str | None:
-        """x must be f16, the bias a constant, weights of convolutions, too, and there must be enough rows.
+        """x must be f16, the bias and weights of convolutions constant, and there must be enough rows.
 
-        For another dtype of x the reason is empty, so that no report shows it.
+        For another dtype of x the reason is empty, and no report shows it.
         """
         if x.dtype != f16:
             return ""
@@ -45,7 +45,7 @@ class WidenProducts(Rewrite):
         if match.root.op.name != "matmul" and w.data is None or bias is not None and bias.data is None:
             return "weights or bias are not constant"
         rows = None if compressed else _rows(match.root)
-        return None if rows is None or rows >= MIN_ROWS else f"{rows} rows are few"
+        return None if rows is None or rows >= MIN_ROWS else f"it has only {rows} rows"
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
         constants = [g.type_cast(v, dtype=f32) if v.data is None else g.constant(v.data.astype(np.float32))
@@ -84,7 +84,7 @@ class RoundProducts(Rewrite):
     def check(self, x: Value, w: Value, match: Match) -> str | None:
         """Operands must be f32, and not dequantized except for weights that stay compressed.
 
-        No group of a convolution may have a single channel.
+        A convolution must not have a single channel per group.
         """
         if x.dtype != f32:
             return ""
@@ -108,7 +108,7 @@ class RoundProducts(Rewrite):
 
 
 def _as_bf16(g: Graph, v: Value) -> Value:
-    """`v` rounded to bf16; what was cast from bf16 is taken before the cast."""
+    """`v` rounded to bf16; if `v` is a cast from bf16, the operand of the cast."""
     if v.data is not None:
         return g.constant(v.data.astype(bf16.numpy))
     return uncast(v) if uncast(v).dtype == bf16 else g.type_cast(v, dtype=bf16)

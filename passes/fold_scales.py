@@ -1,8 +1,8 @@
-"""Turn batch normalisation into a scale and a shift of channels, and fold both into weights and biases before them.
+"""Turn batch normalization into a scale and a shift of channels, and fold both into the weights and biases before.
 
 Numbers change only by roundings of f32. Every weight, scale and bias is rounded once more, by at most half a unit in
-its last place, so that a sum of products moves by at most 2**-24 of the sum of their magnitudes. The batch
-normalisation itself, which was computed in f64 and rounded once, becomes one multiplication and one addition in f32.
+its last place; a sum of products then moves by at most 2**-24 of the sum of their magnitudes. The batch normalization
+itself was computed in f64 and rounded once. It becomes one multiplication and one addition in f32.
 """
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ScaleIntoWeights(Rewrite):
     def check(self, bias, a, match):
         """All operands must be constants, and a must fit the channels."""
         if all(_counts(v) for v in _matched(match).inputs[:2]):
-            return "the sums are exact integers, which are scaled once"
+            return "the sums are exact integers that are scaled once"
         try:
             _scaled_operands(match, bias, a)
         except NotFolded as e:

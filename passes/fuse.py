@@ -1,6 +1,6 @@
-"""Fuse: puts operations that one kernel can compute together into partitions, by the records of kernel families.
+"""Put operations that one kernel can compute together into partitions, by the records of kernel families.
 
-Copies that do not fuse are merged again later.
+Copies of a dequantize that do not fuse are merged again later.
 """
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def feeds_anchor(node: Node) -> bool:
 
 
 def readers(node: Node) -> Iterator[Node]:
-    """The users of the result of `node`; of constant weights that are cast the users of the cast."""
+    """The users of the result of `node`; if it is constant weights that are cast, the users of the cast."""
     for user in node.output.users:
         weights = user.op.name == "type_cast" and next(node.operands).data is not None
         yield from user.output.users if weights else [user]
 
 
 def taken(node: Node) -> bool:
-    """Whether anchors can take the operand of this dequantize: integers of at most 8 bits."""
+    """Whether an anchor can read the operand of this dequantize: integers of at most 8 bits."""
     return next(node.operands).dtype.bits <= 8
 
 
@@ -48,9 +48,9 @@ class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
     A question mark means that the operation may be missing. The anchor is the operation that the partition is built
-    around. It belongs to the kernel family called `family`, whose record has the pattern, and says which bodies its
-    kernels refuse. f is any chain of lane-wise operations, whose other operands may be dequantized, too. The family of
-    lane-wise chains has no anchor.
+    around. It belongs to the kernel family called `family`. The family's record has the pattern, and says which
+    bodies its kernels refuse. f is any chain of lane-wise operations; their other operands may be dequantized as well.
+    The family of lane-wise chains has no anchor.
 
     Raises CompileError for an unknown family, or for one without such a pattern.
     """
@@ -77,7 +77,7 @@ class Fuse(Fusion):
     def absorbs(self, node: Node) -> bool:
         """Whether `node` joins the partition: it dequantizes or scales a second operand of the epilogue, or is a mask.
 
-        If the operand of a dequantize is constant, it does not join, since it is folded.
+        A dequantize of a constant does not join, because it is folded.
         """
         operations = self.family.operations
         if not operations or refuses(node) is not None:
@@ -94,7 +94,7 @@ class Fuse(Fusion):
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """Refuse a partition that the kernels cannot compute, or that would compute sums more than once."""
-        # The matcher tries ever longer epilogues, so refusals that follow from sizes come before a body is made.
+        # The matcher tries longer and longer epilogues. Checks of sizes therefore come before a body is made.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:
@@ -109,7 +109,7 @@ def duplicate_dequantize(graph: Graph) -> int:
     """`(dynamic_)dequantize` with n users -> n of them; returns the number added.
 
     If the dequantized value is an output of the graph, one of them computes only that output. A dequantize of integers
-    of more than 8 bits is not copied, since no partition takes it in: it stays with the operations that compute its
+    of more than 8 bits is not copied: no partition includes it, and it stays with the operations that compute its
     operand.
     """
     count = 0

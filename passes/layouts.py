@@ -1,7 +1,7 @@
 """The layouts of operations on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
 
 A value of rank 3 or more has two layouts: the given one, and the one with axis 1 moved to the end (channels last). If a
-node can compute channels last, `channels_last_form` gives its attributes for that, and says which operands and results
+node can compute channels last, `channels_last_form` returns its new attributes, and the operands and results that
 change their layout.
 """
 from __future__ import annotations
@@ -15,7 +15,7 @@ from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
-"""What happens to an operand when its node computes channels last.
+"""The treatment of an operand when its node computes channels last.
 
 - "stays": it keeps its layout.
 - "moves": its axis 1 moves to the end.
@@ -84,7 +84,7 @@ def channels_last_form(node: Node) -> Form | None:
 
 
 def _anchor(node: Node) -> Form | None:
-    """The rule of convolutions, pools and the like: operand 0 and the result move; weights may have any format."""
+    """The rule of convolutions and pools: operand 0 and the result move; weights may have any format."""
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
@@ -128,9 +128,9 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """The rule of softmax: that of operations along an axis, unless the axis is the last one in the given layout.
+    """softmax: treated like an operation along an axis, unless the axis is the last one in the given layout.
 
-    Kernels need the axis of softmax to be the last one, so then the given layout is better.
+    Kernels need the axis of softmax to be the last one; the given layout is then better.
     """
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
@@ -148,7 +148,7 @@ def _scaled(node: Node) -> Form | None:
 
 
 def _sloped(node: Node) -> Form | None:
-    """The rule of prelu: that of convolutions with one slope a channel, otherwise that of lane-wise operations."""
+    """prelu: treated like a convolution if it has one slope per channel, otherwise like a lane-wise operation."""
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)
@@ -183,11 +183,11 @@ def _reshaped(node: Node) -> Form | None:
 
 
 def _unordered(node: Node) -> Form | None:
-    """The rule of operations that do not depend on the order of elements, and whose results have no layouts."""
+    """The rule of operations that ignore the order of elements and whose results have no layouts."""
     return Form(("moves",), (False,) * len(node.outputs), {}) if has_layouts(next(node.operands)) else None
 
 
 RULES: dict[str, Callable[[Node], Form | None]] = {
     "lane_wise": _lane_wise, "anchor": _anchor, "scaled": _scaled, "along_axis": _along_axis, "softmax": _softmax,
     "sloped": _sloped, "reduced": _reduced, "reshaped": _reshaped, "unordered": _unordered}
-"""The rules by name; the declaration of an operation has the name as its `layout`."""
+"""The rules by name. The declaration of an operation has the name in its field `layout`."""

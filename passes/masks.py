@@ -1,7 +1,7 @@
-"""Masks of attention: comparisons, and selections by them, that kernels compute where they are used.
+"""Masks of attention: comparisons and selections that kernels compute when they use them.
 
-A causal mask follows from the positions of rows and columns, others from one byte an element. So no matrix of numbers
-of the size of the scores lies in memory for them.
+A causal mask follows from the positions of rows and columns; other masks read one byte per element. No matrix of the
+size of the scores is stored in memory.
 """
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, refuses
 
 MASKS = frozenset({"select", "logical_and", "logical_or", "logical_not", "logical_xor", *COMPARISONS})
-"""The operations of which masks consist."""
+"""The operations that masks consist of."""
 DEPTH = 8
-"""How many masks one above the other are looked at."""
+"""The most masks in a chain that are examined."""
 SMALL = 1 << 16
-"""Bytes of operands that stay in a core's cache however often they are read."""
+"""Operands of at most this many bytes stay in a core's cache, however often they are read."""
 LARGE = 1 << 20
 """The most bytes of a mask that is kept in memory as a constant."""
 
@@ -45,7 +45,7 @@ def is_large_mask(node: Node) -> bool:
 
 
 def duplicate_masks(graph: Graph) -> int:
-    """A mask with n users in partitions -> n masks, each of which may join one; returns the number added."""
+    """A mask with n users in partitions -> n masks that may each join a partition; returns the number added."""
     count, joining = 0, {*lane_wise_operations(), *ANCHORS}
     for node in reversed(list(graph.nodes)):
         if node.op.name in MASKS and len(node.outputs[0].users) > 1 and is_mask(node):

@@ -1,4 +1,4 @@
-"""Move dequantize after, and quantize before, operations that only move elements, so that these move 8-bit data.
+"""Move dequantize after, and quantize before, operations that only move elements: they then move 8-bit data.
 
 Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
 (requantize.py), and a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each
@@ -25,7 +25,7 @@ TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
 
 
 class TransposeBeforeDequantize(Rewrite):
-    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)), so that 8-bit data moves and weights fold."""
+    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)): 8-bit data moves, and weights fold."""
 
     def pattern(self, g, x):
         return g.static_transpose(g.dequantize(x, attrs=ANY))
@@ -39,7 +39,7 @@ class TransposeBeforeDequantize(Rewrite):
 
 
 class ReshapeBeforeDequantize(Rewrite):
-    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)), so that a dense layer meets its dequantize"""
+    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)): a dense layer meets its dequantize"""
 
     def pattern(self, g, x):
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
@@ -55,7 +55,7 @@ class ReshapeBeforeDequantize(Rewrite):
 
 
 class QuantizeBeforeReshape(Rewrite):
-    """quantize(static_reshape(y)) -> static_reshape(quantize(y)), so that the operation before meets its quantize"""
+    """quantize(static_reshape(y)) -> static_reshape(quantize(y)): the operation before meets its quantize"""
 
     def pattern(self, g, y):
         return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
@@ -71,7 +71,7 @@ class QuantizeBeforeReshape(Rewrite):
 
 
 class QuantizeBeforeTranspose(Rewrite):
-    """quantize(static_transpose(y)) -> static_transpose(quantize(y)), so that 8-bit data moves"""
+    """quantize(static_transpose(y)) -> static_transpose(quantize(y)): 8-bit data moves"""
 
     def pattern(self, g, y):
         return g.quantize(g.static_transpose(y), attrs=ANY)
@@ -85,7 +85,7 @@ class QuantizeBeforeTranspose(Rewrite):
 
 
 class CastBeforeMoves(Rewrite):
-    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), so that narrower data moves
+    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)): narrower data moves
 
     The same holds for transposes and expand.
     """
@@ -94,7 +94,7 @@ class CastBeforeMoves(Rewrite):
         return g.type_cast(g.any_of("static_reshape", "static_transpose", "expand")(y, attrs=ANY), attrs=ANY)
 
     def check(self, y, match):
-        """The cast must be to a narrower type than y's. Other casts stay, so that no two rewrites undo each other."""
+        """The cast must be to a narrower type than y's; otherwise two rewrites could undo each other."""
         dtype = match.root.attrs["dtype"]
         return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
 
@@ -110,7 +110,7 @@ class GatherBeforeDequantize(Rewrite):
         return g.gather(g.dequantize(x, attrs=ANY), i, attrs=ANY)
 
     def check(self, x: Value, i: Value, match: Match) -> str | None:
-        """The gather must not be along the axis of the channels, which have scales of their own."""
+        """The gather must not be along the channel axis of per-channel scales."""
         node = match.node("dequantize")
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -120,7 +120,7 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """The axes of the indices replace one axis, so the number of a channel axis behind it changes."""
+        """The axes of the indices replace one axis; this changes the number of a channel axis after it."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None
@@ -136,7 +136,7 @@ class PickBeforeDequantize(Rewrite):
         return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """Scales per channel must remain those of all channels."""
+        """The channel axis must keep all its channels."""
         node, root = match.node("dequantize"), match.root
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -149,7 +149,7 @@ class PickBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """The channel axis is counted from the end, since expand adds axes only in front."""
+        """Count the channel axis from the end, because expand adds axes only in front."""
         attrs = match.node("dequantize").attrs
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and match.root.output.shape is not None
@@ -159,7 +159,7 @@ class PickBeforeDequantize(Rewrite):
 
 
 class PadBeforeDequantize(Rewrite):
-    """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), where q is an integer that stands for exactly v
+    """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), if an integer q stands for exactly v
 
     Modes that repeat elements, instead of padding with a value, have no v.
     """
@@ -170,7 +170,7 @@ class PadBeforeDequantize(Rewrite):
     def check(self, x: Value, match: Match) -> str | None:
         """The integers must have 8 bits and one scale, and one of them must stand for the value of a constant pad."""
         if x.dtype not in (s8, u8):
-            return f"{x.dtype} is no 8-bit integer"
+            return f"{x.dtype} is not an 8-bit integer type"
         node, pad = match.node("dequantize"), match.root.attrs
         if node.attrs["qtype"] != "per_tensor":
             return "dequantize has a scale for each channel"
@@ -184,7 +184,7 @@ class PadBeforeDequantize(Rewrite):
         return g.dequantize(g.pad(x, **{**pad, "value": value}), **node.attrs)
 
     def _integer(self, x: Value, node: Node, value: float) -> int | None:
-        """The integer that dequantizes to exactly `value`; None if there is none."""
+        """The integer that dequantizes to exactly `value`; None if no integer does."""
         every = np.arange(x.dtype.min, x.dtype.max + 1).astype(x.dtype.numpy)
         numbers = dequantize.reference(every, **node.attrs)
         return next((int(q) for q in every[numbers == np.float32(value)]), None)
@@ -201,7 +201,7 @@ class QuantizeBeforePad(Rewrite):
         attrs = match.root.attrs
         if attrs["qtype"] != "per_tensor":
             return "quantize has a scale for each channel"
-        return None if attrs["dtype"].kind == "int" else f"{attrs['dtype']} is no integer"
+        return None if attrs["dtype"].kind == "int" else f"{attrs['dtype']} is not an integer type"
 
     def replace(self, g: Graph, y: Value, match: Match) -> Value:
         pad, attrs = match.node("pad").attrs, match.root.attrs
@@ -212,8 +212,8 @@ class QuantizeBeforePad(Rewrite):
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
-    This happens only before a user that takes a dequantize into its partition. Otherwise the concat fuses by itself,
-    with its own dequantizes.
+    This happens only before a user whose partition can include a dequantize. Otherwise the concat fuses with its own
+    dequantizes.
     """
 
     def pattern(self, g):
@@ -252,7 +252,7 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
 
 
 def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
-    """The axis that `axis` of a tensor of type `here` becomes by a reshape to type `there`; None if there is none."""
+    """The axis that `axis` of a tensor of type `here` becomes by a reshape to `there`; None if it is split."""
     if not here.known or not there.known:
         return None
     outside = prod(here.dims[:axis])
@@ -263,4 +263,5 @@ def _channels_stay(node: Node, here: TensorType, there: TensorType) -> str | Non
     """The reason why the quantization of `node` cannot move past a reshape from `here` to `there`; None if it can."""
     if _kept_axis(node.attrs, here, there) is not None:
         return None
-    return f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, which {there} has not"
+    return (f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, "
+            f"and {there} has no such dimension")

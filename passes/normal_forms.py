@@ -76,7 +76,7 @@ class VectorAsColumn(Rewrite):
 
 
 class SplitBiasOfRows(Rewrite):
-    """matmul(x, w, b) -> add(matmul(x, w), b), unless the bias has one element a column, which kernels take
+    """matmul(x, w, b) -> add(matmul(x, w), b), unless the bias has one element per column
 
     The result of the matmul is rounded to f32 before the bias is added, and to its dtype afterwards, as before the
     rewrite.
@@ -129,7 +129,7 @@ class DropRepeatedRelu(Rewrite):
 
 
 class CubeAsProducts(Rewrite):
-    """pow(x, beta=3) -> square(x) * x, for f32, where pow computes exactly these two products"""
+    """pow(x, beta=3) -> square(x) * x, for f32: pow computes exactly these two products"""
 
     def pattern(self, g, x):
         return g.pow(x, beta=3)
@@ -155,7 +155,7 @@ MAX_SUM = 2**31 // 255**2
 class DequantizeByGroups(Rewrite):
     """dequantize(x, scales of every group along group_axis) -> dynamic_dequantize(x, scales, zps?) per_group
 
-    Other passes and kernels know groups in the second form only.
+    Other passes and kernels handle groups only in the second form.
     """
 
     def pattern(self, g, x):
@@ -188,7 +188,7 @@ class DequantizeByGroups(Rewrite):
 class RowScalesAsGroups(Rewrite):
     """matmul(dynamic_dequantize(x, scales, per_channel, axis=0), w) -> the same per_group, for a matrix x
 
-    Each row is a group. Products of integers take scales of rows in this form.
+    Each row is a group. Integer products need scales of rows in this form.
     """
 
     def pattern(self, g, x, scales, w, bias):
@@ -196,13 +196,13 @@ class RowScalesAsGroups(Rewrite):
         return g.any_of(g.matmul(source, w, attrs=ANY), g.matmul(source, w, bias, attrs=ANY))
 
     def check(self, x, scales, match):
-        """The scales must be those of the rows of the product, of known size."""
+        """There must be one scale per row of the product, and the size of a row must be known."""
         if scales.data is not None or match.root.attrs["transpose_a"]:
             return ""
         if x.shape is None or len(x.shape) != 2 or not x.shape[1]:
-            return f"{x.type} is no matrix with rows of known size"
+            return f"{x.type} is not a matrix with rows of known size"
         rows = match.node("dynamic_dequantize").attrs["axis"] % 2 == 0
-        return None if rows else "each element of a row has a scale of its own"
+        return None if rows else "each element of a row has its own scale"
 
     def replace(self, g, x, scales, w, bias, match):
         scales, attrs = g.static_reshape(scales, shape=[-1, 1]), match.node("dynamic_dequantize").attrs
@@ -213,8 +213,8 @@ class RowScalesAsGroups(Rewrite):
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Constants of 4 bits are converted to 8 bits, except for weights of a matmul, for which there is a fusion of their
-    own.
+    Constants of 4 bits are converted to 8 bits, except for weights of a matmul, because matmul kernels read 4
+    bits.
     """
 
     def pattern(self, g, x, scales, zps):
@@ -253,7 +253,7 @@ def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str 
     if dtype.name not in ("s8", "u8"):
         return f"of {dtype}"
     if node.attrs["qtype"] == "per_group":
-        return "scales are those of groups"
+        return "scales are per group"
     if scales.data is None or zps is not None and zps.data is None:
         return "scales or zero points are not constant"
     wide = scales.data.astype(np.float32)

@@ -1,6 +1,6 @@
-"""Reductions and normalisations in the forms for which there are kernels: along one last axis, or as a pool.
+"""Bring reductions and norms to the forms that kernels compute: along the last axis, or as a pool.
 
-The other axes move to the front, by a view if possible, else by a transpose.
+The other axes move to the front, by a view if possible, otherwise by a transpose.
 """
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class RowsLast(Rewrite):
     """row(x, axes) -> reshape(transpose(row(transpose(reshape(x)))))
 
-    Here row is any operation along rows (kernels/rows) that runs along other axes than just the last one, or whose
-    result lacks the reduced axes. Means over axes before the last are left to the kernels of pools. Only the order of
-    f32 sums changes.
+    Here row is any operation along rows (kernels/rows) that runs along other axes than the last one, or whose result
+    drops the reduced axes. Pool kernels compute means over axes before the last. Only the order of f32 sums changes.
     """
 
     tolerance = 1e-5
@@ -31,7 +30,7 @@ class RowsLast(Rewrite):
     def check(self, match: Match) -> str | None:
         node, source = match.root, next(match.root.operands)
         if not source.type.known or not source.type.dims or len(list(node.operands)) > 1 and node.op.name in REDUCTIONS:
-            return "shape or axes are known when it runs only"
+            return "shape or axes are known only at run time"
         axes, last = axes_of(node), len(source.type.dims) - 1
         if not axes or axes == [last] and node.attrs.get("keep_dims", True):
             return "its axis is the last"
@@ -86,9 +85,9 @@ class NormaliseGroupsAsRows(Rewrite):
         node = match.root
         source = next(node.operands)
         if node.attrs["keep_stats"]:
-            return "its statistics are results, too"
+            return "its statistics are also results"
         if not source.type.known or 0 in source.type.dims:
-            return f"{source.type} has no rows that are known"
+            return f"{source.type} is empty, or its shape is not known"
         return None if source.dtype == f32 else f"{source.dtype} would be rounded before gamma and beta"
 
     def replace(self, g: Graph, match: Match) -> Value:
@@ -132,7 +131,7 @@ class NormaliseChannelsAsPool(Rewrite):
     def check(self, match: Match) -> str | None:
         a, source = match.root.attrs, next(match.root.operands)
         if not source.type.known or 0 in source.type.dims:
-            return f"{source.type} has no channels that are known"
+            return f"{source.type} is empty, or its shape is not known"
         channels = source.type.dims[-1 if a["data_format"] == "NXC" else 1]
         if a["size"] > channels:
             return f"its window of {a['size']} is wider than {channels} channels"

@@ -1,7 +1,7 @@
 """PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
 
 With `precision="bf16"`, `compile` also runs RoundProducts (see `PRECISIONS`). One of the passes, `canonicalise`,
-consists of many small rewrites, which are listed here in the same way.
+consists of many small rewrites, listed here as well.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalise = Fixpoint(
     "canonicalise",
-    normal_forms.DequantizeByGroups(),  # comes first, as the other passes do not handle group_axis
+    normal_forms.DequantizeByGroups(),  # comes first, because the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
     simplify_moves.MergeTransposes(),
@@ -88,7 +88,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_constants,
     fold_scales,
     compressed_weights.PadWeights(),
-    compressed_weights.CastDequantizedWeights(),  # once more, now that transposes of constants are folded
+    compressed_weights.CastDequantizedWeights(),  # again, after transposes of constants are folded
     WidenProducts(),
     NormaliseChannelsAsPool(),
     channels_last,
@@ -165,7 +165,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes, from which `named` finds them again. Raises GraphError for a pass outside of `_NAMED`."""
+    """The names of passes; `named` finds the passes again. Raises GraphError for a pass that is not in `_NAMED`."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -173,8 +173,8 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
         else:
             found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
         if not found:
-            raise GraphError("a model can be saved if its passes are RangesByRow and those of PIPELINE or PRECISIONS; "
-                             f"{pass_name(step)} is not")
+            raise GraphError("a saved model may have RangesByRow and the passes of PIPELINE and PRECISIONS, "
+                             f"not {pass_name(step)}")
     return list(map(pass_name, passes))
 
 

@@ -1,4 +1,4 @@
-"""Give each row a range of its own if a product is quantized dynamically, so that no row depends on batch or padding.
+"""Give each row its own range if a product is quantized dynamically: no row then depends on batch or padding.
 
 `RangesByRow` changes numbers, mostly for the better, and is not part of PIPELINE. Run it first:
 
@@ -16,7 +16,7 @@ from graphq.rewrite.fixpoint import Fixpoint
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 TINY = np.float32(2.0**-100)
-"""The least scale of a row, which rows of zeros have."""
+"""The least scale of a row; rows of zeros have it."""
 
 
 def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
@@ -29,8 +29,8 @@ def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
 class IntegerProductByRow(Rewrite):
     """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same, quantized by rows
 
-    q is x quantized to u8 with scale s and zero point z, which follow from the range of all of x. wz and ws are the
-    zero point and scale of the weights.
+    q is x quantized to u8. Its scale s and zero point z follow from the range of all of x. wz and ws are the zero point
+    and scale of the weights.
     """
 
     def pattern(self, g, q, s, z, w, wz, ws):
@@ -54,7 +54,7 @@ class IntegerProductByRow(Rewrite):
 class DequantizedByRow(Rewrite):
     """matmul(dynamic_dequantize(q, s, z), w) -> the same, quantized by rows
 
-    q is x quantized to u8 with scale s and zero point z, which follow from the range of all of x.
+    q is x quantized to u8. Its scale s and zero point z follow from the range of all of x.
     """
 
     def pattern(self, g, q, s, z, w):
@@ -63,7 +63,7 @@ class DequantizedByRow(Rewrite):
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
         """The rows must be along the last axis of x, whose size must be known."""
         if match.root.attrs["transpose_a"] or q.shape is None or not q.shape[-1]:
-            return "the rows of the source do not lie along its last axis, of known size"
+            return "the rows must lie along the last axis, and its size must be known"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
 
     def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, match: Match) -> Value:
@@ -74,7 +74,7 @@ class DequantizedByRow(Rewrite):
         return g.matmul(left, w, **match.root.attrs)
 
 
-NOT_DYNAMIC = "the source is not quantized by its own range"
+NOT_DYNAMIC = "the operand is not quantized by its own range"
 
 
 def _quantized(q: Value, s: Value, z: Value) -> Value | None:
@@ -89,4 +89,4 @@ def _quantized(q: Value, s: Value, z: Value) -> Value | None:
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""The pass that gives each row a range of its own in all dynamically quantized products."""
+"""The pass that gives each row its own range in all dynamically quantized products."""

@@ -1,6 +1,6 @@
-"""Drop operations that leave quantized numbers as they are: quantize after dequantize, limits that saturation implies.
+"""Drop operations that do not change quantized numbers: quantize after dequantize, and limits that saturation implies.
 
-Numbers do not change. A dequantize after a quantize is never dropped, since the quantize rounds.
+Numbers do not change. A dequantize after a quantize is never dropped, because the quantize rounds.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""The range of scales with which quantize(dequantize(x)) gives exactly x, so that both may be dropped.
+"""The range of scales with which quantize(dequantize(x)) gives exactly x; both may then be dropped.
 
 The product of such a scale and the difference of two 16-bit numbers is neither subnormal nor infinite.
 """
@@ -29,8 +29,8 @@ MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 class DropRequantize(Rewrite):
     """quantize(dequantize(x)) with the same parameters -> x
 
-    This is exact: with d = x - zp, at most 2**16, and scale s, f32 computes d * s / s with a relative error of at most
-    2**-23, which rounds to d.
+    This is exact. With d = x - zp, at most 2**16, and scale s, f32 computes d * s / s with a relative error of at most
+    2**-23, and the result rounds to d.
     """
 
     def pattern(self, g, x):
@@ -55,11 +55,11 @@ class DropLimitBeforeQuantize(Rewrite):
     def check(self, match: Match) -> str | None:
         """Each limit must be quantized to the end of the integers' range, in all channels.
 
-        Numbers beyond the limit then become that end, too, since quantization keeps the order of numbers.
+        Numbers beyond the limit then become that end as well, because quantization keeps the order of numbers.
         """
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
-            return f"{dtype} is no integer"
+            return f"{dtype} is not an integer type"
         zps = attrs["zps"] or (0,) * len(attrs["scales"])
         for limit, end in zip(_limits(match), (dtype.min, dtype.max), strict=True):
             ends = quantize.reference(np.full(len(zps), limit, np.float32), dtype=dtype, qtype="per_channel", axis=0,
@@ -81,7 +81,7 @@ class DropLimitAfterDequantize(Rewrite):
     def check(self, x: Value, match: Match) -> str | None:
         """The least and the greatest number of each channel must be within the limits."""
         if x.dtype not in INTEGERS:
-            return f"{x.dtype} is no integer"
+            return f"{x.dtype} is not an integer type"
         attrs = match.node("dequantize").attrs
         ends = np.asarray([[x.dtype.min, x.dtype.max]] * len(attrs["scales"])).astype(x.dtype.numpy)
         numbers = dequantize.reference(ends, **{**attrs, "qtype": "per_channel", "axis": 0})
@@ -95,8 +95,8 @@ class DropLimitAfterDequantize(Rewrite):
 class RequantizePicked(Rewrite):
     """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), and the same for nearest interpolate
 
-    With it, a product that takes the result gets 8-bit integers. This is exact, as in DropRequantize, since each
-    element of the result is an element of dequantize(x).
+    A product that reads the result then gets 8-bit integers. This is exact, as in DropRequantize, because each element
+    of the result is an element of dequantize(x).
     """
 
     def pattern(self, g, x):
@@ -104,14 +104,14 @@ class RequantizePicked(Rewrite):
                         g.interpolate(g.dequantize(x, attrs=ANY), mode="nearest", attrs=ANY))
 
     def check(self, x: Value, match: Match) -> str | None:
-        """A product must take the result, there must be a single scale, and no window may consist of padding only."""
+        """A product must read the result, there must be a single scale, and no window may consist of padding only."""
         node = match.node("dequantize")
         if not any(user.op.name in MULTIPLIES for user in match.root.output.users):
             return ""
         if x.dtype not in (s8, u8) or node.attrs["qtype"] != "per_tensor":
             return f"{x.type} with scales {node.attrs['qtype']}"
         if match.root.op.name == "max_pool" and not _windows_see_elements(match.root):
-            return "a window may lie in the padding alone"
+            return "a window may consist of padding only"
         return _same_parameters(node, node)
 
     def replace(self, g: Graph, match: Match) -> Value:
@@ -140,7 +140,7 @@ def _limits(match: Match) -> tuple[float, float]:
     node = next(n for n in match.nodes if n.op.name in ("relu", "clamp"))
     attrs: dict[str, Any] = dict(node.attrs)
     low, high = (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])
-    with np.errstate(over="ignore"):  # a limit beyond f32 is infinite there, and limits nothing
+    with np.errstate(over="ignore"):  # a limit beyond f32 becomes infinite, and limits nothing
         return float(np.float32(low)), float(np.float32(high))
 
 

@@ -1,4 +1,4 @@
-"""Grouped attention: products read keys and values where they lie, without a copy for each head that shares them."""
+"""Grouped attention: products read keys and values in place, without a copy for each head that shares them."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -16,7 +16,7 @@ def _refused(match: Match) -> str | None:
     expand, reshape = _nodes(match)
     source, wide, result = (v.type for v in (expand.operand(0), expand.output, reshape.output))
     if not (source.known and result.known):
-        return "shapes are known when it runs only"
+        return "shapes are known only at run time"
     if len(source.dims) < 4 or source.dims[-3] != 1:
         return ""
     *outer, n, _, r, c = source.dims
@@ -41,7 +41,7 @@ def _without_copies(g: Graph, x: Value) -> Value:
 class MoveRepeat(Rewrite):
     """f(repeat(x)) -> repeat(f(x)), where f transposes matrices, casts, or multiplies by one constant
 
-    Here repeat(x) is reshape(expand(reshape(x))), which repeats matrices. So f computes each matrix once.
+    Here repeat(x) is reshape(expand(reshape(x))) and repeats matrices. f then computes each matrix once.
     """
 
     def pattern(self, g, x, c):

@@ -1,4 +1,4 @@
-"""Drop reshapes and transposes that change nothing, merge neighbours, make views of transposes; fold pads."""
+"""Drop reshapes and transposes that change nothing, merge neighbors, turn transposes into views, and fold pads."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -83,8 +83,8 @@ def transpose_order(node: Node) -> list[int]:
 class FoldPadIntoConvolution(Rewrite):
     """convolution(pad(x), w) -> convolution(x, w) with more padding; a dequantize may stand between the two
 
-    A convolution pads with 0. So the pad must have the value 0 or, if a dequantize follows it, the zero point. It may
-    pad spatial axes only.
+    A convolution pads with 0. The pad must therefore have the value 0 or, if a dequantize follows it, the zero point.
+    It may pad only spatial axes.
     """
 
     def pattern(self, g, x, w, b):

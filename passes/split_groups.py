@@ -1,4 +1,4 @@
-"""Activations with scales by groups, in the form for which there is a kernel: scales that broadcast."""
+"""Bring activations with per-group scales to the form that a kernel reads: scales that broadcast."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Value
@@ -8,8 +8,8 @@ from graphq.rewrite.rule import ANY, Match, Rewrite
 class SplitGroups(Rewrite):
     """dynamic_dequantize(x, scales, zps?) per_group -> reshape(dynamic_dequantize(reshape(x), scales, zps?))
 
-    An axis of several groups of several elements becomes two: the groups, and the elements of a group. Then there is
-    along each axis a scale for each index, or one scale for all.
+    An axis of several groups of several elements becomes two: the groups, and the elements of a group. Along
+    each axis there is then one scale per index, or one scale for all.
     """
 
     def pattern(self, g):
@@ -21,10 +21,10 @@ class SplitGroups(Rewrite):
     def check(self, match: Match) -> str | None:
         x, *numbers = match.root.operands
         if x.data is not None:
-            return "constants are packed as they are"
+            return "constants are packed without this rewrite"
         if not all(v.type.known for v in (x, *numbers)):
-            return "shapes are known when it runs only"
-        return None if len(_axes(match)) > len(x.type.dims) else "scales broadcast as they are"
+            return "shapes are known only at run time"
+        return None if len(_axes(match)) > len(x.type.dims) else "scales broadcast already"
 
     def replace(self, g: Graph, match: Match) -> Value:
         x, *numbers = match.root.operands

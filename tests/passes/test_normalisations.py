@@ -181,8 +181,8 @@ def test_channels_last_of_normalise_channels():
 
 
 @pytest.mark.parametrize("inputs,attrs,reason", [
-    ("x: f32[2,?,5]", "size=3", "no channels that are known"),
-    ("x: f32[0,4,5]", "size=3", "no channels that are known"),
+    ("x: f32[2,?,5]", "size=3", "is empty, or its shape is not known"),
+    ("x: f32[0,4,5]", "size=3", "is empty, or its shape is not known"),
     ("x: f32[2,5,4]", "size=5", "its window of 5 is wider than 4 channels"),
     ("x: f32[2,4,5]", 'size=5, data_format="NCX"', "wider than 4 channels"),
     ("x: f32[2,5,4]", "size=3, bias=0", "a number below zero may be wanted: bias 0"),
