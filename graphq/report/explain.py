@@ -106,8 +106,7 @@ def _text(report: Report, full: bool) -> str:
     lines += _cut([*report.ties], full, "lines")
     if others:
         lines.append("not in a partition:")
-        lines += _cut([f"  {n.operation.text}" + (f"\n    {n.note}" if n.note else "") for n in others], full,
-                      "operations")
+        lines += _cut([*map(_outside, others)], full, "operations")
     lines += _cut([*report.layouts], full, "reorders")
     lines += _near(report.near_misses) if full else []
     lines += _steps(report, full)
@@ -180,7 +179,7 @@ def value_text(record: ValueRecord) -> str:
     where = f"in the {_in(node)}" if node.partition is not None else {
         "native": "in no partition: a kernel of its own", "view": f"a view {viewed}: it takes no step",
         "reference": "in no partition: its NumPy reference", "constant": "a constant"}[node.role]
-    return "\n".join([text, f"  {where}", *map(_step_text, record.steps), *([f"  {node.note}"] if node.note else [])])
+    return "\n".join([text, f"  {where}", *map(_step_text, record.steps), *(f"  {x}" for x in node.note.splitlines())])
 
 
 def _in(node: GraphNode) -> str:
@@ -202,6 +201,11 @@ def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
         more += [f"{narrow[anchor, x]} of them of {x}" for x in ("bf16", "f16") if narrow[anchor, x]]
         texts.append(f"{count} {anchor} ({', '.join(more)})")
     return [f"partitions: {', '.join(texts)}"]
+
+
+def _outside(node: GraphNode) -> str:
+    """The operation of a node outside of partitions, and under it the node's note."""
+    return "\n    ".join([f"  {node.operation.text}", *node.note.splitlines()])
 
 
 def _partition(node: GraphNode) -> str:
@@ -284,7 +288,7 @@ def _stages(report: Report, full: bool) -> list[str]:
     for name, part in report.parts.items():
         if name == "cut":
             lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
-            lines += [f"  {n.operation.text}" for n in part.nodes if n.role != "constant"]
+            lines += map(_outside, (n for n in part.nodes if n.role != "constant"))
             for body, inner in part.parts.items():
                 lines += [f"{body}:", _text(inner, full)]
         else:

@@ -31,6 +31,7 @@ from graphq.report.records import (
 )
 from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
+from graphq.validation.subgraphs import all_nodes
 
 
 def settled(partition: Node) -> tuple[str, ...]:
@@ -160,7 +161,16 @@ def _node(k: int, node: Node, steps: Sequence[StepRecord], planned: bool) -> Gra
     partition = _partition(node) if node.op.name == "partition" else None
     return GraphNode(k, _role(node, steps, planned), operation(node), partition,
                      tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), macs,
-                     str(node.meta.get("why") or ""))
+                     _note(node))
+
+
+def _note(node: Node) -> str:
+    """Why ONNX's reference runs the node, and lines on the nodes that it runs in the node's bodies."""
+    if node.op.name == "partition":
+        return ""
+    own = [str(node.meta["why"])] if "why" in node.meta else []
+    return "\n".join(own + [f"in {name}: {n.graph.describe(n)}: {n.meta['why']}" for name, body in node.attrs.items()
+                            if isinstance(body, Graph) for n in all_nodes(body) if "why" in n.meta])
 
 
 def _role(node: Node, steps: Sequence[StepRecord], planned: bool) -> Role:

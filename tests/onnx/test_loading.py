@@ -275,6 +275,31 @@ def test_a_loop_of_stacked_outputs_takes_values_of_other_dtypes_from_outside():
         assert out["twos"].tolist() == [False, False, True, False]
 
 
+@pytest.mark.parametrize("states", [2, 3, 9])
+def test_sizes_that_go_through_many_states(states):
+    """Only the first state grows; each other one takes over what the one before it had."""
+    names = [f"s{k}" for k in range(states)]
+    ins, outs = (", ".join(f"float[{x}{k}] {y}{k}" for k in range(states)) for x, y in ("ia", "ob"))
+    moved = " ".join(f"b{k} = Identity(a{k - 1})" for k in range(1, states))
+    m = model(f"""net (int64 n, bool go, float[2] s) => (float[l] y) {{
+        {', '.join(names)} = Loop (n, go, {', '.join('s' * states)}) <body = b (int64 i, bool c, {ins}) =>
+            (bool d, {outs}) {{ d = Identity(c)  b0 = Concat <axis = 0> (a0, s)  {moved} }}>
+        y = Identity({names[-1]}) }}""")
+    g = gq.load_onnx(m)
+    assert not g.nodes_of({"onnx_node"}) and g.outputs[0].type.shape == (None,)
+    for n in (0, states - 1, states + 1):
+        y = gq.reference(g, n=np.array(n), go=np.array(True), s=np.float32([1, 2]))
+        assert y.tolist() == [1, 2] * max(n - states + 2, 1)
+
+
+def test_a_state_whose_rank_changes():
+    m = model("""net (int64 n, bool go, float[2] s) => (y) {
+        y = Loop (n, go, s) <body = b (int64 i, bool c, float[j] a) => (bool d, float[k] e) <int64[1] z = {0}> {
+            d = Identity(c)  e = Unsqueeze(a, z) }> }""")
+    out = gq.reference(gq.load_onnx(m), n=np.array(3), go=np.array(True), s=np.float32([1, 2]))
+    assert out.tolist() == [[[[1, 2]]]]
+
+
 def test_scan_goes_backwards():
     m = model("""net (float s, float[3, 2] x) => (float last, float[3, 2] y) {
         last, y = Scan (s, x) <num_scan_inputs = 1, scan_input_directions = [1], body =
@@ -288,7 +313,8 @@ def test_scan_goes_backwards():
 def test_the_fallback_is_named_and_goes_with_text_and_copies():
     m = model("net (float[2, 3] x) => (float[2, 3] y) { y = Hardmax(x) }")
     g = gq.load_onnx(m)
-    assert "onnx_node Hardmax(x) : f32[2,3]\n    graphq has no operation for these operands" in gq.compile(g).explain()
+    text = gq.compile(g).explain()
+    assert "onnx_node Hardmax(x) : f32[2,3]\n    graphq has no operation for Hardmax(f32[2,3])" in text
     again = gq.parse(gq.to_text(g))
     x = np.float32([[1, 3, 2], [4, 0, 1]])
     for h in (g, again, g.copy()):

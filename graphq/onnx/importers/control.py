@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import numpy as np
 from onnx import GraphProto
 
 from graphq.dtypes import boolean, s64
-from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Value
 from graphq.onnx.importers.importer import Call, Outputs, Scope, import_graph, imports
 from graphq.onnx.protos.fallback import used_names
@@ -81,21 +81,25 @@ def _without(t: TensorType, axis: int) -> TensorType:
     return TensorType(t.dtype, (*t.shape[:k], *t.shape[k + 1:]))
 
 
+EXACT = 4
+"""The most times that a loop's body is built before all sizes of states become unknown, so that large loops end too."""
+
+
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
     """Build a loop's body for types of the states that stay the same from iteration to iteration.
 
-    The types are those of the initial states. If the body's results have other shapes, dimensions that differ become
-    unknown, and the body is built again.
+    The types are those of the initial states. While the body's results have other shapes, dimensions that differ become
+    unknown, and the body is built again: a state may have another size only after it has gone through other states.
     """
     types = [v.type for v in states]
-    body, results = build(types)
-    for _ in range(2):
+    for k in count(1):
+        body, results = build(types)
         common = [common_type(a, b) for a, b in zip(types, results, strict=True)]
         if common == types:
-            return body
-        types = common
-        body, results = build(types)
-    raise GraphError("the states' ranks change from one iteration to the next")
+            break
+        types = common if k < EXACT else [TensorType(t.dtype, None if t.shape is None or k > EXACT else
+                                                     (None,) * len(t.shape)) for t in common]
+    return body
 
 
 def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
