@@ -135,7 +135,7 @@ def padded(w, *, dtype="f32", count=1, bias=False, **matmul):
     g.output(g.matmul(x, weights, *([g.constant(np.ones(n, np.float32))] if bias else []), **matmul))
     before = g.copy()
     assert PadWeights()(g) == count
-    check_same_numbers(before, g)
+    check_same_numbers(before, g, rtol=PadWeights.tolerance)  # NumPy's sums of 13 and of 16 products differ in order
     return [v.node for v in g.outputs[0].node.operands]
 
 

@@ -39,7 +39,8 @@ def test_without_zero_points_and_to_another_dtype():
     ("x: u8[4,6], s: f32[4,1]", "x", [1, 6], "scales broadcast already"),
     ("x: u8[4,6], s: f32[4,6]", "x", [1, 1], "scales broadcast already"),
     ("x: u8[4,?], s: f32[4,3]", "x", [1, 2], "shapes are known only at run time"),
-    ("x: u8[4,6], s: f32[1,2]", "constant(value=u8[1,4]{1, 2, 3, 4})", [1, 2], "constants are packed without this rewrite")])
+    ("x: u8[4,6], s: f32[1,2]", "constant(value=u8[1,4]{1, 2, 3, 4})", [1, 2],
+     "constants are packed without this rewrite")])
 def test_what_stays(inputs, x, group_shape, reason):
     g = gq.parse(f"""graph({inputs}) {{
         %0 = {"relu(s)" if x == "x" else x}
