@@ -19,8 +19,8 @@ import_module("graphq.onnx.loading")  # fills IMPORTERS
 HEAD = """# ONNX operators
 
 `python docs/onnx_operators.py` writes this page from graphq's table of importers and onnx {version} (operator set
-{opset}). Every version of an operator since operator set 7 is covered. Some forms of an operator (an input known only at
-run time, a dtype) run by ONNX's reference; `model.explain()` gives the reason.
+{opset}). Every version of an operator since operator set 7 is covered. Some forms of an operator (an input known only
+at run time, a dtype) run by ONNX's reference; `model.explain()` gives the reason.
 """
 
 SECTIONS = {
