@@ -17,7 +17,7 @@ from graphq.base.budget import budget
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
 from graphq.model.files import ELSEWHERE
-from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph
+from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph, label
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
 from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
@@ -216,8 +216,9 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
             t = tensor_type(v.type, f"input '{v.name}'")
             scope.values[v.name] = graph.input(v.name, dtype=t.dtype, shape=t.shape)
     outputs = import_graph(graph, proto, scope)
+    makers = {name: label(node) for node in proto.node for name in node.output}
     for declared, value in zip(proto.output, outputs, strict=True):
-        _check_output(declared, value.type)
+        _check_output(declared, value.type, makers.get(declared.name, "its input or initializer"))
     graph.set_outputs(outputs, [v.name for v in proto.output])
     graph.prune()
     graph.meta = ({"dimensions": dimensions} if dimensions else {}) | ({ELSEWHERE: True} if _is_split(model) else {})
@@ -233,10 +234,10 @@ def _is_split(model: ModelProto) -> bool:
     return any(t.data_location == TensorProto.EXTERNAL for t in tensors)
 
 
-def _check_output(declared: ValueInfoProto, got: TensorType) -> None:
-    """Raise GraphError if the type that the model declares for an output contradicts the type that its nodes give."""
+def _check_output(declared: ValueInfoProto, got: TensorType, maker: str) -> None:
+    """Raise GraphError if the type that the model declares for an output contradicts the type that its node gives."""
     if declared.type.WhichOneof("value") is None:
         return
     said = tensor_type(declared.type, f"output '{declared.name}'")
     if not agree(said, got):
-        raise GraphError(f"output '{declared.name}': the model says {said}, its nodes give {got}")
+        raise GraphError(f"output '{declared.name}': the model says {said}, {maker} gives {got}")

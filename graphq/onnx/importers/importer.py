@@ -22,6 +22,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.interpret import add_known, computed, evaluate, known
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import Op, lookup, walk_ops
+from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos.fallback import bodies, body_of, leave_out, parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
@@ -176,15 +177,19 @@ def label(node: NodeProto) -> str:
 def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
     """Add the nodes of `proto`, whose inputs and initializers are in the scope; returns the values of its outputs."""
     for node in proto.node:
-        import_node(graph, node, scope)
+        import_node(graph, node, scope, written=True)
     return [scope.values[v.name] for v in proto.output]
 
 
-def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
-    """Add one node to the graph, and its outputs to the scope; error messages begin with the node's name."""
+def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = False) -> None:
+    """Add one node to the graph, and its outputs to the scope; error messages begin with the node's name.
+
+    A node that is `written` in the model is refused if it breaks a type constraint of its operator. ONNX's functions
+    break some for operands that the function's operator may have.
+    """
     first = len(graph.nodes)
     try:
-        outs, why = _translated(graph, node, scope)
+        outs, why = _translated(graph, node, scope, written=written)
         if outs is None:
             outs = _fallback(graph, node, scope, why)
     except (GraphError, CompileError) as e:
@@ -258,7 +263,8 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
     return scope
 
 
-def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
+def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
+                written: bool = False) -> tuple[dict[str, Value] | None, str]:
     """Import one node: returns its outputs by name and "", or None and the reason why its importer gives none."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
@@ -275,6 +281,8 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
     if missing:
         raise Refused(f"input '{missing[0]}' is not defined")
     inputs = tuple(scope.values[name] if name else None for name in node.input)
+    if written and (wrong := clash(node, domain, version, inputs)) is not None:
+        raise Refused(wrong)
     first = len(graph.nodes)
     try:
         outs = (importer or by_body)(Call(graph, node, scope, version, inputs))
@@ -289,11 +297,19 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
             raise Refused(f"malformed: {type(e).__name__}: {e}") from None
         return None, f"malformed: {type(e).__name__}: {e}"  # ONNX's shape inference then says what is wrong
     if outs is None:
+        lacking = f"graphq has no operation for {node.op_type}({_given(node, inputs)})"
         if domain == MICROSOFT:
-            raise Refused("graphq has no operation for these operands")
-        return None, "graphq has no operation for these operands"
+            raise Refused(lacking)
+        return None, lacking
     made = (outs,) if isinstance(outs, Value) else tuple(outs)
     return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""
+
+
+def _given(node: NodeProto, inputs: Sequence[Value | None]) -> str:
+    """What a node is given: the types of its operands, and its attributes."""
+    operands = ["none" if v is None else f"{'constant ' * (v.data is not None)}{v.type}" for v in inputs]
+    return ", ".join([*operands, *(helper.printable_attribute(a).replace(" = ", "=")[:80] for a in node.attribute
+                                   if not a.HasField("g"))])
 
 
 def by_declaration(c: Call) -> Outputs:

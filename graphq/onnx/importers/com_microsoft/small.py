@@ -48,8 +48,6 @@ def range_(c: Call) -> Outputs:
     start, limit = c.input(0), c.input(1)
     step = c.optional(2)
     step = c.graph.add_constant(one(start, 1)) if step is None else step
-    if {limit.dtype, step.dtype} != {start.dtype}:
-        c.refuse(f"inputs must be of one dtype, got {start.type}, {limit.type} and {step.type}")
     return standard(c, "Range", [_scalar(c, x) for x in (start, limit, step)])
 
 
