@@ -141,7 +141,7 @@ def cached_attention(
         query, key, value = np.split(query, [heads * size, (heads + groups) * size], axis=2)
     q, k, v = numbers.by_heads(query, heads), numbers.by_heads(key, groups), numbers.by_heads(value, groups)
     rows = 0 if past_key is None else past_key.shape[2]
-    room = tokens if past_key is None else max(rows, int(total.reshape(-1)[0]))
+    room = tokens if past_key is None else capacity if capacity >= 0 else max(rows, int(total.reshape(-1)[0]))
     ends = lengths.astype(np.int64) + 1
     before = np.maximum(ends - tokens, 0)
     most = room if bias is None else min(room, bias.shape[3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.dtypes import f32, s32
-from graphq.errors import GraphError
+from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, Node, TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers import recurrent as numbers
@@ -33,6 +33,16 @@ def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, t
     return sizes
 
 
+def _check_lengths(op: str, lengths: Array | None, steps: int) -> None:
+    if lengths is not None and (wrong := lengths[(lengths < 0) | (lengths > steps)]).size:
+        raise length_error(op, steps, int(wrong[0]))
+
+
+def length_error(op: str, steps: int, length: int) -> InputError:
+    """The error for the length of a sequence that is not within the `steps` of the layer `op`."""
+    return InputError(f"{op}: lengths must be in [0, {steps}], got {length}")
+
+
 def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
                scales: TensorType | None = None, lengths: TensorType | None = None,
                peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
@@ -55,9 +65,11 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
     state to u8, with one scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
 
     Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the one at its end.
+    Raises InputError for a length outside of [0, T].
     `peepholes` times the cell are added to the gates i, o and f. With `reverse` steps run from the last to the first.
     Sums of integers are exact; other sums are chains of fused multiply-adds (see graphq.kernels.numbers.recurrent).
     """
+    _check_lengths("lstm", lengths, len(gates))
     zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
     return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,
                         peepholes, reverse)
@@ -86,6 +98,7 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
     With `linear_before_reset` the gate r multiplies this sum, otherwise the state before the product. `h` is the first
     state, which is zeros if absent; `lengths` and `reverse` are as in lstm.
     """
+    _check_lengths("gru", lengths, len(gates))
     size = recurrent.shape[1]
     first = np.zeros((gates.shape[1], size), np.float32) if h is None else h
     return numbers.gru(gates, recurrent, first, np.zeros(size, np.float32) if bias is None else bias,
@@ -103,5 +116,6 @@ def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = N
 def rnn(gates: Array, recurrent: Array, h: Array | None = None, lengths: Array | None = None, *,
         reverse: bool = False) -> tuple[Array, ...]:
     """`h' = tanh(gates + h @ recurrent')`: all states [T, B, H] and the last one [B, H]; operands as in lstm."""
+    _check_lengths("rnn", lengths, len(gates))
     first = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32) if h is None else h
     return numbers.rnn(gates, recurrent, first, lengths, reverse)

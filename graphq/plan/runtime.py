@@ -281,6 +281,7 @@ class Runner:
         if isinstance(part, team.StepTable):
             part.run()
         else:
+            self._raise(instance)  # of a wrong number, a kernel leaves outputs that no other step should read
             self._python(part, instance, inputs, outputs)
 
     def _python(self, step: PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],

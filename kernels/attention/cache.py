@@ -26,10 +26,10 @@ KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wro
 """The argument block: the caches of `heads` heads, `groups` of them in a batch element, `each` heads in a block.
 
 The `new` tokens are `stride` bytes apart, and a token's heads of `size` f32 numbers are side by side. Past caches have
-`rows` rows and new caches `capacity` rows, of which at most `most` are needed. The tables of angles (`cos`, `sin`) have
-`places` rows of `half` numbers. `positions` says which row a token takes; if it is 0, the row is the token's place in
-the cache. A wrong length or position is written to `wrong_length` or `wrong_position` as `reported` encodes it. `scale`
-is f32 [groups, size], for caches of integers. The caller fills in the addresses.
+`rows` rows and new caches `capacity` rows, of which tokens take at most `most`. The tables of angles (`cos`, `sin`)
+have `places` > 0 rows of `half` numbers. `positions` says which row a token takes; if it is 0, the row is the token's
+place in the cache. A wrong position is written to `wrong_position`, and a wrong length to `wrong_length` as `reported`
+encodes it. `scale` is f32 [groups, size], for caches of integers. The caller fills in the addresses.
 """
 view = KEEP.view
 
@@ -103,7 +103,7 @@ def emulates(kept: str, target: Target) -> int:
 
 @njit
 def reported(number: int) -> int:
-    """Encode a wrong number as an error report. A report is never 0, so numbers from 0 on get 1 added."""
+    """Encode a wrong length as an error report. A report is never 0, so lengths from 0 on get 1 added."""
     return number + 1 if number >= 0 else number
 
 
@@ -141,7 +141,7 @@ def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Function
                 if rotary:
                     place = load_s64(positions + 8 * token) if positions else before + i
                     if place < 0 or place >= places:
-                        store_s64(a.wrong_position, reported(place))
+                        store_s64(a.wrong_position, place)
                         return
                     angles = 4 * half * place
                     rotate(x, y, cos + angles, sin + angles, half)

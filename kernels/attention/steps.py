@@ -5,6 +5,8 @@ from functools import partial
 
 import numpy as np
 
+from graphq.base.sizes import smallest
+from graphq.errors import InputError
 from graphq.ir import Node, Value
 from graphq.kernels.attention.attend import plan_attention
 from graphq.kernels.attention.cache import MOST, number_of, plan_cache
@@ -16,22 +18,23 @@ from graphq.plan.plan import Ref, Word
 def attention_steps(b: PlanBuilder, node: Node) -> None:
     """Add three steps: write both caches, then attend to them. Wrong lengths and positions raise errors after the run.
 
-    Heads above `MOST` numbers run by the reference.
+    Heads above `MOST` numbers, and angles of no places, run by the reference.
     """
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
     a, (y, *caches) = node.attrs, node.outputs
     (batch, tokens, width), kept = y.type.dims, a["kept"]
     groups, capacity, size = a["groups"], caches[0].type.dims[2], width // a["heads"]
-    if size > MOST or y.type.size == 0:
+    if size > MOST or y.type.size == 0 or cos is not None and cos.type.dims[0] == 0:
         return reference_steps(b, node)
     rows = 0 if past_key is None else past_key.type.dims[2]
-    most = capacity if bias is None else bias.type.dims[3]
+    most = capacity if bias is None else smallest(capacity, bias.type.dims[3])
     half, places = (0, 0) if cos is None else (cos.type.dims[1], cos.type.dims[0])
     numbers = {"tokens": tokens, "groups": groups, "rows": rows, "capacity": capacity, "most": most, "half": half,
                "places": places}
-    wrong = {"wrong_length": Ref(b.report(partial(_length_error, rows, most, tokens))),
-             "wrong_position": Ref(b.report(partial(_position_error, places)))}
+    where = b.graph.describe(node)
+    wrong = {"wrong_length": Ref(b.report(partial(_length_error, where, rows, most, tokens))),
+             "wrong_position": Ref(b.report(partial(_position_error, where, places)))}
     angles: dict[str, Word] = {"cos": _operand(b, cos), "sin": _operand(b, sin), "positions": _operand(b, positions)}
     of_lengths: dict[str, Word] = {"lengths": Ref(b.of[lengths])}
     each = zip((key, value), (past_key, past_value), caches, scales, strict=True)
@@ -75,9 +78,9 @@ def _strides(bias: Value) -> tuple[int, int, int]:
     return 0 if batch == 1 else row * tokens * heads, 0 if heads == 1 else row * tokens, row
 
 
-def _length_error(rows: int, most: int, tokens: int, report: int) -> Exception:
-    return length_error(rows, most, tokens, number_of(report) + 1)
+def _length_error(where: str, rows: int, most: int, tokens: int, report: int) -> Exception:
+    return InputError(f"{where}: {length_error(rows, most, tokens, number_of(report) + 1)}")
 
 
-def _position_error(places: int, report: int) -> Exception:
-    return position_error(places, number_of(report))
+def _position_error(where: str, places: int, position: int) -> Exception:
+    return InputError(f"{where}: {position_error(places, position)}")

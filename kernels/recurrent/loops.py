@@ -16,7 +16,7 @@ import numpy as np
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
+from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
@@ -29,7 +29,7 @@ from graphq.kernels.rows.loops import computed
 from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
-               "reverse", "first_cells", "lengths", "weight_sums", "offset")
+               "reverse", "first_cells", "lengths", "wrong_length", "weight_sums", "offset")
 """The argument block of a layer: `steps` in time, `rows` (`each` in a block), and `units` of state.
 
 If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
@@ -42,6 +42,7 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     extra         the bias (GRU), or the scales of all gates (quantized)
     room          for the quantized state (rows of u8, to a multiple of 4), and 16 bytes after 4 for each element
     lengths       the s32 lengths of the rows' sequences, or 0
+    wrong_length  where a length outside of [0, steps] is stored as an s64; its block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
 """
 view = LAYER.view
@@ -237,6 +238,12 @@ def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int
         steps, rows, n, each, room, reverse = a.steps, a.rows, a.units, a.each, a.room, a.reverse
         first, line, size, wide = index * each, 4 * n, 4 * rows * n, (n + 3) & -4
         last = min(first + each, rows)
+        if lengths:
+            for i in range(first, last):
+                length = load_s32(lengths + 4 * i)
+                if length < 0 or length > steps:
+                    store_s64(a.wrong_length, length)
+                    return
         if gates == 4:
             copy(a.first_cells + line * first, a.cells + line * first, line * (last - first))
         if lengths:

@@ -16,3 +16,20 @@ def guarded(data):
     out = np.frombuffer(room, data.dtype, data.size, pages - data.nbytes).reshape(data.shape)
     out[...] = data
     return out
+
+
+FENCE = 4096
+"""The bytes before and behind an array of `fenced`."""
+
+
+def fenced(shape, dtype):
+    """An array between two fences, and the bytes of both and of the array."""
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    room = np.full(2 * FENCE + nbytes, 0xA5, np.uint8)
+    return room[FENCE:FENCE + nbytes].view(dtype).reshape(shape), room
+
+
+def is_intact(room):
+    """Whether nothing was written to the fences of `fenced`."""
+    return bool((room[:FENCE] == 0xA5).all() and (room[-FENCE:] == 0xA5).all())
