@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from graphq.base.locks import lazy_property
-from graphq.base.sizes import is_open
+from graphq.base.sizes import assumed, is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
@@ -68,13 +68,20 @@ def check_limit(memory: Any) -> None:
 
 @contextmanager
 def budget(memory: int | None) -> Iterator[None]:
-    """Limit what a block reserves to `memory` bytes (None: `default_limit()`); the limit of an outer block wins."""
+    """Limit what a block reserves to `memory` bytes (None: `default_limit()`); the limit of an outer block wins.
+
+    What a block reserved that raises no longer counts.
+    """
     check_limit(memory)
     outer = _CURRENT.get()
     now = outer or _Budget(memory)
+    used = now.used
     try:
         _CURRENT.set(now)
         yield
+    except BaseException:
+        now.used = used
+        raise
     finally:
         _CURRENT.set(outer)
 
@@ -96,10 +103,14 @@ def expect(nbytes: int, what: str) -> None:
 
 
 def reserve(nbytes: int, what: str) -> None:
-    """Count `nbytes` that are about to be allocated for `what`; raises as `expect` does."""
+    """Count `nbytes` that are about to be allocated for `what`; raises as `expect` does.
+
+    If `nbytes` depends on open sizes, what is allocated now is for the sizes that the plan assumes.
+    """
+    nbytes = assumed(nbytes)
     expect(nbytes, what)
     now = _CURRENT.get()
-    if now is not None and not is_open(nbytes):
+    if now is not None:
         now.used += nbytes
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from graphq.base.budget import reserve
+from graphq.base.budget import SMALL, expect, reserve
 from graphq.base.progress import progress
 from graphq.base.sizes import Later, assumed, is_open, later, number
 from graphq.dtypes import DType, as_dtype
@@ -212,6 +212,9 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
     """The results of one node's reference. They must have the inferred types; NumPy's f64 is converted to f32."""
     if not all(v.type.known for v in node.operands):
         _check_operands(graph, node, args)
+    nbytes = sum(v.type.nbytes for v in node.outputs if v.type.known)
+    if nbytes > SMALL:  # the text of a node takes time
+        expect(nbytes, f"{graph.describe(node)}: the result")
     try:
         out = node.op.reference(*args, **attrs)
     except MemoryError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphq.base.locks import Lock
+from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluate, named_outputs
 from graphq.plan.stages import stages
@@ -137,7 +138,10 @@ class Staged:
             env |= named_outputs(self.head.outputs, call(self.head, {n: env[n] for n in self.head.names}))
         cut = self.stages.cut
         results = evaluate(cut, {str(v.name): env[str(v.name)] for v in cut.inputs}, partial(self._attributes, call))
-        env |= dict(zip(cut.output_names, (np.array(x, order="C") for x in results), strict=True))
+        try:
+            env |= dict(zip(cut.output_names, (np.array(x, order="C") for x in results), strict=True))
+        except MemoryError as e:
+            raise CompileError(f"not enough memory: {e}") from None
         if self.tail is not None:
             env |= named_outputs(self.tail.outputs, call(self.tail, {n: env[n] for n in self.tail.names}))
         return [env[name] for name in self.stages.outputs]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.budget import reserve
-from graphq.base.sizes import assumed
+from graphq.base.budget import expect, reserve
+from graphq.base.sizes import assumed, later
 from graphq.dtypes import s32, s64
 from graphq.errors import InputError
 from graphq.ir import Node, TensorType
@@ -206,6 +206,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     sides = [_sides(a["mode"], *of) for of in zip(kept, before, after, strict=True)]
     if 0 in (*kept, *out) or any(s is None for s in sides):
         return reference_steps(b, node)
+    expect(assumed(node.output.type.nbytes), "the result")  # before its padding is made
     itemsize, target = source.dtype.itemsize, b.result(node.output)
     source_strides, strides = dense(dims, itemsize), dense(out, itemsize)
     first = sum(max(-p, 0) * s for p, s in zip(a["pads_begin"], source_strides, strict=True))
@@ -218,8 +219,8 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
             place = Ref(target, inside + side.start * strides[k])
             if a["mode"] == "constant":
                 reserve(prod(sizes[k:]) * itemsize, f"{b.graph.describe(node)}: its padding")
-                tail = np.full(sizes[k:], np.asarray(a["value"]).astype(source.dtype.numpy))
-                _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(tail.shape, itemsize), place, strides, itemsize)
+                tail = later(np.full, tuple(sizes[k:]), np.asarray(a["value"]).astype(source.dtype.numpy))
+                _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(sizes[k:], itemsize), place, strides, itemsize)
             else:
                 origin = Ref(target, inside + side.source * strides[k])
                 moved = [*strides[:k], side.step * strides[k], *strides[k + 1:]]

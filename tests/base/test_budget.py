@@ -6,6 +6,7 @@ import pytest
 
 import graphq as gq
 from graphq.base import budget
+from graphq.base.sizes import Trace
 from graphq.errors import CompileError
 from graphq.ir.op import lookup
 from graphq.ops.conv import conv_transpose
@@ -15,11 +16,11 @@ from graphq.ops.window import window_counts
 MIB = 1 << 20
 
 
-def padded(pads=(1 << 20, 0)):
+def padded(pads=(1 << 20, 0), stride=1):
     """A convolution over an image of so much padding."""
     g = gq.Graph()
     x = g.input("x", shape=(1, 8, 1), dtype="f32")
-    y = g.convolution(x, np.ones((2, 1, 1), np.float32), strides=[1], pads_begin=pads[:1], pads_end=pads[1:],
+    y = g.convolution(x, np.ones((2, 1, 1), np.float32), strides=[stride], pads_begin=pads[:1], pads_end=pads[1:],
                       dilations=[1])
     g.output(y, name="y")
     return g
@@ -58,6 +59,25 @@ def test_an_inner_block_counts_against_the_outer_one():
             budget.reserve(60, "a table")
         with pytest.raises(CompileError):
             budget.reserve(60, "a table")
+
+
+def test_what_a_failed_block_reserved_is_free_again():
+    """As where a plan for sizes of the same class does not fit, but one for the sizes of the call does."""
+    with budget.budget(100):
+        budget.reserve(20, "a table")
+        with pytest.raises(CompileError), budget.budget(None):
+            budget.reserve(60, "a table")
+            budget.reserve(60, "a table")
+        budget.reserve(80, "a table")
+
+
+def test_what_depends_on_open_sizes_counts_for_the_sizes_that_are_assumed():
+    size = Trace().leaf(90, "x.0")
+    with budget.budget(100):
+        budget.expect(2 * size, "a result, which the plan's runs expect")
+        budget.reserve(size, "a table")
+        with pytest.raises(CompileError, match="a table would take"):
+            budget.reserve(size, "a table")
 
 
 def test_a_recount_frees_what_is_gone():
@@ -170,7 +190,7 @@ def test_folded_constants_count():
 
 def test_a_reference_does_not_pad_beyond_the_default_either():
     with pytest.raises(CompileError, match="padded by"):
-        gq.reference(padded((1 << 40, 0)), x=np.zeros((1, 8, 1), np.float32))
+        gq.reference(padded((1 << 40, 0), stride=1 << 24), x=np.zeros((1, 8, 1), np.float32))
 
 
 @pytest.mark.parametrize("make,nbytes", [

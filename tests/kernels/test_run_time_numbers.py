@@ -2,8 +2,9 @@
 
 NUMBERS is the list of all of them. A number that is allowed gives what the reference gives; another one is refused in
 the words of the reference, and nothing is written outside of a buffer: those between steps and those of results have
-fences, inputs end where unreadable memory begins. Numbers that decide shapes are in tests/onnx/test_run_time_sizes.py. The code of these kernels
-is the same at all ISA levels of a width (tests/kernels/test_widths.py).
+fences, inputs end where unreadable memory begins. Numbers that decide shapes are in tests/onnx/test_run_time_sizes.py.
+
+The code of these kernels is the same at all ISA levels of a width (tests/kernels/test_widths.py).
 """
 from functools import partial
 

@@ -118,6 +118,8 @@ def stft(c: Call) -> Outputs:
     if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
         return None
     length = int(known(c, 3).reshape(())) if c.has(3) else known(c, 2).size
+    if x.shape[1] is not None and length > x.shape[1]:
+        c.refuse(f"a frame of {length} samples is longer than the signal {x.type}")
     bins = length // 2 + 1 if c.attr("onesided", 1) else length
     if length < 1 or 2 * bins * length > MOST:
         return None

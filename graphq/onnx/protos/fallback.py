@@ -19,6 +19,7 @@ from onnx import (
     shape_inference,
 )
 
+from graphq.base.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import TensorType, Value
 from graphq.onnx.protos.tensors import agree, as_array, tensor_type, value_info
@@ -168,6 +169,12 @@ def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]
         raise GraphError(f"{where}: takes {len(proto.graph.input)} operands, got {len(types)}")
     for slot, type in zip(proto.graph.input, types, strict=True):
         slot.CopyFrom(value_info(slot.name, type))
+    return _inferred(proto)
+
+
+def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
+    """The output types of a model of one node by ONNX's shape inference; raises GraphError if it refuses the node."""
+    where = f"ONNX {proto.graph.node[0].op_type}"
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as e:  # InferenceError, ValidationError and pybind's forms of C++ exceptions
@@ -189,6 +196,7 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
     types = infer(model, tuple(TensorType(tensor_type(slot.type, slot.name).dtype, np.asarray(x).shape)
                                for slot, x in zip(proto.graph.input, srcs, strict=True)))
     node = proto.graph.node[0]
+    expect(COPIES * _result_bytes(proto, feeds, types), f"ONNX {node.op_type} '{node.name}'")
     try:
         with np.errstate(all="ignore"):
             outs = _evaluator(model).run(None, feeds)
@@ -200,6 +208,28 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
             raise GraphError(f"ONNX {node.op_type} '{node.name}': the reference gives shape {list(x.shape)}, ONNX's "
                              f"shape inference {t}")
     return arrays
+
+
+COPIES = 4
+"""How many arrays of the size of its results ONNX's reference of an operator may have in memory at a time."""
+
+
+def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
+    """The bytes of the results of the model's node; those count 0 whose shapes ONNX does not infer.
+
+    Shapes that `types` lacks may follow from the numbers of small operands, which become initializers of the model.
+    """
+    if not all(t.known for t in types):
+        slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}
+        del proto.graph.input[:]
+        for name, dtype in slots.items():
+            x = np.asarray(feeds[name])
+            if x.dtype.kind in "iu" and x.size <= EMBEDDED:
+                proto.graph.initializer.append(numpy_helper.from_array(x, name))
+            else:
+                proto.graph.input.append(value_info(name, TensorType(dtype, x.shape)))
+        types = _inferred(proto)
+    return sum(t.nbytes for t in types if t.known)
 
 
 def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
