@@ -182,6 +182,55 @@ def test_rows_do_not_depend_on_each_other():
         assert np.array_equal(y[k:k + 1], alone({name: v[k:k + 1] for name, v in inputs.items()}))
 
 
+@pytest.mark.parametrize("rows, group", [(48, 24), (24, 32), (32, 24), (32, 48), (12, 96), (96, 12), (24, 48)])
+def test_groups_of_sources_and_weights_that_match_or_not(rows, group):
+    """Kernels take the same groups, groups of rows that divide those of weights, and one group; others are refused."""
+    g, _ = dense(m=3, k=96, group=group, rows=rows, x="s8", zw="u4", out="f32")
+    model, inputs = gq.compile(g, threads=1), random_inputs(g)
+    want, fits = gq.reference(g, inputs), rows == 96 or group % rows == 0
+    np.testing.assert_allclose(model(inputs), want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+    assert ("(1 integer)" in model.explain()) == fits
+    reason = f"the source has scales of {96 // rows} groups, the weights of {96 // group}"
+    assert (reason in model.explain(full=True)) == (not fits)
+
+
+@pytest.mark.parametrize("w, x, zx, most", [("u4", "u8", 0, 255), ("u4", "s8", -128, 255), ("s8", "s8", 0, 128),
+                                            ("s4", "u8", 255, 255)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_zero_points_whose_sums_come_to_the_limit_of_s32_and_beyond(width, w, x, zx, most, sign):
+    """The largest sum of a group of 2048 rows is just below 2**31, then just above."""
+    k, low = 2048, RANGES[w][0] if sign > 0 else RANGES[w][1] - 1
+    zero_point, extreme = (2**31 - 1) // (most * k), max(RANGES[x][0], RANGES[x][1] - 1, key=lambda v: abs(v - zx))
+    for far, fits in ((zero_point, True), (zero_point + 1, False)):
+        g = gq.Graph()
+        source = g.dequantize(g.input("x", shape=(2, k), dtype=x), scales=[0.5], zps=[zx])
+        weights, zps = np.full((k, 16), low, NUMPY[w]), np.full((1, 16), low + sign * far, np.int32)
+        wf = g.dynamic_dequantize(g.constant(weights), g.constant(np.ones((1, 16), np.float32)), g.constant(zps),
+                                  qtype="per_group", group_shape=[k, 1])
+        g.output(g.matmul(source, wf), name="y")
+        inputs = {"x": np.full((2, k), extreme).astype(gq.dtypes.as_dtype(x).numpy)}
+        model = gq.compile(g, isa=width, threads=1)
+        assert ("matmul_compressed" in model.explain()) == fits
+        np.testing.assert_allclose(model(inputs), np.full((2, 16), -sign * (extreme - zx) * 0.5 * far * k), rtol=1e-6)
+
+
+@pytest.mark.parametrize("w, least", [("u4", 0), ("s4", 8)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_zero_points_of_22_bits(w, least, sign):
+    """Beside f32, whose kernels hold them in 23 bits: the greatest that fits, then the next one."""
+    x = np.zeros((1, 8), np.float32)
+    x[:, 0] = 1
+    for far, fits in (((1 << 22) - 1, True), (1 << 22, False)):
+        g = gq.Graph()
+        zps = np.full((1, 16), sign * far - least, np.int32)
+        wf = g.dynamic_dequantize(g.constant(np.ones((8, 16), NUMPY[w])), g.constant(np.ones((1, 16), np.float32)),
+                                  g.constant(zps), qtype="per_group", group_shape=[8, 1])
+        g.output(g.matmul(g.input("x", shape=(1, 8), dtype="f32"), wf), name="y")
+        model = gq.compile(g, threads=1)
+        assert ("matmul_compressed" in model.explain()) == fits
+        assert np.array_equal(model(x=x), np.full((1, 16), 1 - int(zps[0, 0])))
+
+
 @pytest.mark.parametrize("options, shape, zps", [
     ({"qtype": "per_group", "group_shape": [1, 16]}, (4, 4), "u8"),
     ({"qtype": "per_group", "group_shape": [2, 16]}, (2, 4), None),

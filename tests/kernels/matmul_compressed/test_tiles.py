@@ -103,14 +103,16 @@ def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("same", ["", "zero points", "corrections", "zero points but the last"])
+@pytest.mark.parametrize("same", ["", "zero points", "corrections", "zero points but the last",
+                                  "zero points but a middle one", "corrections but a middle one"])
 @pytest.mark.parametrize(("groups", "group", "n"), [(1, 1, 1), (3, 12, 37), (2, 8, 16), (4, 5, 20)])
 def test_pack_follows_the_layout(groups, group, n, same, bits):
     u, z, scales, corrections = weights(groups, group, n, bits)
     if same:
-        (corrections if same == "corrections" else z)[:] = 7
-    if same.endswith("but the last"):
-        z[-1, -1] = 8
+        mostly = corrections if same.startswith("corrections") else z
+        mostly[:] = 7
+        if "but" in same:
+            mostly[-1 if same.endswith("last") else groups // 2, -1] = 8
     none = np.zeros_like(z)
     for packed, terms, points in ((pack_integers(u, z, scales, corrections, bits), corrections, z),
                                   (pack_floats(u, z, scales, bits), (2**23 + z).astype("f4").view(np.int32), none)):
