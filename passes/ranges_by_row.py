@@ -15,8 +15,8 @@ from graphq.ir import Graph, Value
 from graphq.rewrite.fixpoint import Fixpoint
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
-TINY = np.float32(2.0**-100)
-"""The least scale of a row; rows of zeros have it."""
+TINY = np.float32(2.0**-126)
+"""The least scale of a row, the least normal number; rows of zeros have it."""
 
 
 def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:

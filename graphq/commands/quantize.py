@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
         lines[:0] = ["1 - cosine with f32 of the settings tried, * the one taken:", str(choice)]
     elif batches is not None:
         measured = speed(made, graph, batches)
-        lines[:0], report["speed"] = [*left_text(report["left in floats"]), str(measured)], measured.json()
+        lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
 
 

@@ -9,12 +9,12 @@ from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.ir.interpret import named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import Product, products
-from graphq.quantization.ranges import SMALLEST
+from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Scheme
+from graphq.quantization.units import Units, in_unit
 
 DAMPING = 0.01
 """The share of the mean of a Hessian's diagonal that is added to the diagonal, so that the Hessian can be inverted."""
@@ -51,17 +51,22 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
 
 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
-    """For each block the scale, [k / block, n], of least squared error; some of those tried clip the largest weight."""
+    """For each block the scale, [k / block, n], of least squared error; some of those tried clip the largest weight.
+
+    Errors are squared in units of a power of two near the block's largest weight, so that f32 holds them.
+    """
     parts = w.reshape(-1, block, w.shape[1])
     top = np.abs(parts).max(axis=1)
+    unit = np.ldexp(np.float32(1), np.frexp(top)[1] - 1)
+    near = parts / unit[:, None]
     best, scales = np.full(top.shape, np.inf), np.ones(top.shape, np.float32)
     for f in np.linspace(1, 0.7, 13):
-        tried = np.maximum((top * f / limit).astype(np.float32), np.float32(SMALLEST))
-        q = np.clip(np.rint(parts / tried[:, None]), -limit, limit)
-        loss = np.square(parts - q * tried[:, None]).sum(axis=1)
+        tried = scales_of(top * f, limit)
+        step = (tried / unit)[:, None]
+        loss = np.square(near - np.clip(np.rint(near / step), -limit, limit) * step).sum(axis=1)
         better = loss < best
         best[better], scales[better] = loss[better], tried[better]
-    return np.where(top > 0, scales, np.float32(1))
+    return scales
 
 
 def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[str, np.ndarray]:
@@ -77,6 +82,7 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
         if x not in made:
             rows = g.static_reshape(x, shape=[-1, int(product.weights.shape[product.weight_axes()[1]])]) \
                 if product.weights is not None else x
+            (rows,) = in_unit(g, f"hessian{len(made)}", rows)
             made[x] = g.matmul(rows, rows, transpose_a=True)
         outputs[product.name] = made[x]
     distinct = {f"hessian{k}": v for k, v in enumerate(dict.fromkeys(outputs.values()))}
@@ -85,12 +91,13 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
         return {}
     g.set_outputs(list(distinct.values()), list(distinct))
     g.prune()
-    model, count = compile(g, cache="kernels"), 0
+    model, count, units = compile(g, cache="kernels"), 0, Units(distinct)
     sums: dict[str, np.ndarray] = dict.fromkeys(distinct, np.zeros(()))
     for batch in checked_batches(batches, graph.inputs):
         count += 1
-        for name, hessian in named_outputs(model.outputs, model(batch)).items():
-            sums[name] = sums[name] + hessian.astype(np.float64)
+        found, used = units.run(model, batch, lambda found, name: np.diag(found[name]))
+        for name, hessian in found.items():
+            sums[name] = sums[name] + hessian.astype(np.float64) / used[name]**2
     if not count:
         raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
     return {name: sums[labels[v]] for name, v in outputs.items()}
@@ -104,7 +111,7 @@ def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.
     "GPTQ: accurate post-training quantization for generative pre-trained transformers", algorithm 1, in one block.)
     """
     k = len(w)
-    h = hessian + np.eye(k) * max(DAMPING * float(np.mean(np.diag(hessian))), 1e-12)
+    h = hessian + np.eye(k) * (DAMPING * float(np.mean(np.diag(hessian))) or 1.0)
     upper = np.linalg.cholesky(np.linalg.inv(h)).T
     left, q = w.astype(np.float64), np.zeros(w.shape)
     for i in range(k):

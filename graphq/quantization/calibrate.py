@@ -16,12 +16,12 @@ from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import check_names
-from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_statistics
 from graphq.quantization.products import prepared, products, right_after, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
+from graphq.quantization.units import Units, in_unit
 
 Batch: TypeAlias = Mapping[str, Any]
 
@@ -73,6 +73,7 @@ class Calibration:
         self.values = _checked(graph, names)
         self.inside = {name for name, v in self.values.items() if v.graph is not graph}
         self.model = _observing(graph, self.values, self.axes, histograms) if names else None
+        self.units = Units(name for name in self.axes if name in self.values)
 
     def statistics(self, batches: Batches) -> Statistics:
         """Statistics over batches."""
@@ -84,7 +85,7 @@ class Calibration:
         found = [{name: TensorStatistics() for name in self.values} for _ in parts]
         counts = [0] * len(parts)
         for k, batch in enumerate(checked_batches(batches, self.inputs)):
-            out = {} if self.model is None else named_outputs(self.model.outputs, self.model(batch))
+            out = self._run(batch)
             for n, part in enumerate(parts):
                 if part is None or k in part:
                     counts[n] += 1
@@ -97,6 +98,17 @@ class Calibration:
                     raise InputError(f"tensor '{name}' had no elements in {count} batches")
         return [Statistics({name: t for name, t in tensors.items() if t.low <= t.high}, count)
                 for tensors, count in zip(found, counts, strict=True)]
+
+
+    def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
+        """The statistics of a batch; numbers for each channel are f64."""
+        if self.model is None:
+            return {}
+        out, used = self.units.run(self.model, batch, lambda out, name: out[f"square/{name}"])
+        for name, unit in used.items():
+            out |= {f"{part}/{name}": out[f"{part}/{name}"].astype(np.float64) / unit**power
+                    for part, power in (("low", 0), ("high", 0), ("mean", 1), ("square", 2))}
+        return out
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
@@ -161,8 +173,9 @@ def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int
                         if histograms or part != "counts"}
             if name in axes and x.shape is not None:
                 others = [k for k in range(len(x.shape)) if k != axes[name]]
-                parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(x, axes=others),
-                         g.reduce_mean(g.square(x), axes=others)) if others else (x, x, x, g.square(x))
+                (z,) = in_unit(g, name, x)
+                parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(z, axes=others),
+                         g.reduce_mean(g.square(z), axes=others)) if others else (x, x, z, g.square(z))
                 outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
     raised = raise_statistics(whole, found)
     whole.set_outputs(list(raised.values()), list(raised))
@@ -182,7 +195,7 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
                              "calibration needs finite numbers")
         t.add(found.get(f"counts/{name}"), low, high)
         if f"low/{name}" in found:
-            _add_channels(t, axes[name], [found[f"{part}/{name}"].astype(np.float64) for part in PER_CHANNEL])
+            _add_channels(t, axes[name], [found[f"{part}/{name}"] for part in PER_CHANNEL])
 
 
 def _add_channels(t: TensorStatistics, axis: int, parts: Sequence[np.ndarray]) -> None:

@@ -17,24 +17,39 @@ from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.ranges_by_row import quantized_rows
 from graphq.quantization.bodies import replaced
-from graphq.quantization.insert import LARGEST, Weights, insert_weights, integers, kept, replace_operand
+from graphq.quantization.insert import LARGEST, Weights, channels_lost, insert_weights, integers, kept, replace_operand
 from graphq.quantization.products import Product
+from graphq.quantization.ranges import MOST, SMALLEST
 from graphq.quantization.scheme import Scheme
 
 
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the products of a `prepared` graph in place; activations are quantized at run time.
+    """Quantize the products of a `prepared` graph in place, except for those `unheld`.
 
-    The state of an LSTM is quantized if the product of its input is.
+    Activations are quantized at run time. The state of an LSTM is quantized if the product of its input is.
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
     weights = Weights()
     for product in kept(graph, scheme):
+        if _is_small(product, scheme):
+            continue
         if scheme.rows and _has_rows(product):
             _by_rows(product, scheme, weights)
         else:
             _by_tensor(product, scheme, pairs, weights)
+
+
+def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
+    """A sentence for each product that stays in f32 since its weights are too small, or that loses channels."""
+    found = {p.name: f"stays in f32, since its weights are only up to {p.largest:.1e}" for p in kept(graph, scheme)
+             if _is_small(p, scheme)}
+    return channels_lost(graph, [p.name for p in kept(graph, scheme) if p.name not in found], scheme) | found
+
+
+def _is_small(p: Product, scheme: Scheme) -> bool:
+    """Whether the scales of weights times scales of activations may be too small for f32."""
+    return 0 < p.largest < SMALLEST * LARGEST[scheme.weight_bits]
 
 
 def insert_layers(graph: Graph, scheme: Scheme) -> None:
@@ -74,7 +89,9 @@ def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weig
 
 
 def _has_rows(p: Product) -> bool:
-    return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"]
+    """Whether a product can have ranges by rows: f32 must hold sums of its weights times integers."""
+    return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"] \
+        and p.largest * p.channels() < MOST / 2**8
 
 
 def _by_rows(product: Product, scheme: Scheme, weights: Weights) -> None:

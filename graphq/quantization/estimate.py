@@ -31,9 +31,18 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A float array with more contrast and added noise; an integer array as it is."""
     if x.dtype.kind != "f" or not x.size:
         return x
+    unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # squares of numbers near 1 are finite
     with np.errstate(invalid="ignore"):  # of infinities, which calibration refuses
-        mean = x.mean()
-        return np.asarray(mean + CONTRAST * (x - mean) + NOISE * x.std() * rng.standard_normal(x.shape)).astype(x.dtype)
+        near = x / unit
+        mean = near.mean()
+        out = mean + CONTRAST * (near - mean) + NOISE * near.std() * rng.standard_normal(x.shape)
+        return fitting(out * np.float64(unit), x.dtype)
+
+
+def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The numbers in a float dtype, those beyond its range as its largest."""
+    most = float(np.finfo(dtype).max)
+    return np.asarray(np.clip(x, -most, most)).astype(dtype)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Runtime call these weights `reduce_range`.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from graphq.ir.names import choice
 from graphq.quantization.between import insert_between, pair, quantized_between, share
 from graphq.quantization.bodies import with_bodies
 from graphq.quantization.products import Product, products
-from graphq.quantization.ranges import SMALLEST, Parameters, parameters
+from graphq.quantization.ranges import LEAST, MOST, Parameters, holds, parameters, scales_of
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
 
@@ -57,9 +57,25 @@ def weight_steps(product: Product, weights: np.ndarray, scheme: Scheme) -> np.nd
 
 
 def _scales(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
+    scales = scales_of(_tops(weights, axis), most)
+    return np.where(scales < LEAST, np.float32(1), scales)
+
+
+def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
+    """The largest magnitude in each channel of `axis`, or of all weights."""
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
-    top = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
-    return np.where(top < SMALLEST, 1.0, top / most).astype(np.float32)
+    return np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
+
+
+def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[str, str]:
+    """A sentence for each of these products some of whose channels become zeros: scales are normal numbers."""
+    found = {}
+    for p in kept(graph, scheme):
+        if p.name in names and p.weights is not None:
+            tops = _tops(p.weights, _along(p, scheme)[0])
+            if (lost := int(((tops > 0) & (tops / LARGEST[scheme.weight_bits] < LEAST)).sum())):
+                found[p.name] = f"{lost} of {len(tops)} channels have weights below 1e-35, which become zeros"
+    return found
 
 
 def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
@@ -98,8 +114,8 @@ class Quantized:
     shift: np.ndarray | None = None
 
 
-def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> None:
-    """Quantize the products of a `prepared` graph in place, activations by statistics.
+def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, str]:
+    """Quantize the products of a `prepared` graph in place, activations by statistics; returns what is `unheld`.
 
     x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32.
 
@@ -107,7 +123,11 @@ def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> None:
     """
     between = {name: _of_statistics(statistics, name, "between products", scheme)
                for name in quantized_between(graph, scheme)}
-    insert(graph, by_statistics(graph, statistics, scheme), scheme, between)
+    between = {name: p for name, p in between.items() if holds(statistics[name], p)}
+    chosen = by_statistics(graph, statistics, scheme)
+    left = unheld(graph, chosen, statistics, scheme)
+    insert(graph, chosen, scheme, between)
+    return left
 
 
 def _of_statistics(statistics: Statistics, name: str, what: str, scheme: Scheme) -> Parameters:
@@ -117,15 +137,44 @@ def _of_statistics(statistics: Statistics, name: str, what: str, scheme: Scheme)
 
 
 def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, Quantized]:
-    """How the scheme quantizes each product that it does not exclude, by name."""
+    """How the scheme quantizes each product that it does not exclude, by name, if integers hold its numbers."""
     found = {}
     for product in kept(graph, scheme):
         if product.node.graph is not graph and not all(n in statistics for n in product.sources):
             continue  # a body that no batch reached
         activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"a factor of '{product.name}'",
                                          scheme) for k in product.activations}
+        if not integers_hold(product, activations, statistics, scheme):
+            continue
         found[product.name] = Quantized(activations, wide=product.name in scheme.wide,
                                         wide_weights=product.name in scheme.wide_weights)
+    return found
+
+
+def integers_hold(product: Product, activations: Mapping[int, Parameters], statistics: Statistics,
+                  scheme: Scheme) -> bool:
+    """Whether the integers of a product's operands, and f32 the product of their scales, tell numbers from 0.
+
+    Numbers of one integer each must not be infinite either. Ranges that the scheme's limits state are not questioned.
+    """
+    limits, sources = dict(scheme.limits), [(str(product.factors[k].name), p) for k, p in activations.items()]
+    if not all(name in limits or holds(statistics[name], p) for name, p in sources):
+        return False
+    step, weights = float(np.prod([p.scales[0] for _, p in sources])), product.largest / LARGEST[8]
+    if product.weights is None or weights == 0:
+        return LEAST <= step <= MOST / 2**16
+    return LEAST <= weights and LEAST <= step * weights <= MOST / 2**16
+
+
+def unheld(graph: Graph, chosen: Collection[str], statistics: Statistics, scheme: Scheme) -> dict[str, str]:
+    """A sentence for each product that stays in f32 since integers do not hold its numbers, or that loses channels."""
+    found = channels_lost(graph, chosen, scheme)
+    for p in kept(graph, scheme):
+        if p.name not in chosen and all(name in statistics for name in p.sources):
+            tops = {f"'{name}'": max(-statistics[name].low, statistics[name].high) for name in p.sources}
+            tops |= {} if p.weights is None else {"its weights": p.largest}
+            sizes = " and ".join(f"{name} up to {top:.1e}" for name, top in tops.items())
+            found[p.name] = f"stays in f32, since scales in f32 cannot hold {sizes}"
     return found
 
 
@@ -243,8 +292,9 @@ def _insert_bias(product: Product, left: Parameters, right: Parameters) -> None:
     graph, bias = product.node.graph, product.bias
     if bias is None or bias.data is None or len(bias.type.dims) != 1:
         return
-    scales = np.float32(left.scales[0]) * np.asarray(right.scales, np.float32)
-    if len(scales) not in (1, bias.type.size) or not (scales > 0).all():
+    with np.errstate(over="ignore"):
+        scales = np.float32(left.scales[0]) * np.asarray(right.scales, np.float32)
+    if len(scales) not in (1, bias.type.size) or not ((scales > 0) & np.isfinite(scales)).all():
         return
     q = np.rint(bias.data.astype(np.float64) / scales)
     if np.abs(q).max(initial=0) > MAX_BIAS:

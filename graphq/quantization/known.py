@@ -9,10 +9,10 @@ import numpy as np
 
 from graphq.ir import Graph
 from graphq.quantization.calibrate import Batches
-from graphq.quantization.insert import Quantized, by_statistics
+from graphq.quantization.insert import Quantized, by_statistics, integers_hold
 from graphq.quantization.parametrised import Difference, Parametrised, bias_of, takes_bias
 from graphq.quantization.products import Product, products
-from graphq.quantization.ranges import Parameters, parameters
+from graphq.quantization.ranges import MOST, Parameters, parameters
 from graphq.quantization.scheme import Candidate, Scheme
 from graphq.quantization.statistics import Statistics, TensorStatistics
 
@@ -44,17 +44,20 @@ class Known:
 
     plain: Statistics
     factors: Mapping[str, np.ndarray]
-    products: dict[Key, Quantized] = field(default_factory=dict, repr=False)
+    products: dict[Key, Quantized | None] = field(default_factory=dict, repr=False)
     shifts: dict[Key, np.ndarray | None] = field(default_factory=dict, repr=False)
 
-    def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
-        """How a product is quantized with the candidates that `choices` has for its tensors."""
+    def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
+        """How a product is quantized with the candidates that `choices` has for its tensors.
+
+        None if integers do not hold its numbers.
+        """
         key = key_of(product, choices, scheme)
         if key not in self.products:
             self.products[key] = self._quantized(product, choices, scheme)
         return self.products[key]
 
-    def _quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
+    def _quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
         activations, factors, wide = {}, None, product.name in scheme.wide
         for k in product.activations:
             name = str(product.factors[k].name)
@@ -63,6 +66,8 @@ class Known:
             if smooth:
                 factors = self.factors[name]
             activations[k] = self.parameters(name, c._replace(smooth=smooth), scheme, WIDE_HEADROOM if wide else None)
+        if factors is None and not integers_hold(product, activations, self.plain, scheme):
+            return None
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
     def parameters(self, name: str, c: Candidate, scheme: Scheme, headroom: float | None = None) -> Parameters:
@@ -113,5 +118,6 @@ def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
 
 
 def correctable(product: Product, shift: np.ndarray) -> bool:
-    """Whether the shift can be added to a product's bias: shapes are equal, and all numbers finite."""
-    return takes_bias(product) and shift.shape == bias_of(product).shape and bool(np.isfinite(shift).all())
+    """Whether the shift can be added to a product's bias: shapes are equal, and all numbers finite in f32."""
+    return takes_bias(product) and shift.shape == bias_of(product).shape \
+        and bool((np.abs(bias_of(product) + shift) <= MOST).all())

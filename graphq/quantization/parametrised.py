@@ -5,6 +5,8 @@ A product of quantized factors becomes a product of the f32 numbers that the int
     product(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
     fake(x) = step * clip(rint(x / step), low, high)        w = weights * factors, near = steps * rint(w / steps)
 
+Booleans among the inputs choose x instead of fake(x), and weights as they are.
+
 All but x and the weights are inputs of the model: steps, limits, factors of channels and their inverses, biases. A
 value that is stored between products goes through fake(x), too, for all its readers. So a setting that is tried costs
 runs and no compilation. The results differ from those of integers by the roundings of f32 sums.
@@ -28,12 +30,13 @@ from graphq.quantization.products import Product, products, right_after, values_
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights, scaled_weights
+from graphq.quantization.units import Units, in_unit
 
 PREFIX, BETWEEN = "quantized/", "between/"
-FINE, COARSE = np.float32(2.0**-60), np.float32(2.0**100)
-"""Steps of weights: with FINE every number is a multiple of the step, with COARSE every number is rounded to 0."""
-BYPASS = {name: np.array(x, np.float32) for name, x in (("step", FINE), ("low", -np.inf), ("high", np.inf))}
-"""Inputs with which fake quantization changes no number: with so small a step every quotient is an integer."""
+COARSE = np.finfo(np.float32).max
+"""A step of weights with which every number is rounded to 0."""
+BYPASS = {name: np.array(1, np.float32) for name in ("step", "low", "high")}
+"""Inputs of fake quantization that is not on."""
 
 
 @dataclass
@@ -50,8 +53,8 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """The mean square of the difference over that of the f32 result."""
-        return self.noise / max(self.signal, 1e-300)
+        """The mean square of the difference over that of the f32 result; infinite if f32 holds no such result."""
+        return self.noise / max(self.signal, 1e-300) if np.isfinite([self.noise, self.signal]).all() else np.inf
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
         """Add the measurements of one more batch."""
@@ -92,13 +95,14 @@ class Parametrised:
                 # Without weights the number of columns may be another in each batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
                 with right_after(g, y):
-                    d = g.subtract(y, other)
-                    for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(y))):
+                    d, z = in_unit(g, product.name, g.subtract(y, other), y)
+                    for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(z))):
                         outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)
         if self.twins:
             g.set_outputs(list(outputs.values()), list(outputs))
         raise_inputs(g)
         g.prune()
+        self.units = Units(name.removeprefix("shift/") for name in outputs if name.startswith("shift/"))
         self.model: CompiledGraph | None = compile(g, cache="kernels") if g.outputs or not self.twins else None
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
@@ -116,20 +120,21 @@ class Parametrised:
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
         for name in self.between:
-            parts = limits(between[name], False) if between and name in between else BYPASS
-            made |= {f"{BETWEEN}{name}/{part}0": x for part, x in parts.items()}
+            stored = between.get(name) if between else None
+            made |= _fake_inputs(f"{BETWEEN}{name}", 0, None if stored is None else limits(stored, False))
         for name, p in self.products.items():
             q = chosen.get(name)
             for k in p.activations:
-                parts = limits(q.activations[k], q.wide) if q is not None and k in q.activations else BYPASS
-                made |= {f"{PREFIX}{name}/{part}{k}": x for part, x in parts.items()}
+                parts = limits(q.activations[k], q.wide) if q is not None and k in q.activations else None
+                made |= _fake_inputs(f"{PREFIX}{name}", k, parts)
             factors = np.ones(p.channels() if p.has_channels else 0) if q is None or q.factors is None else q.factors
             if p.has_channels:
                 made[f"{PREFIX}{name}/inverse"] = (1 / factors).astype(np.float32)
                 made[f"{PREFIX}{name}/factors"] = along_weights(p, factors).astype(np.float32)
             if p.weights is not None:
                 steps, rest = self._steps(p, q, scheme)
-                made |= {f"{PREFIX}{name}/steps": steps, f"{PREFIX}{name}/rest": rest}
+                made |= {f"{PREFIX}{name}/steps": steps, f"{PREFIX}{name}/rest": rest,
+                         f"{PREFIX}{name}/on": np.array(q is not None)}
             if takes_bias(p):
                 shift = None if q is None else q.shift
                 made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
@@ -139,12 +144,17 @@ class Parametrised:
     def differences(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, Difference]:
         """The change that quantization causes at each product whose result has elements, by name."""
         found: dict[str, Difference] = {}
-        for out in self.runs(batches, chosen, scheme):
+        if self.model is None:
+            return found
+        parameters = self.inputs(chosen, scheme)
+        for batch in checked_batches(batches, self.graph.inputs):
+            out, units = self.units.run(self.model, {**batch, **parameters}, lambda out, name: np.fmax(
+                out[f"noise/{name}"].max(initial=0), out[f"signal/{name}"]))
             for name in chosen:
-                if f"shift/{name}" not in out:
+                if name not in units:
                     continue
-                shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64)
-                                        for part in ("shift", "noise", "signal"))
+                shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64) / units[name]**power
+                                        for part, power in (("shift", 1), ("noise", 2), ("signal", 2)))
                 if not np.isnan(signal).any():  # the means of no elements
                     found.setdefault(name, Difference(np.zeros_like(shift))).add(
                         shift, float(noise.mean()), float(signal.mean()))
@@ -156,13 +166,12 @@ class Parametrised:
         factors = None if q is None or q.factors is None else q.factors.tobytes()
         key = p.name, scheme.weight_bits, scheme.per_channel, factors, q is not None and q.wide_weights, q is None
         if key not in self.steps:
-            near = rest = np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
-            if q is None:
-                near, rest = near + FINE, rest + COARSE
-            else:
+            near = rest = np.full(p.weights.shape[p.weight_axes()[0]], COARSE)
+            if q is not None:
                 w = p.weights if q.factors is None else scaled_weights(p, q.factors)
-                near = near + weight_steps(p, w, scheme)
-                rest = rest + (weight_steps(p, rest_of_weights(p, w, scheme), scheme) if q.wide_weights else COARSE)
+                near = near * 0 + weight_steps(p, w, scheme)
+                if q.wide_weights:
+                    rest = rest * 0 + weight_steps(p, rest_of_weights(p, w, scheme), scheme)
             self.steps[key] = near, rest
         return self.steps[key]
 
@@ -174,6 +183,12 @@ def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
     if wide:
         step, low, high = np.asarray(step / np.float32(PART)), low * PART - PART // 2, high * PART + PART // 2 - 1
     return {"step": step, "low": np.array(low, np.float32), "high": np.array(high, np.float32)}
+
+
+def _fake_inputs(name: str, k: int, parts: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """The inputs of the fake quantization of an operand; without `parts` it changes no number."""
+    return {f"{name}/on{k}": np.array(parts is not None)} | {
+        f"{name}/{part}{k}": x for part, x in (parts or BYPASS).items()}
 
 
 def takes_bias(p: Product) -> bool:
@@ -224,11 +239,14 @@ def _fake_weights(g: Graph, p: Product, new: Callable[[str, tuple[int, ...]], Va
     steps, rest = (g.static_reshape(new(part, (p.weights.shape[out],)), shape=shape, special_zero=False)
                    for part in ("steps", "rest"))
     near: Value = g.multiply(g.round(g.divide(w, steps)), steps)
-    return g.add(near, g.multiply(g.round(g.divide(g.subtract(w, near), rest)), rest))
+    both = g.add(near, g.multiply(g.round(g.divide(g.subtract(w, near), rest)), rest))
+    chosen: Value = g.select(g.input(f"{PREFIX}{p.name}/on", dtype="boolean", shape=()), both, w)
+    return chosen
 
 
 def _fake(g: Graph, x: Value, name: str, k: int) -> Value:
     """x quantized and dequantized in f32; step and limits are graph inputs."""
     step, low, high = (g.input(f"{name}/{part}{k}", dtype="f32", shape=()) for part in ("step", "low", "high"))
-    out: Value = g.multiply(g.minimum(g.maximum(g.round(g.divide(x, step)), low), high), step)
+    near = g.multiply(g.minimum(g.maximum(g.round(g.divide(x, step)), low), high), step)
+    out: Value = g.select(g.input(f"{name}/on{k}", dtype="boolean", shape=()), near, x)
     return out

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
 from graphq.dtypes import bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
@@ -64,6 +65,11 @@ class Product:
     def weights(self) -> np.ndarray | None:
         """The array of operand 1 if it is a constant."""
         return self.factors[1].data
+
+    @lazy_property
+    def largest(self) -> float:
+        """The largest magnitude of the weights."""
+        return 0.0 if self.weights is None else float(max(self.weights.max(initial=0), -self.weights.min(initial=0)))
 
     @property
     def bias(self) -> Value | None:

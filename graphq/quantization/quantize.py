@@ -32,6 +32,7 @@ from graphq.dtypes import u8
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.kernels.matmul.plan import sorts
+from graphq.quantization import dynamic
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
@@ -67,9 +68,10 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     if scheme is not None and scheme.method == "automatic":
         raise GraphError("method 'automatic' needs batches")
     out = prepared(graph)
-    names = values_by_name(out)
+    names, unheld = values_by_name(out), dict[str, str]()
     scheme = resolved(out, scheme or Scheme())
     if scheme.mode == "dynamic":
+        unheld = dynamic.unheld(out, scheme)
         insert_dynamic(out, scheme)
     elif scheme.mode == "weight_only":
         if scheme.rounding == "gptq" and (data is None or isinstance(data, Statistics)):
@@ -81,22 +83,24 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
         statistics = data if isinstance(data, Statistics) else calibrate(out, data)
         if scheme.states:
             insert_layers(out, scheme)
-        insert_static(out, statistics, scheme)
+        unheld = insert_static(out, statistics, scheme)
     name_values(out, names)
-    out.meta = {**out.meta, "quantization": _facts(out, scheme)}
+    out.meta = {**out.meta, "quantization": _facts(out, scheme, unheld)}
     return out
 
 
-def _facts(made: Graph, scheme: Scheme) -> dict[str, Any]:
-    """What reports say of a quantized graph."""
+def _facts(made: Graph, scheme: Scheme, unheld: Mapping[str, str]) -> dict[str, Any]:
+    """What reports say of a quantized graph; `unheld` are products whose numbers integers do not hold, and why."""
     return {"16 bits": list(scheme.wide), "weights of 16 bits": list(scheme.wide_weights), "f32": list(scheme.exclude),
-            "between products": list(scheme.between), "left in floats": left_in_floats(made)}
+            "between products": list(scheme.between), "too small or large": dict(unheld),
+            "left in floats": left_in_floats(made)}
 
 
-def left_text(left: Mapping[str, int]) -> list[str]:
-    """A line about operations that multiply and stay in floats, if there are any."""
-    names = ", ".join(f"{n} {name}" for name, n in left.items())
-    return [f"not quantized: {names}"] * bool(left)
+def left_text(facts: Mapping[str, Any]) -> list[str]:
+    """A line about operations that multiply and stay in floats, and one for each product whose numbers do not fit."""
+    names = ", ".join(f"{n} {name}" for name, n in facts["left in floats"].items())
+    return [*[f"not quantized: {names}"] * bool(names),
+            *(f"'{name}' {why}" for name, why in facts["too small or large"].items())]
 
 
 MADE, MADE_FROM = 4, 0.005
@@ -110,7 +114,8 @@ class Choice:
 
     `estimate` tells the loss of the chosen setting, and how sure it is; `speed` what it gains on this machine. `left`
     has the operations that multiply and stay in floats whatever the setting, with their numbers (`left_in_floats`).
-    `failed` has the settings whose graphs could not be made or run, with the reason; their loss is infinite.
+    `failed` has the settings whose graphs could not be made or run, with the reason; their loss is infinite. `unheld`
+    says for products whose numbers are too small or too large for integers what becomes of them (`insert.unheld`).
     """
 
     graph: Graph
@@ -120,12 +125,14 @@ class Choice:
     losses: dict[Setting, float] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[Setting, str] = field(default_factory=dict)
+    unheld: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
         failed = (f"left out, since its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
-        return "\n".join([*lines, *failed, *left_text(self.left), str(self.estimate), str(self.speed)])
+        left = left_text({"left in floats": self.left, "too small or large": self.unheld})
+        return "\n".join([*lines, *failed, *left, str(self.estimate), str(self.speed)])
 
 
 def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
@@ -151,14 +158,14 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         of_seven = with_scheme(setting, weight_bits=7)
         setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
     made, estimate, data = work.made(setting), work.estimate(setting), work.batches
-    losses, failed = work.losses, work.failed
+    losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
     del work  # with its compiled models
     gained = speed(made, graph, data)
-    facts = _facts(made, setting.scheme)
+    facts = _facts(made, setting.scheme, unheld)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
         "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, facts["left in floats"], failed)
+    return Choice(made, setting, estimate, gained, losses, facts["left in floats"], failed, unheld)
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:

@@ -21,7 +21,22 @@ from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import TensorStatistics
 
 SMALLEST = float(np.float32(2.0**-100))
-"""A scale is at least this, so that products of scales stay normal numbers."""
+"""A scale of an activation is at least this: smaller ranges are not quantized (`holds`)."""
+LEAST, MOST = 2.0**-126, float(np.finfo(np.float32).max)
+"""The least normal number of f32, and the largest number."""
+
+
+def scales_of(top: np.ndarray, most: int) -> np.ndarray:
+    """The f32 scales by which numbers up to `top` become integers up to `most`; 1 for a top of 0.
+
+    A subnormal scale has few digits. It is rounded up, so that nothing is clipped. A scale whose largest multiple would
+    be infinite is rounded down.
+    """
+    scales = (top / most).astype(np.float32)
+    largest = scales.astype(np.float64) * most
+    scales = np.where((scales < LEAST) & (largest < top), np.nextafter(scales, np.float32(np.inf)), scales)
+    scales = np.where(largest > MOST, np.nextafter(scales, np.float32(0)), scales)
+    return np.where(top > 0, scales, np.float32(1))
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,12 @@ def from_range(low: float, high: float, dtype: DType, symmetric: bool) -> Parame
         zp = 0 if scale < SMALLEST else int(np.clip(np.rint(least - low / scale), least, most))
     scale = float(np.float32(scale))
     return Parameters(dtype, (scale if scale >= SMALLEST else 1.0,), (zp,))
+
+
+def holds(t: TensorStatistics, p: Parameters) -> bool:
+    """Whether the integers tell the tensor's numbers from 0: the range may be smaller than any scale."""
+    top = max(-t.low, t.high)
+    return top == 0 or top >= p.scales[0] / 2
 
 
 def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.passes.fold_scales import fold_scales
 from graphq.quantization.insert import replace_operand
 from graphq.quantization.products import Product, name_values, products, values_by_name
+from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
@@ -97,9 +98,11 @@ def equalise(graph: Graph) -> int:
         if made is None:
             continue
         usable = (made > 0) & (taken > 0)
-        factors = np.where(usable, np.sqrt(made / np.where(usable, taken, 1)), 1.0)
+        with np.errstate(over="ignore"):
+            ratio = np.minimum(made / np.where(usable, taken, 1), np.float32(MOST))
+        factors = np.where(usable, np.sqrt(ratio), 1.0)
         factors = _bounded(factors, usable)
-        if np.abs(np.log(factors)).max() < 0.05:
+        if np.abs(np.log(factors)).max() < 0.05 or max(made.max(), taken.max()) > MOST / LARGEST:
             continue
         divide_channels(graph, x, users, factors)
         count += 1
@@ -171,7 +174,7 @@ def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) 
     made = expected_ranges(channels)
     taken = np.max([load.by_channel for load in loads], axis=0)
     usable = (made > 0) & (taken > 0)
-    if not usable.any():
+    if not usable.any() or taken.max() > MOST / LARGEST:
         return None
     before = noise(channels, loads, np.ones_like(made))
     tried = []
@@ -238,7 +241,7 @@ def _load(p: Product) -> _Load:
     out, into = p.weight_axes()
     w = np.moveaxis(p.weights, (out, into), (0, 1)) if p.weights.ndim > 1 else p.weights
     w = w.reshape(p.groups, w.shape[0] // p.groups, w.shape[1], -1)
-    return _Load(np.abs(w).max(axis=3), np.square(w).sum(axis=(1, 3), dtype=np.float64), w.shape[3])
+    return _Load(np.abs(w).max(axis=3), np.square(w, dtype=np.float64).sum(axis=(1, 3)), w.shape[3])
 
 
 def _maker(x: Value) -> Product | None:

@@ -12,6 +12,7 @@ from graphq.compile import compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.quantization import dynamic
 from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, Calibration
@@ -19,12 +20,12 @@ from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
 from graphq.quantization.estimate import Chosen, Estimate, Extended, numbered
 from graphq.quantization.folds import few, folds
-from graphq.quantization.insert import Quantized, insert, kept
+from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrised import Parametrised
 from graphq.quantization.price import Price
 from graphq.quantization.products import Product, name_values, prepared, rename_divided, values_by_name
-from graphq.quantization.ranges import Parameters
+from graphq.quantization.ranges import Parameters, holds
 from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
@@ -205,9 +206,9 @@ class Trials:
     def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
         """How each product is quantized by the statistics of some batches."""
         known, choices = self.known[seen], dict(setting.choices)
-        found = {n: known.quantized(p, choices, setting.scheme) for n, p in self.everything.items()
-                 if n not in setting.scheme.exclude
-                 and all(name in known.plain for name in p.sources)}  # no batch may have reached a body
+        found = {n: q for n, p in self.everything.items() if n not in setting.scheme.exclude
+                 and all(name in known.plain for name in p.sources)  # no batch may have reached a body
+                 and (q := known.quantized(p, choices, setting.scheme)) is not None}
         if setting.correct:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
             new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
@@ -221,5 +222,12 @@ class Trials:
     def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
         """How values between products are quantized by the statistics of some batches."""
         known, choices = self.known[seen], dict(setting.choices)
-        return {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
-                for name in quantized_between(self.graph, setting.scheme)}
+        found = {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
+                 for name in quantized_between(self.graph, setting.scheme)}
+        return {name: p for name, p in found.items() if holds(known.plain[name], p)}
+
+    def unheld(self, setting: Setting) -> dict[str, str]:
+        """A sentence for each product whose numbers integers do not hold."""
+        if setting.scheme.mode == "dynamic":
+            return dynamic.unheld(self.graph, setting.scheme)
+        return unheld(self.graph, self.chosen(setting, self.every), self.known[self.every].plain, setting.scheme)

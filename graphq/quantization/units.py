@@ -1,0 +1,61 @@
+"""Sums of squares in f32, of numbers of any magnitude.
+
+Numbers above 2**64 or below 2**-63 have squares that f32 cannot hold. A model that sums squares therefore multiplies
+the numbers by an input of its own first, a power of two, which changes no digit of normal numbers.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.ir import Graph, Value
+from graphq.ir.interpret import named_outputs
+from graphq.model.compiled_graph import CompiledGraph
+
+PREFIX = "unit/"
+STEP = 2.0**100
+"""The ratio of units; 1 / STEP, 1 and STEP are enough for all numbers of f32."""
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+
+
+def in_unit(graph: Graph, name: str, *values: Value) -> list[Value]:
+    """The values times an input of the graph, the unit of that name."""
+    unit = graph.input(f"{PREFIX}{name}", dtype="f32", shape=())
+    return [graph.multiply(v, unit) for v in values]
+
+
+class Units:
+    """The units of a model, by name; they stay as the last run needed them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.units = dict.fromkeys(names, 1.0)
+
+    def run(self, model: CompiledGraph, batch: Mapping[str, Any], squares: Callable[[Arrays, str], np.ndarray],
+            ) -> tuple[Arrays, Mapping[str, float]]:
+        """The results of the model by name, and the units in which it computed them.
+
+        It runs again with other units until the largest of the `squares` of its results, for each name, is neither
+        infinite nor tiny.
+        """
+        for _ in range(3):
+            used = dict(self.units)
+            units = {f"{PREFIX}{name}": np.array(u, np.float32) for name, u in used.items()}
+            out = named_outputs(model.outputs, model({**batch, **units}))
+            for name, u in used.items():
+                self.units[name] = _fitting(u, squares(out, name))
+            if self.units == used:
+                break
+        return out, used
+
+
+def _fitting(unit: float, squares: np.ndarray) -> float:
+    """The unit for numbers with these squares in this unit; without any number it stays."""
+    known = squares[~np.isnan(squares)]
+    if not known.size:
+        return unit
+    if np.isinf(known).any():
+        return max(unit / STEP, 1 / STEP)
+    return min(unit * STEP, STEP) if known.max() < 1 / STEP else unit
