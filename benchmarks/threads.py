@@ -30,7 +30,7 @@ case, path, threads, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float
 
 def timed(call, pause=0.0):
     """Milliseconds of calls: the median, and the 99th percentile."""
-    call(); time.sleep(1.5); call(); call()  # helpers begin in the background
+    call(); time.sleep(1.5); call(); call()  # helpers of a version to compare with may begin late
     found, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end:
         if pause: time.sleep(pause)

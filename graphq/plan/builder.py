@@ -21,6 +21,7 @@ from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Op, TensorType, Value
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.isa import Level
+from graphq.kernels.threads import team
 from graphq.kernels.threads.strips import STRIPS, strips_module
 from graphq.plan.plan import (
     VIEWS,
@@ -138,6 +139,7 @@ class PlanBuilder:
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
+        team.modules_of_team(threads, cache)  # compiled beside the kernels of the steps
         self._arrays = Arrays() if arrays is None else arrays
         self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []

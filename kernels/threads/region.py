@@ -1,7 +1,6 @@
 """The parallel region: the one prange of graphq, in whose iterations threads take pieces of steps (`team`).
 
-A process that runs a plan on several threads imports this module, and with it Numba, in the background. Other processes
-do not import Numba.
+A process that has imported Numba, and runs a plan on several threads, imports this module in the background.
 """
 from __future__ import annotations
 

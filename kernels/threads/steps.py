@@ -9,8 +9,8 @@ an array of words. Threads of many callers may offer tables of steps at the same
     wanted     the number of helpers that callers can use
     records    the most helpers that there can be
     cores      the bytes of the mask after it, of the cores that the process may use; if 0, helpers stay where they are
-    record     of a helper: whether it is asleep; a semaphore; its pthread_t and the core that it is kept off (HELPER);
-               a mask without that core
+    record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it is kept off and the
+               address of the team (HELPER); a mask without that core
     slot   busy       whether a caller has it
            ticket     pieces << 24 | the pieces that helpers have taken << 12 | those that the caller has taken;
                       who takes a piece adds one to its number
@@ -34,9 +34,12 @@ from graphq.kernels.threads.atomics import (
     added,
     exchanged,
     fence,
-    give_way,
     pause,
     release,
+)
+from graphq.kernels.threads.system import (
+    SEMAPHORE_BYTES,
+    give_way,
     semaphore_post,
     semaphore_wait,
     set_cores,
@@ -57,7 +60,7 @@ STEP = Record("function", "args", "blocks", "pieces")
 A step with 0 pieces runs serially.
 """
 WORK = Record("step", "next", "end", "team", "core")
-HELPER = Record("thread", "kept_off")
+HELPER = Record("thread", "kept_off", "team")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
@@ -65,7 +68,7 @@ MOST_TABLES = 16
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))
-HELPER_AT = SEMAPHORE + 64
+HELPER_AT = SEMAPHORE + SEMAPHORE_BYTES
 RECORD = 3 * LINE
 
 SPIN = 20_000
@@ -253,14 +256,15 @@ def _sleep(team: int, record: int) -> None:
             pass
 
 
-def help_others(team: int, k: int) -> None:
-    """Run what callers offer, as helper `k`, until the team is dismissed. The helper begins asleep."""
-    record = team + FIRST_RECORD + k * RECORD
-    helper = view_helper(record + HELPER_AT)
+@njit
+def _stay(team: int, record: int) -> None:
+    size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
     helper.thread = this_thread()
     helper.kept_off = -1
+    if size:
+        set_cores(helper.thread, size, team + MASK)  # the thread that started this one may have fewer
     added(team + HELPERS, 1)
-    idle = SPIN
+    idle = 0
     while acquired(team + STOP) == 0:
         if _look(team):
             idle = 0
@@ -270,6 +274,16 @@ def help_others(team: int, k: int) -> None:
         else:
             _sleep(team, record)
             idle = 0
+
+
+def help_others(team: int, k: int) -> None:
+    """Run what callers offer, as helper `k` and iteration `k` of a prange, until the helpers are dismissed."""
+    _stay(team, team + FIRST_RECORD + k * RECORD)
+
+
+def help_from(record: int) -> None:
+    """Run what callers offer, as a native thread whose record is given, until the helpers are dismissed."""
+    _stay(view_helper(record + HELPER_AT).team, record)
 
 
 def dismiss(team: int) -> None:
@@ -290,5 +304,5 @@ def serial_module() -> Functions:
 
 def team_module() -> Functions:
     """The module of a team's callers and helpers."""
-    return Functions(run_shared=run_shared, help_others=help_others, open_table=open_table, take_part=take_part,
-                     close_table=close_table, dismiss=dismiss, nothing=nothing)
+    return Functions(run_shared=run_shared, help_others=help_others, help_from=help_from, open_table=open_table,
+                     take_part=take_part, close_table=close_table, dismiss=dismiss, nothing=nothing)

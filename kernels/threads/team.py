@@ -1,4 +1,4 @@
-"""The team: a plan's native steps run in a single call, without Python or the GIL, on the threads of Numba's prange.
+"""The team: a plan's native steps run in a single call, without Python or the GIL, on all threads of the process.
 
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
 are cut into pieces of neighbouring blocks, as many as the step says (`plan.plan.pieces`). Any free thread takes the
@@ -6,12 +6,17 @@ next piece, the caller and helpers alike. So no piece waits for a thread that is
 has. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next parallel
 step.
 
-The helpers are iterations of one prange (`region`). With Numba's layer "omp" a thread of this process enters the region
-once, in the background, and stays there. Until then, some 0.5 s after the first run, callers run alone. The threads of
-"tbb" and "workqueue" serve all parallel code of the process, which would have to wait if they stayed in the region.
-With these layers each run enters a region of its own, and only one run at a time, since workqueue ends the process if
-two threads enter regions. If Numba has started threads in a process, a forked child of the process has no helpers:
-libgomp's threads do not survive a fork, and cannot be started again.
+The first run with several threads starts the helpers, which are native threads (`helpers`). They begin within some
+50 us, and the run does not wait for them. When Numba is imported in the process, the iterations of one prange
+(`region`) take their place:
+
+- With Numba's layer "omp" a thread of this process enters the region once, in the background, and stays there.
+- The threads of "tbb" and "workqueue" serve all parallel code of the process, which would have to wait if they stayed
+  in the region. Each run then enters a region of its own, and only one run at a time, since workqueue ends the process
+  if two threads enter regions.
+
+A forked child starts helpers of its own. If Numba had started threads before the fork, the child's helpers remain
+native threads: libgomp's threads do not survive a fork, and cannot be started again.
 
 Helpers that have found nothing to do for a while sleep, each at a semaphore. Waking one costs some 50 us, so short runs
 wake none, unless they follow one another closely. Linux often wakes a thread on the core of the waking thread, which
@@ -23,7 +28,6 @@ import atexit
 import ctypes
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -37,21 +41,10 @@ import numpy as np
 
 from graphq.base.locks import Lock
 from graphq.kernels.jit import modules
-from graphq.kernels.threads.count import process_cores, team_threads
-from graphq.kernels.threads.steps import (
-    CORES,
-    FIRST_RECORD,
-    HELPERS,
-    LINE,
-    MASK,
-    RECORD,
-    RECORDS,
-    SEMAPHORE,
-    STEP,
-    STOP,
-    serial_module,
-    team_module,
-)
+from graphq.kernels.threads.count import team_threads
+from graphq.kernels.threads.helpers import Helpers, native
+from graphq.kernels.threads.steps import STEP, serial_module, team_module
+from graphq.kernels.threads.system import signals_left_to_others
 
 log = logging.getLogger("graphq")
 
@@ -91,41 +84,43 @@ class StepTable:
         self._seconds = (self._ended - begun) * (1 + self._helpers if awake else 1)
 
 
-def modules_of_team() -> tuple[modules.Module, ...]:
-    """The modules that run tables; they are the same for all plans."""
-    return modules.load("steps", serial_module), modules.load("team", team_module)
+def modules_of_team(threads: int = 2, cache: bool = True) -> tuple[modules.Module, ...]:
+    """The modules that run tables on `threads` threads; they are the same for all plans."""
+    serial = modules.load("steps", serial_module, cache=cache)
+    return (serial, modules.load("team", team_module, cache=cache)) if threads > 1 else (serial,)
 
 
 @cache
 def _run_serial(cache: bool) -> Callable[[int, int], None]:
-    return _native(modules.load("steps", serial_module, cache=cache).run_serial, 2)
-
-
-def _native(function: modules.Function, arity: int) -> Callable[..., None]:
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
+    return native(modules.load("steps", serial_module, cache=cache).run_serial, 2)
 
 
 PATIENCE = 0.25
-"""Seconds that the helpers' thread waits before it imports Numba, which takes 0.5 s.
+"""Seconds before a thread loads the region, which takes 0.4 s if Numba has compiled nothing in this process yet.
 
-So a process that ends after its first results need not wait for the import.
+So a process that ends after its first results need not wait for it.
 """
 
 
 class Team:
-    """The helpers of a process. Callers run alone until the helpers have begun, and if there are none."""
+    """The threads of a process. Callers run alone until helpers have begun, and if there are none."""
 
     def __init__(self, cache: bool = True) -> None:
-        self._cache = cache
-        self.most = team_threads() - 1
-        size = FIRST_RECORD + self.most * RECORD
-        self.words = np.zeros((size + LINE) // 8, np.int64)
-        self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE
-        self.region: Any = None  # the module `region`, once Numba is imported
+        self.helpers = Helpers(team_threads() - 1, cache)
+        self.code = self.helpers.code
+        self.run_shared, self.open_table, self.close_table = (
+            native(self.code.run_shared, 4), native(self.code.open_table, 4), native(self.code.close_table, 1))
+        self.thread: threading.Thread | None = None  # the thread that loads the region, once Numba is imported
+        self.region: Any = None  # the module `region`, once it is loaded
         self.layer: str | None = None  # known once a caller has entered a region
-        self.run_shared: Callable[[int, int, int, int], None] | None = None  # set once helpers stay in a region
         self.layers: SimpleQueue[str | None] = SimpleQueue()  # passes `layer` to the thread; None at the end
-        self.thread = threading.Thread(target=self._begin, name="graphq-team", daemon=True)
+        self._finder = [None]  # the caller that takes it finds the layer
+        self._ended = False
+
+    def start(self) -> None:
+        """Start the helpers."""
+        atexit.register(self.end)  # this keeps their words in memory
+        self.helpers.start()
 
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake `helpers` helpers, or enter a region with as many threads.
@@ -133,105 +128,90 @@ class Team:
         Numba's layer is known only after a region was entered. A caller enters the first region, since no region of the
         user's can be active at that time: workqueue ends the process if two threads are in regions at once.
         """
-        if self.run_shared is not None:
-            return self.run_shared(*table.span, self.address, helpers)
-        if self.region is None or helpers == 0:
-            return table.run_alone()
+        if self.thread is None and self.helpers.most and _can_enter():
+            self._load()
+        if self.region is not None and self.layer is None:
+            self._find_layer()
+        if self.layer is None or self.layer == "omp":
+            those = self.helpers  # whose words stay in memory for this run, if others replace them meanwhile
+            self.run_shared(*table.span, those.address, helpers)
+        elif helpers == 0:
+            table.run_alone()
+        else:
+            self._run_in_region(table, 1 + helpers)
+
+    def _run_in_region(self, table: StepTable, threads: int) -> None:
+        those = self.helpers
         opened = ctypes.c_int64()  # the slot of this run: native code takes it and writes it here in one call, so that
         try:  # whatever interrupts the run after that call (KeyboardInterrupt) leaves by way of `finally`
-            self.open_table(*table.span, self.address, ctypes.addressof(opened))
-            if not opened.value:
+            self.open_table(*table.span, those.address, ctypes.addressof(opened))
+            if opened.value:
+                self.region.enter(self.code.take_part.address, opened.value, threads)
+            else:
                 table.run_alone()
-            elif self._found_layer() != "omp":
-                self.region.enter(self.code.take_part.address, opened.value, 1 + helpers)
         finally:
             if opened.value:
                 self.close_table(opened.value)
 
-    def _found_layer(self) -> str:
-        if self.layer is not None:
-            return self.layer
-        found: str = self.region.layer(self.code.nothing.address)
-        self.layers.put(found)  # puts it twice, if this is interrupted before the next line
-        self.layer = found
-        return found
+    def _load(self) -> None:
+        with _starting.hold:
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._follow, name="graphq-team", daemon=True)
+                with suppress(RuntimeError):  # no more threads can be started, or Python is ending
+                    self.thread.start()
 
-    def start(self) -> None:
-        """Start the helpers in the background. A child process that is forked later has no helpers."""
-        if _numba_has_threads_of_another_process or self.most == 0:
+    def _find_layer(self) -> None:
+        try:
+            self._finder.pop()
+        except IndexError:  # another caller is finding the layer
             return
         try:
-            self.thread.start()
-        except RuntimeError:  # no more threads can be started, or Python is ending
-            return
-        atexit.register(self.end)
+            found: str = self.region.layer(self.code.nothing.address)
+            self.layers.put(found)
+            self.layer = found
+        finally:
+            if self.layer is None:
+                self._finder.append(None)
 
-    def _begin(self) -> None:
-        """Import Numba, wait until a caller has found Numba's layer, and start the helpers if the layer is "omp".
-
-        The helpers run in a region that this thread enters. Numba takes its number of threads from the cores that the
-        importing thread may use.
-        """
+    def _follow(self) -> None:
+        """Load the region, wait until a caller has found Numba's layer, and replace the helpers by the region's."""
         with suppress(Empty):
             self.layers.get(timeout=PATIENCE)
             return  # the process is ending
-        os.sched_setaffinity(0, process_cores())
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-            # This module is loaded after the modules that the first result needs.
-            self.code = modules.load("team", team_module, cache=self._cache)
-            self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
         except Exception as error:  # whatever keeps Numba from running
             if threading.main_thread().is_alive():  # else Python is ending, and lets nothing start
-                log.warning("plans run on one thread, as Numba starts no threads: %s: %s", type(error).__name__, error)
+                log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
         self.region = region
-        if self.layers.get() == "omp":
-            self._prepare()
-            self._stay()
-
-    def _stay(self) -> None:
-        """Enter the region of the helpers, and stay in it."""
-        # Signals are left to Python's threads, but a fault concerns the thread that causes it.
-        faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
-        self.run_shared = _native(self.code.run_shared, 4)
-        self.region.enter(self.code.help_others.address, self.address, self.most)
-
-    def _prepare(self) -> None:
-        """Write the words that helpers read: their semaphores, and a mask of the process's cores."""
-        cores = process_cores()
-        size = max(cores) // 64 * 8 + 8
-        if size <= LINE:
-            mask = sum(1 << core for core in cores).to_bytes(size, sys.byteorder)
-            self._word(MASK)[:size // 8] = np.frombuffer(mask, np.int64)
-            self._word(CORES)[0] = size
-        self._word(RECORDS)[0] = self.most
-        library = ctypes.CDLL(None)
-        for k in range(self.most):
-            record = self.address + FIRST_RECORD + k * RECORD
-            library.sem_init(ctypes.c_void_p(record + SEMAPHORE), 0, 0)
-
-    def _word(self, offset: int) -> np.ndarray:
-        return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
+        layer = self.layers.get()
+        if layer is None:
+            return
+        before, self.helpers = self.helpers, Helpers(self.helpers.most)
+        before.dismiss()
+        if layer == "omp" and not self._ended:  # if `end` comes later, it dismisses the new helpers
+            with signals_left_to_others():
+                region.enter(self.code.help_others.address, self.helpers.address, self.helpers.most)
 
     @property
     def settled(self) -> bool:
         """Whether helpers take part in runs, or never will."""
-        if self.thread.ident is None:
+        those = self.helpers
+        if those.most == 0:
             return True
-        if self.layer == "omp" and self.thread.is_alive():
-            return bool(self._word(HELPERS)[0])
-        return self.layer is not None or self.region is None and not self.thread.is_alive()
+        if self.layer is None and (_can_enter() if self.thread is None else self.thread.is_alive()):
+            return False
+        return self.layer not in (None, "omp") or those.begun >= (len(those.threads) or self.layer == "omp")
 
     def end(self) -> None:
-        """Let the helpers return before Python ends, while their thread is in Numba's code or in graphq's."""
-        self._word(STOP)[0] = 1  # helpers that have not begun yet see it
+        """Let the helpers return before Python ends, while a thread is in Numba's code or in graphq's."""
+        self._ended = True
         self.layers.put(None)
-        if self.run_shared is not None:
-            _native(self.code.dismiss, 1)(self.address)
-        self.thread.join(timeout=10)
+        self.helpers.dismiss()
+        if self.thread is not None and self.thread.ident is not None:
+            self.thread.join(timeout=10)
 
 
 _starting = Lock(fork_waits=True)
@@ -263,8 +243,13 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
             return
 
 
+def _can_enter() -> bool:
+    """Whether Numba is imported, and can start threads in this process."""
+    return "numba" in sys.modules and not _numba_has_threads_of_another_process
+
+
 def _in_child() -> None:
-    """Forget the parent's team: its threads do not survive a fork, and Numba ends a process that starts them again."""
+    """Forget the parent's team, whose threads do not survive a fork; Numba ends a process that starts them again."""
     global _team, _numba_has_threads_of_another_process
     numba = sys.modules.get("numba")
     try:

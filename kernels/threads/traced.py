@@ -12,8 +12,8 @@ import numpy as np
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import Record, store_s64
-from graphq.kernels.threads.atomics import read_clock, this_thread
 from graphq.kernels.threads.steps import run_piece
+from graphq.kernels.threads.system import read_clock, this_thread
 from graphq.kernels.threads.team import Row
 
 TRACED = Record("step", "log")

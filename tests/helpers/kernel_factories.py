@@ -29,9 +29,10 @@ from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
+from graphq.kernels.threads.atomics import acquired, release
 from graphq.kernels.threads.atomics import added as added_atomically
-from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
+from graphq.kernels.threads.system import give_way, semaphore_wait, this_thread
 
 nothing = object()
 """What Numba has no type for: kernels that name it are refused."""
@@ -120,6 +121,18 @@ def dozing():
             pass
 
     return Functions(doze=doze)
+
+
+def meeting():
+    """Blocks that wait for each other: each counts itself in the first word, and stores how many it has seen there."""
+    def block(args, index):
+        added_atomically(args, 1)
+        for _ in range(1_000_000):
+            if acquired(args) < 2:
+                give_way()
+        store_s64(args + 8 + 8 * index, acquired(args))
+
+    return Functions(block=block)
 
 
 def falling_asleep():

@@ -1,0 +1,84 @@
+"""A set of helpers: the words that they share with callers (`steps`), and native threads that become helpers."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from graphq.kernels.jit import modules
+from graphq.kernels.threads.count import process_cores
+from graphq.kernels.threads.steps import (
+    CORES,
+    FIRST_RECORD,
+    HELPER,
+    HELPER_AT,
+    HELPERS,
+    LINE,
+    MASK,
+    RECORD,
+    RECORDS,
+    SEMAPHORE,
+    team_module,
+)
+from graphq.kernels.threads.system import join_thread, make_semaphore, signals_left_to_others, start_thread
+
+
+def native(function: modules.Function, arity: int) -> Callable[..., None]:
+    """A native function as one of Python, which takes integers and releases the GIL."""
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
+
+
+class Helpers:
+    """At most `most` helpers at the words at `address`. Helpers come by `start`, or from a prange (`help_others`)."""
+
+    def __init__(self, most: int, cache: bool = True) -> None:
+        self.most = most
+        self.code = modules.load("team", team_module, cache=cache)
+        size = FIRST_RECORD + most * RECORD
+        self.words = np.zeros((size + LINE) // 8, np.int64)
+        self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE
+        self.threads: list[int] = []
+        self._dismiss = native(self.code.dismiss, 1)
+        self._write_cores()
+        self.word(RECORDS)[0] = most
+        for k in range(most):
+            record = FIRST_RECORD + k * RECORD
+            self.word(record + HELPER_AT)[HELPER.number("team")] = self.address
+            make_semaphore(self.address + record + SEMAPHORE)
+
+    def _write_cores(self) -> None:
+        cores = process_cores()
+        size = max(cores) // 64 * 8 + 8
+        if size <= LINE:
+            mask = sum(1 << core for core in cores).to_bytes(size, sys.byteorder)
+            self.word(MASK)[:size // 8] = np.frombuffer(mask, np.int64)
+            self.word(CORES)[0] = size
+
+    def word(self, offset: int) -> np.ndarray:
+        """The words from a byte offset on."""
+        return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
+
+    @property
+    def begun(self) -> int:
+        """How many helpers take part, or sleep."""
+        return int(self.word(HELPERS)[0])
+
+    def start(self) -> None:
+        """Start a thread for each helper, or as many as the system allows."""
+        function = self.code.help_from.address
+        with signals_left_to_others():
+            for k in range(self.most):
+                thread = start_thread(function, self.address + FIRST_RECORD + k * RECORD)
+                if thread is None:
+                    break
+                self.threads.append(thread)
+
+    def dismiss(self) -> None:
+        """Let all helpers return, those too that have not begun yet, and wait for the threads that `start` started."""
+        self._dismiss(self.address)
+        with suppress(IndexError):
+            while True:
+                join_thread(self.threads.pop())
