@@ -7,7 +7,8 @@ all workers have been idle for a while, they end, and their processes with them.
 for a job does the job itself.
 
 A plan for open sizes also has kernels that only sizes other than the first call's need. They are not wanted at first:
-workers take them when they have nothing else to do, and no worker is started for them.
+when a worker has nothing else to do, it starts a worker whose process does these jobs one after another, and runs only
+on cores that nobody else needs. If such a job becomes wanted meanwhile, another worker does it once more.
 """
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ sys.path[:] = {path!r}
 sys.modules["graphq"] = module_from_spec(find_spec("graphq"))
 sys.modules["graphq"].__path__[:] = {package!r}
 from graphq.kernels.jit import compiling
-compiling.serve({descriptors})
+compiling.serve({descriptors}, {idle})
 """
 """The first code of a compiling process: it makes `graphq` a package without running its `__init__`."""
 
@@ -128,8 +129,10 @@ class Job:
     def end(self, answer: Any, error: str | None) -> None:
         """Accept the answer or the error.
 
-        `keep` stores an answer on disk before waiting threads see it, as they may then exit.
+        `keep` stores an answer on disk before waiting threads see it, as they may then exit. Only the first end counts.
         """
+        if self.done:
+            return
         self.answer, self.error = answer, error
         try:
             if error is None and self.keep is not None:
@@ -144,33 +147,36 @@ _queue: SimpleQueue[Job] = SimpleQueue()
 _first: deque[Job] = deque()
 """Jobs that are in the queue too, and are taken before the others there."""
 _later: deque[Job] = deque()
-"""Jobs that were not wanted when they were created; idle workers take them."""
+"""Jobs that were not wanted when they were created; the worker `_idle` takes them."""
 _starting = Lock(fork_waits=True)
 """Held while workers or a process are started. A forked child has to close the connections of `_workers`."""
 _workers: set[_Worker] = set()
+_idle: _IdleWorker | None = None
 _processes_work: bool | None = None
 """True once a process has answered; False if none can be started, or if the first one ended before it answered."""
 
 
 class _Process:
-    """A compiling process and its forks, with a connection to each."""
+    """A compiling process and its forks, with a connection to each. One that is `idle` gives way to all other work."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, idle: bool = False) -> None:
         from multiprocessing import Pipe
         from subprocess import DEVNULL, Popen
 
-        # -P: nothing is imported from the current directory. A session of its own keeps Ctrl-C away from the process.
+        # -P: nothing is imported from the current directory. A group of its own keeps Ctrl-C away from the process. An
+        # idle process stays in the session of this one: Linux shares cores between sessions before it sees priorities.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
         descriptors = [theirs.fileno() for _, theirs in pipes]
         code = _CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors,
-                             package=list(sys.modules["graphq"].__path__))
+                             package=list(sys.modules["graphq"].__path__), idle=idle)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
         try:
             self.popen: Popen[bytes] = Popen([*command, code], pass_fds=descriptors, stdin=DEVNULL, stdout=DEVNULL,
-                                             stderr=DEVNULL, env=environment, start_new_session=True)
+                                             stderr=DEVNULL, env=environment, start_new_session=not idle,
+                                             process_group=0 if idle else None)
         finally:
             for _, theirs in pipes:
                 theirs.close()
@@ -193,6 +199,8 @@ class _Process:
 
 
 class _Worker(threading.Thread):
+    idle = False
+
     def __init__(self, process: _Process | None, number: int) -> None:
         super().__init__(name=f"graphq-compiling-{number}", daemon=True)
         self.process, self.connection = process, process.connections[number] if process else None
@@ -220,7 +228,7 @@ class _Worker(threading.Thread):
         global _processes_work
         for _ in range(2):
             with _starting.hold:
-                self.process = self.process or _start_process(1)
+                self.process = self.process or _start_process(1, self.idle)
             if self.process is None:
                 break
             self.connection = self.connection or self.process.connections[0]
@@ -237,6 +245,8 @@ class _Worker(threading.Thread):
                 if self.jobs >= MOST_JOBS:
                     self.leave()
                 return
+        if self.idle:
+            return
         if _processes_work:
             job.end(None, "the process that compiles it ended, twice")
         else:
@@ -249,22 +259,44 @@ class _Worker(threading.Thread):
         self.jobs = 0
 
 
+class _IdleWorker(_Worker):
+    """The worker of jobs that nobody has wanted yet; it ends after the last one."""
+
+    idle = True
+
+    def run(self) -> None:
+        with suppress(IndexError):
+            while True:
+                job = _later.popleft()
+                if not job.process:
+                    self.do(job)
+        self.leave()
+
+
 def _next_job() -> Job:
-    """The next job, preferably a wanted one. Raises Empty if there has been no job for a while."""
+    """The next wanted job. Raises Empty if there has been none for a while."""
     with suppress(IndexError):
         return _first.popleft()
     with suppress(Empty):
         return _queue.get_nowait()
-    with suppress(IndexError):
-        return _later.popleft()
+    _start_idle_worker()
     return _queue.get(timeout=IDLE_SECONDS)
 
 
-def _start_process(count: int) -> _Process | None:
+def _start_idle_worker() -> None:
+    global _idle
+    with _starting.hold:
+        if _later and (_idle is None or not _idle.is_alive()):
+            _idle = _IdleWorker(None, MOST_WORKERS)
+            with suppress(RuntimeError):  # no more threads can be started, or Python is ending
+                _idle.start()
+
+
+def _start_process(count: int, idle: bool = False) -> _Process | None:
     global _processes_work
     if _processes_work is not False:
         with suppress(OSError):
-            return _Process(count)
+            return _Process(count, idle)
         _processes_work = False
     return None
 
@@ -287,11 +319,12 @@ def start_workers() -> None:
 
 
 def _in_child() -> None:
-    global _queue
-    for worker in _workers:
+    global _queue, _idle
+    for worker in (*_workers, *([_idle] if _idle else [])):
         if worker.process is not None:
             worker.process.forget()
     _workers.clear()
+    _idle = None
     _queue = SimpleQueue()
     _first.clear()
     _later.clear()
@@ -302,14 +335,20 @@ if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswi
     _processes_work = False  # in an application that embeds Python, sys.executable may be any program
 
 
-def serve(descriptors: list[int]) -> None:
-    """Do the jobs that come through each connection, in a process of its own, until it is closed or idle for long."""
+def serve(descriptors: list[int], idle: bool = False) -> None:
+    """Do the jobs that come through each connection, in a process of its own, until it is closed or idle for long.
+
+    An `idle` process takes only time of cores that no other process needs.
+    """
     import gc
     import signal
     from multiprocessing.connection import Connection
 
     from graphq.kernels.jit import codegen
 
+    if idle:
+        with suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that forks leave no zombies when they end
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()

@@ -4,13 +4,12 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
-from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from echo_process import ECHO
 from kernel_factories import divided_by_zero, multiples
 
 from graphq.errors import KernelError
@@ -25,16 +24,6 @@ from multiprocessing.connection import Connection
 Connection({descriptors}[0]).recv()
 os._exit(1)
 """
-ECHO = """
-import os
-from multiprocessing.connection import Connection
-parent = os.getppid()
-own = next((x for x in {descriptors}[1:] if os.fork() == 0), {descriptors}[0])
-[os.close(x) for x in {descriptors} if x != own]
-connection = Connection(own)
-while connection.poll(60):
-    connection.send((connection.recv()[1] + f" by {{parent}}", None))
-"""
 forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of its threads
 
 
@@ -47,35 +36,6 @@ def times(module):
 
 def load(factor):
     return modules.load("test", multiples, factor, cache=False)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """A list that grows by each source that this process compiles itself."""
-    sources, compiled = [], codegen.object_code
-
-    def object_code(source):
-        sources.append(source)
-        return compiled(source)
-
-    monkeypatch.setattr(codegen, "object_code", object_code)
-    return sources
-
-
-@pytest.fixture
-def fresh(monkeypatch, here):
-    """No worker runs, no module is loaded, and it is not known whether processes work."""
-    monkeypatch.setattr(compiling, "_workers", set())
-    monkeypatch.setattr(compiling, "_queue", SimpleQueue())
-    monkeypatch.setattr(compiling, "_first", deque())
-    monkeypatch.setattr(compiling, "_later", deque())
-    monkeypatch.setattr(compiling, "_processes_work", None)
-    monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(modules, "_modules", {})
-    yield
-    for worker in list(compiling._workers):
-        if worker.ident is not None:
-            worker.join()
 
 
 @pytest.mark.parametrize("returned, own", [((11, 12, 13), 5), ((0,), 6), ((11, 0), 7), ((11, 12, 0), 8)])
