@@ -323,6 +323,27 @@ def test_the_fallback_is_named_and_goes_with_text_and_copies():
         gq.compile(g, strict=True)
 
 
+def test_the_reason_for_a_fallback_between_stages_and_in_bodies():
+    """Whether or not a body has run, and inside another body."""
+    m = model("""net (int64 n, bool p, float[2, 3] s, float lo) => (float[a, b] last, float[c, d] k, float[g, h] y) {
+        z = NonZero(s)  f = Cast <to = 1> (z)  y = Hardmax(f)
+        last = Loop (n, p, s) <body = b (int64 i, bool c, float[j, k] a) => (bool d, float[l, m] next) {
+            d = Identity(c)  next = Clip(a, lo) }>
+        k = If (p) <then_branch = t () => (float[e, f] u) {
+            u = If (p) <then_branch = v () => (float[e, f] w) { w = Hardmax(s) },
+                        else_branch = o () => (float[e, f] q) { q = Neg(s) }> },
+          else_branch = r () => (float[e, f] x) { x = Add(s, s) }> }""")
+    compiled = gq.compile(gq.load_onnx(m))
+    lines = [x.strip() for x in compiled.explain().splitlines()]
+    clip = "in body: %next = onnx_node Clip(a, lo) : f32[2,3]: graphq has no operation for Clip(f32[2,3], f32[])"
+    hardmax = "in then_body: %w = onnx_node Hardmax(s) : f32[2,3]: graphq has no operation for Hardmax(f32[2,3])"
+    for op, reason in (("loop(", clip), ("if_else(", hardmax)):
+        assert [lines[k + 1] for k, x in enumerate(lines) if f"= {op}" in x] == [reason]
+    assert clip in compiled.explain("last") and hardmax in compiled.explain("k")
+    compiled(n=np.array(1), p=np.array(True), s=np.ones((2, 3), np.float32), lo=np.float32(0))
+    assert "graphq has no operation for Hardmax(f32[2,?])" in compiled.explain()
+
+
 def test_wrong_arrays_are_refused_before_anything_runs():
     g = gq.load_onnx(model("net (float[n] x) => (float[n] y) { y = Relu(x) }"))
     with pytest.raises(InputError, match="input 'x' must be f32"):
