@@ -25,6 +25,10 @@ ALIKE = 8.0
 """Batches count as alike if the loss on changed copies is more than this many times that on those held out."""
 SMALL = 1e-4
 """A loss on changed copies that is too small to be a reason for doubt."""
+MUCH = 0.002
+"""A loss above which no number of batches makes sure how much new data lose: errors of this size can grow."""
+SIZES = (0.7, 1.3)
+"""The factors by which some copies of the batches are smaller and larger."""
 
 
 def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -50,7 +54,7 @@ class Estimate:
     """The measured losses, as 1 - cosine of outputs with f32, and the numbers that tell how sure they are.
 
     `losses` has the loss on each batch held out; it is empty if there is a single batch. `changed` is the largest loss
-    on changed copies of the batches, or None if there are many batches, which need no copies. `batches` is the number
+    on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number
     of batches, and `exceeded` the factor by which a new batch is expected to exceed the ranges seen in them.
     """
 
@@ -74,8 +78,13 @@ class Estimate:
 
     @property
     def sure(self) -> bool:
-        """Whether there are enough batches."""
-        return self.enough <= self.batches
+        """Whether there are enough batches, and what is lost on those held out is little."""
+        return self.enough <= self.batches and not self.much
+
+    @property
+    def much(self) -> bool:
+        """Whether so much is lost that the loss on other data may be far larger."""
+        return max(self.losses, default=0.0) > MUCH
 
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""
@@ -88,13 +97,15 @@ class Estimate:
         if self.losses:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held out")
         if self.changed is not None:
-            parts.append(f"at most {self.changed:.1e} on changed copies of the batches")
+            parts.append(f"{self.changed:.1e} on the worst of their copies, changed in size (0.7, 1.3) or in contrast")
         if self.exceeded > SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
         why += ["they are alike"] * self.alike + ["they are few"] * (self.batches < LEAST_ASKED)
+        why += [f"more than {MUCH:g} is lost, and other data may lose far more"] * self.much
         number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
-        sure = f"sure: {self.batches} batches are enough" if self.sure else \
-            f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}; {number} would do"
+        asked = f"; {number} would do" if self.enough > self.batches and not self.much else ""
+        sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
+            f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
         return f"1 - cosine with f32: {', '.join(parts)}\n{sure}"
 
 
@@ -105,15 +116,22 @@ deviation."""
 
 @dataclass(frozen=True)
 class Extended:
-    """Batches, followed by as many changed copies: number k + len(batches) is the copy of batch k."""
+    """Batches, followed by as many changed copies, and by copies of each of SIZES.
+
+    Number k + len(batches) is the changed copy of batch k, k + 2 * len(batches) the copy of the first size.
+    """
 
     batches: Sequence[Batch]
 
     def __getitem__(self, k: int) -> Batch:
         if k < len(self.batches):
             return self.batches[k]
-        rng = np.random.default_rng(k)
-        return {name: changed(np.asarray(x), rng) for name, x in self.batches[k - len(self.batches)].items()}
+        kind, number = divmod(k, len(self.batches))
+        batch, rng = {name: np.asarray(x) for name, x in self.batches[number].items()}, np.random.default_rng(k)
+        if kind == 1:
+            return {name: changed(x, rng) for name, x in batch.items()}
+        return {name: fitting(x * np.float64(SIZES[kind - 2]), x.dtype) if x.dtype.kind == "f" else x
+                for name, x in batch.items()}
 
 
 def halves(batch: Batch) -> list[Batch]:

@@ -18,7 +18,7 @@ from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, Calibration
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
-from graphq.quantization.estimate import Chosen, Estimate, Extended, numbered
+from graphq.quantization.estimate import SIZES, Chosen, Estimate, Extended, numbered
 from graphq.quantization.folds import few, folds
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
@@ -56,7 +56,13 @@ class Trials:
         self.scheme = self._without_slow(self.given)
         self.everything = {p.name: p for p in kept(self.graph, Scheme())}
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
-        numbers = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
+        self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
+        """The numbers of batches on which settings are compared."""
+        self.copies = [(fold.seen, k + kind * len(self.batches)) for fold in self.folds
+                       for k in (*fold.held_out, *fold.copies) if k >= len(self.batches)
+                       for kind in range(1 + len(SIZES))]
+        """The copies that say how sure a loss is, of all kinds."""
+        numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.copies))))
         self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
                                strict=True))
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
@@ -129,7 +135,7 @@ class Trials:
 
     def estimate(self, setting: Setting) -> Estimate:
         """How much the setting loses, and how sure that is."""
-        count, cases = len(self.batches), [*self.held_out, *((f.seen, k) for f in self.folds for k in f.copies)]
+        count, cases = len(self.batches), [*self.held_out, *self.copies]
         self.loss(setting)
         self._largest(setting, cases, np.inf)
         found = {k: self._compared[setting][seen, k] for seen, k in cases if any(x.size for x in self.wanted[k])}
@@ -168,7 +174,7 @@ class Trials:
                 self._model = None  # one model at a time
                 self._model = setting, compile(self.made(setting), cache="kernels")
             model = self._model[1]
-            return max(self._distance(k, floats(model(self.data[k]))) for k in numbers or self.wanted)
+            return max(self._distance(k, floats(model(self.data[k]))) for k in numbers or self.compared)
         except Exception as e:  # whatever it is: it costs this setting, and reports show it
             self.failed[setting] = f"{type(e).__name__}: {e}"
             self.losses[setting] = np.inf

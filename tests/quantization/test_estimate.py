@@ -5,6 +5,7 @@ from float_networks import convolutional, perceptron
 
 import graphq as gq
 from graphq.quantization import automatic
+from graphq.quantization.compare import distance
 from graphq.quantization.estimate import Estimate, Extended, changed, halves
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
@@ -22,6 +23,33 @@ def test_how_many_batches_would_do(losses, changed, batches, exceeded, enough, w
     found = Estimate(losses, changed, batches, exceeded)
     assert found.enough == enough and found.sure == (enough == batches) and words in str(found)
     assert found.json()["enough"] == enough and found.json()["losses"] == list(losses)
+
+
+def test_a_large_loss_is_never_sure():
+    """Whatever their number: errors of this size grow on data that differ."""
+    for found in (Estimate((3e-2, 2e-2), 4.5e-2, 5, 1.0), Estimate((3e-2,), None, 100, 1.0)):
+        assert not found.sure and found.json()["sure"] is False and "other data may lose far more" in str(found)
+        assert "would do" not in str(found) and "at most" not in str(found)
+    assert Estimate((2e-3,), None, 100, 1.0).sure
+
+
+def test_larger_and_smaller_copies():
+    x = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
+    data = Extended([{"x": x, "k": np.arange(2)}, {"x": -x, "k": np.arange(2)}])
+    for k, size in ((4, 0.7), (5, -0.7), (6, 1.3), (7, -1.3)):
+        np.testing.assert_allclose(data[k]["x"], x * size, rtol=1e-6)
+        assert np.array_equal(data[k]["k"], np.arange(2)) and data[k]["x"].dtype == np.float32
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_is_said_covers_inputs_of_other_sizes(count):
+    graph, batches = perceptron()
+    batches = [{"x": np.clip(batches[0]["x"], -1, 1) + np.float32(k / 1000)} for k in range(count)]
+    found = automatic(graph, batches)
+    model, plain = gq.compile(found.graph), gq.compile(graph)
+    for size in (0.7, 1.3):
+        x = batches[-1]["x"] * np.float32(size)
+        assert distance(plain({"x": x}), model({"x": x})) <= 2 * found.estimate.changed
 
 
 def test_changed_copies_exceed_what_was_seen():
