@@ -226,7 +226,7 @@ class StaticDequantize(Rewrite):
             return f"the result is {match.root.output.dtype}"
         if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
             return "a matmul takes 4 bits" if x.data is not None else f"of {x.dtype} that are not constant"
-        return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps)
+        return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps, zeros=True)
 
     def replace(self, g, x, scales, zps, match):
         if x.dtype in WIDER:
@@ -242,14 +242,17 @@ class StaticQuantize(Rewrite):
 
     def check(self, scales, zps, match):
         """The attributes of quantize must be able to express the scales and zero points."""
-        return _refuses(match.root, match.root.attrs["dtype"], scales, zps)
+        return _refuses(match.root, match.root.attrs["dtype"], scales, zps, zeros=False)
 
     def replace(self, g, x, scales, zps, match):
         return g.quantize(x, dtype=match.root.attrs["dtype"], **_attributes(match.root, scales, zps))
 
 
-def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str | None:
-    """Why the attributes of a static operation cannot express scales and zero points; None if they can."""
+def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None, *, zeros: bool) -> str | None:
+    """Why the attributes of a static operation cannot express scales and zero points; None if they can.
+
+    `zeros` says whether scales may be 0.
+    """
     if dtype.name not in ("s8", "u8"):
         return f"of {dtype}"
     if node.attrs["qtype"] == "per_group":
@@ -257,8 +260,8 @@ def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str 
     if scales.data is None or zps is not None and zps.data is None:
         return "scales or zero points are not constant"
     wide = scales.data.astype(np.float32)
-    if not (np.isfinite(wide) & (wide > 0)).all():
-        return "scales are not finite and positive"
+    if not np.isfinite(wide).all() or not zeros and not wide.all():
+        return "a scale is not finite, or it is 0"
     numbers = np.zeros(1) if zps is None or zps.data is None else zps.data.astype(np.int64)
     if not ((numbers >= dtype.min) & (numbers <= dtype.max)).all():
         return f"zero points are not in the range of {dtype}"

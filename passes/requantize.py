@@ -55,11 +55,14 @@ class DropLimitBeforeQuantize(Rewrite):
     def check(self, match: Match) -> str | None:
         """Each limit must be quantized to the end of the integers' range, in all channels.
 
-        Numbers beyond the limit then become that end as well, because quantization keeps the order of numbers.
+        Numbers beyond the limit then become that end as well, because quantization by positive scales keeps the order
+        of numbers.
         """
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
             return f"{dtype} is not an integer type"
+        if min(attrs["scales"], default=0) < 0:
+            return "a scale is negative"
         zps = attrs["zps"] or (0,) * len(attrs["scales"])
         for limit, end in zip(_limits(match), (dtype.min, dtype.max), strict=True):
             ends = quantize.reference(np.full(len(zps), limit, np.float32), dtype=dtype, qtype="per_channel", axis=0,

@@ -1,8 +1,8 @@
 """The operations quantize and dequantize, and quantize_linear and dequantize_linear.
 
 With `qtype` per_tensor there are one scale and one zero point, and `axis` is ignored; with per_channel there is one of
-each for every index along `axis`. Scales are f32: the operations round the given numbers to f32. Absent zero points
-count as zeros.
+each for every index along `axis`. Scales are f32: the operations round the given numbers to f32. They may have any
+sign; quantize, which divides by them, refuses 0. Absent zero points count as zeros.
 
 Weights of a transposed convolution with groups may have separate scales in every group. With `group_axis`, dequantize
 per_channel therefore splits this axis into groups, and takes scales for the channels of each group in turn: the scale
@@ -39,12 +39,15 @@ _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
 
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
-                     zps: tuple[int, ...] | None) -> None:
-    """Raise GraphError unless scales and zero points fit the tensor's shape and its quantized dtype."""
+                     zps: tuple[int, ...] | None, *, zeros: bool) -> None:
+    """Raise GraphError unless scales and zero points fit the tensor's shape and its quantized dtype.
+
+    Scales of any sign do. Only with `zeros` do scales that are 0 as f32.
+    """
     _check_counts(shape, qtype, axis, len(scales), None if zps is None else len(zps))
     for scale in scales:
-        if not _ROUNDS_TO_0 < scale < _ROUNDS_TO_INFINITY:
-            raise GraphError(f"scales must be finite and positive as f32, got {scale}")
+        if not abs(scale) < _ROUNDS_TO_INFINITY or not zeros and abs(scale) <= _ROUNDS_TO_0:
+            raise GraphError(f"scales must be finite {'' if zeros else 'and not 0 '}as f32, got {scale}")
     if zps is not None:
         _check_zero_points(dtype, zps)
 
@@ -86,7 +89,7 @@ def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[fl
     """The source has a quantized dtype, or is s32 as a quantized bias; the result is f32."""
     expect_dtype("src", src, (*QUANTIZED, s32))
     shape = src.shape if group_axis is None else _with_groups(src.shape, qtype, axis, group_axis, len(scales))
-    check_parameters(shape, src.dtype, qtype, axis, scales, zps)
+    check_parameters(shape, src.dtype, qtype, axis, scales, zps, zeros=True)
     return TensorType(f32, src.shape)
 
 
@@ -138,7 +141,7 @@ def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scal
     expect_dtype("src", src, (f32,))
     if dtype not in QUANTIZED:
         raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")
-    check_parameters(src.shape, dtype, qtype, axis, scales, zps)
+    check_parameters(src.shape, dtype, qtype, axis, scales, zps, zeros=False)
     return TensorType(dtype, src.shape)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, translate
-from graphq.kernels.family.lower import Accumulator, Arrays, Lowered, Products
+from graphq.kernels.family.lower import Accumulator, Arrays, Lowered, Products, expect_positive
 from graphq.kernels.lanes.expression import COMPUTE, Expr
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order
@@ -75,10 +75,15 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
 
 
 def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The scales of a dequantize or dynamic_dequantize; `shape` is the shape of scales that vary by channel."""
-    if node.op.name == "dequantize":
-        return known(node.attrs["scales"], shape, "f32")
-    return given(node.operand(1), body, constants, shape)
+    """The scales of a dequantize or dynamic_dequantize; `shape` is the shape of scales that vary by channel.
+
+    Raises Unsupported for constant scales of 0 and below: the bounds around ties are those of positive scales.
+    """
+    scales = known(node.attrs["scales"], shape, "f32") if node.op.name == "dequantize" else \
+        given(node.operand(1), body, constants, shape)
+    if scales.data is not None:
+        expect_positive(scales.data)
+    return scales
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:

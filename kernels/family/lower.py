@@ -96,15 +96,24 @@ def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, s
             if v is not None and v.node is None and not (node is anchor and k in own):
                 check_loads(v)
                 _check_fits(operand_dims(node, k, v), out)
-        if anchored and node.op.name == "quantize" and node.attrs["dtype"].bits <= 8 \
-                and not np.isfinite(inverse_scales(node)).all():
-            raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
+        if anchored and node.op.name == "quantize":
+            expect_positive(node.attrs["scales"])
+            if node.attrs["dtype"].bits <= 8 and not np.isfinite(inverse_scales(node)).all():
+                raise Unsupported("1/scale of a quantize is not a finite f32",
+                                  "give the quantize a scale above 2**-127")
     result = body.outputs[0] if result is None else result
     if result.type.dims != out:
         raise Unsupported("the result {result} has not the shape " + str(list(out)),
                           "quantize before the operation that changes the shape", result=result)
     if result.dtype.name not in STORAGE:
         raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
+
+
+def expect_positive(scales: Sequence[float] | np.ndarray) -> None:
+    """Raise Unsupported for a scale of 0 or below."""
+    numbers = np.asarray(scales, np.float32).ravel()
+    for scale in numbers[~(numbers > 0)][:1]:
+        raise Unsupported(f"its kernels take positive scales, and a scale is {scale:g}", "make the scales positive")
 
 
 def check_loads(value: Value) -> None:

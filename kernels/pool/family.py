@@ -28,4 +28,4 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 POOL = Family("pool", tuple(POOLS), check_pool, lower_pool, pool_steps, any_operands(*POOLS),
-              channels_last=("max_pool", "avg_pool"))
+              any_operands(*POOLS), channels_last=("max_pool", "avg_pool"))

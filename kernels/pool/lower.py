@@ -21,7 +21,7 @@ import numpy as np
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
-from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, result_dims
+from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, expect_positive, result_dims
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order
@@ -149,6 +149,8 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     source, out = body.inputs.index(value), node.output.type.dims
     if how == "mean":
         return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts)
+    if dequantize is not None:
+        expect_positive(dequantize.attrs["scales"])  # a negative scale turns the order of the integers around
     if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
         raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer",
                           "take pads that are smaller than the window")

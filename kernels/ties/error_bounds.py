@@ -293,7 +293,7 @@ class BodyBounds:
             return 2.0**(node.attrs["dtype"].bits + 1)
         if name == "dequantize":
             dtype, zps = next(node.operands).dtype, node.attrs["zps"] or [0]
-            return 1.01 * max(dtype.max - min(zps), max(zps) - dtype.min) * max(node.attrs["scales"])
+            return 1.01 * max(dtype.max - min(zps), max(zps) - dtype.min) * max(map(abs, node.attrs["scales"]))
         if max(sizes, default=np.inf) >= HUGE:
             return np.inf
         bound = node.op.bound

@@ -103,7 +103,7 @@ def _difference(got, want, steps, rtol, more):
 
 def steps_of_one(graph):
     """How many steps of the finest quantize one of the coarsest is, as a tie may fall either way; None without any."""
-    scales = [s for n in graph.nodes_of({"quantize"}) for s in n.attrs["scales"]]
+    scales = [abs(s) for n in graph.nodes_of({"quantize"}) for s in n.attrs["scales"]]
     return np.ceil(max(scales) / min(scales)) if scales else None
 
 

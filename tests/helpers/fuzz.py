@@ -4,9 +4,9 @@
 
 Each seed is one model: its graph's reference must agree with ONNX's evaluator, the formulas after all passes with the
 reference, and, for one model of `--compiled` (8), kernels at a random ISA level and thread count with the formulas, bit
-for bit. Models of the kind `control` have If, Loop and Scan with random bodies; their reference, kernels and saved form
-must equal ONNX Runtime. Prints a line for each fault, with the seed that repeats it; the exit code says whether there
-was one.
+for bit. "signs" are random graphs with scales of any sign. Models of the kind `control` have If, Loop and Scan with
+random bodies; their reference, kernels and saved form must equal ONNX Runtime. Prints a line for each fault, with the
+seed that repeats it; the exit code says whether there was one.
 tests/test_random.py runs the first seeds.
 """
 from __future__ import annotations
@@ -28,7 +28,7 @@ from random_onnx_control import control_faults, random_control
 import graphq as gq
 from graphq.kernels.jit import isa
 
-KINDS = ("onnx", "graphs", "control")
+KINDS = ("onnx", "graphs", "signs", "control")
 
 
 def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
@@ -37,8 +37,8 @@ def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
     options = {"isa": chosen.choice([level.name for level in isa.available()]), "threads": chosen.randint(1, 3)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if kind == "graphs":
-            graph, feeds = random_graph(seed)
+        if kind in ("graphs", "signs"):
+            graph, feeds = random_graph(seed, signs=kind == "signs")
             nodes = " ".join(n.op.name for n in graph.nodes if n.op.name != "constant")
         else:
             made = random_model(seed) if kind == "onnx" else random_control(seed)
@@ -46,7 +46,7 @@ def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
         try:
             if kind == "onnx":
                 found = faults(gq.load_onnx(made.model), made.feeds, made.wanted, compiled=compiled, **options)
-            elif kind == "graphs":
+            elif kind in ("graphs", "signs"):
                 found = faults(graph, feeds, compiled=compiled, **options)
             else:
                 found = control_faults(made, compiled=compiled, **options)

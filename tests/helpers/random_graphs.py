@@ -17,10 +17,11 @@ def anchor(f):
 
 
 class Source:
-    """Draws shapes, attributes and operands of one graph."""
+    """Draws shapes, attributes and operands of one graph; scales are positive unless it has `signs`."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, *, signs=False):
         self.rng = np.random.default_rng(seed)
+        self.signs = np.random.default_rng([seed, 1]) if signs else None
         self.g, self.feeds = gq.Graph(f"random {seed}"), {}
         self.integer = self.chance(0.75)
 
@@ -40,6 +41,13 @@ class Source:
     def floats(self, *shape, scale=1.0):
         return (self.rng.normal(size=shape) * scale).astype(np.float32)
 
+    def signed(self, *scales, zeros=True):
+        """The scales or, if the graph has signs, the same with some of them negative, and some 0 if `zeros`."""
+        if self.signs is None:
+            return list(scales)
+        return [s * x for s, x in zip(scales, self.signs.choice([1, 1, -1, 0 if zeros else 1], len(scales)).tolist(),
+                                      strict=True)]
+
     def input(self, shape, dtype):
         name = f"x{len(self.feeds)}"
         if dtype in INTEGERS:
@@ -55,7 +63,8 @@ class Source:
             return self.input(shape, "f32")
         dtype = self.choice("u8", "s8")
         zp = self.choice([0], [self.int(*(0, 255) if dtype == "u8" else (-128, 127))])
-        return self.g.dequantize(self.input(shape, dtype), scales=[float(self.rng.uniform(0.005, 0.05))], zps=zp)
+        return self.g.dequantize(self.input(shape, dtype), zps=zp,
+                                 scales=self.signed(float(self.rng.uniform(0.005, 0.05))))
 
     def weights(self, *shape, axis):
         """Constants; integers for each channel of `axis` or alike."""
@@ -67,9 +76,9 @@ class Source:
         middle = 0 if dtype == "s8" else 128
         if self.chance(0.6):
             scales = self.rng.uniform(0.002, 0.01, n).tolist()
-            return self.g.dequantize(data, qtype="per_channel", axis=axis, scales=scales,
+            return self.g.dequantize(data, qtype="per_channel", axis=axis, scales=self.signed(*scales),
                                      zps=[middle + (self.int(-5, 5) if self.chance(0.2) else 0)] * n)
-        return self.g.dequantize(data, scales=[float(self.rng.uniform(0.002, 0.01))], zps=[middle])
+        return self.g.dequantize(data, scales=self.signed(float(self.rng.uniform(0.002, 0.01))), zps=[middle])
 
     def epilogue(self, y):
         """Up to four lane-wise operations."""
@@ -108,8 +117,8 @@ class Source:
         scale = float(np.abs(numbers).max(initial=0.0)) * self.choice(1.0, 0.5) / self.choice(127.0, 200.0)
         dtype = self.choice("u8", "s8")
         zp = self.int(0, 255) if dtype == "u8" else self.int(-128, 127)
-        return dict(dtype=dtype, scales=[float(np.float32(scale if 1e-6 < scale < 1e6 else 1.0))],
-                    zps=self.choice([0], [zp]))
+        scale = float(np.float32(scale if 1e-6 < scale < 1e6 else 1.0))
+        return dict(dtype=dtype, scales=self.signed(scale, zeros=False), zps=self.choice([0], [zp]))
 
     def dequantized(self, y):
         how = self.quantized(y)
@@ -182,7 +191,7 @@ def conv_transpose(s):
     more = [s.int(0, v - 1) for v in strides]
     x = _activations(s, sizes, c, layout)
     w = s.g.constant(s.floats(c, o, *kernel)) if not s.integer else s.g.dequantize(
-        s.g.constant(s.rng.integers(-128, 128, (c, o, *kernel)).astype(np.int8)), scales=[0.005])
+        s.g.constant(s.rng.integers(-128, 128, (c, o, *kernel)).astype(np.int8)), scales=s.signed(0.005))
     auto = s.choice("none", "none", "same_upper", "same_lower", "valid")
     return s.g.conv_transpose(x, w, strides=strides, pads_begin=[0] * len(sizes), pads_end=[0] * len(sizes),
                               dilations=s.ints(len(sizes), 1, 2), groups=groups, data_format=layout,
@@ -241,9 +250,9 @@ def resized(s):
                            coordinate_transformation_mode=s.choice("half_pixel", "align_corners"))
 
 
-def random_graph(seed):
-    """The graph of a seed, and arrays for its inputs."""
-    s = Source(seed)
+def random_graph(seed, *, signs=False):
+    """The graph of a seed, and arrays for its inputs; with `signs` scales are also negative or 0."""
+    s = Source(seed, signs=signs)
     y = ANCHORS[s.rng.integers(len(ANCHORS))](s)
     y = s.epilogue(y)
     if s.chance(0.3) and y.type.size:  # a second anchor, a matmul, on what the first gives

@@ -94,19 +94,19 @@ def test_pools_of_integers_whose_windows_lie_in_the_padding():
         np.testing.assert_array_equal(got, want)
 
 
-BAD = [np.nan, 0.0, -0.5, -np.inf]
+BAD = [np.nan, -np.inf]
 
 
 @pytest.mark.parametrize("at", [0, 2, 6])
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("op", ["DequantizeLinear", "QuantizeLinear"])
+@pytest.mark.parametrize("op, bad", [
+    *(("DequantizeLinear", x) for x in BAD), *(("QuantizeLinear", x) for x in (*BAD, 0.0))])
 def test_one_scale_of_many_that_is_none(op, bad, at):
     scales = np.full(7, 0.5, np.float32)
     given = "float" if op == "QuantizeLinear" else "int8"
     text = f"net ({given}[3, 7] x) => (y) {{ y = {op} (x, s, z) }}"
     model(text, s=scales, z=np.zeros(7, np.int8))
     scales[at] = bad
-    with pytest.raises(gq.GraphError, match=f"scales must be positive, got {bad}"):
+    with pytest.raises(gq.GraphError, match=f"scales must be finite.*, got {bad}"):
         model(text, s=scales, z=np.zeros(7, np.int8))
 
 

@@ -6,6 +6,7 @@ import pytest
 import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
+from graphq.ir.op import lookup
 
 INF, NAN = np.inf, np.nan
 
@@ -145,16 +146,34 @@ CHANNEL = {"qtype": "per_channel"}
     ("s32[2]", {"scales": [1], "zps": [1]}, r"zero point of s32 must be in \[0, 0\], got 1"),
     ("f8_e4m3[2]", {"scales": [1], "zps": [0]}, r"zps must be absent for f8_e4m3, got \[0\]"),
     ("f8_e5m2[2]", {"scales": [1], "zps": [3]}, r"zps must be absent for f8_e5m2, got \[3\]"),
-    *(("u8[2]", {"scales": [s]}, f"scales must be finite and positive as f32, got {s}")
-      for s in (0.0, -1.0, NAN, INF, 1e-60, 1e60)),
+    *(("u8[2]", {"scales": [s]}, f"scales must be finite (and not 0 )?as f32, got {s}")
+      for s in (NAN, INF, -INF, 1e60, -1e60)),
 ])
 def test_parameter_rules(infer, type, attrs, match):
-    with pytest.raises(GraphError, match="dequantize.*" + match.replace("+", r"\+")):
+    with pytest.raises(GraphError, match="dequantize.*" + match.replace("e+", r"e\+")):
         infer("dequantize", type, **attrs)
     dtype, shape = type.split("[")
     if dtype != "s32":
-        with pytest.raises(GraphError, match="quantize.*" + match.replace("+", r"\+")):
+        with pytest.raises(GraphError, match="quantize.*" + match.replace("e+", r"e\+")):
             infer("quantize", "f32[" + shape, dtype=dtype, **attrs)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, 1e-60, -1e-60])
+def test_only_what_divides_by_scales_refuses_zeros(infer, scale):
+    for of in ({"scales": [scale]}, {**CHANNEL, "scales": [1, scale, 1]}):
+        assert infer("dequantize", "u8[2,3]", **of) == "f32[2,3]"
+        with pytest.raises(GraphError, match=f"scales must be finite and not 0 as f32, got {scale}"):
+            infer("quantize", "f32[2,3]", dtype="u8", **of)
+
+
+def test_scales_of_any_sign():
+    x = np.array([[0, 7, 255]], np.uint8)
+    of = dict(qtype="per_channel", axis=1, scales=[-0.5, 0.0, -2.0], zps=[3, 9, 255])
+    assert lookup("dequantize").reference(x, **of).tolist() == [[1.5, 0, 0]]
+    y = np.float32([[-1.25, 1.25, 300]])
+    of = dict(dtype=DTYPES["u8"], scales=[-0.5], zps=[7])
+    assert lookup("quantize").reference(y, **of).tolist() == [[9, 5, 0]]
+    assert lookup("quantize").reference(np.float32([NAN, INF, -INF]), **of).tolist() == [7, 0, 255]
 
 
 @pytest.mark.parametrize("type, attrs, match", [

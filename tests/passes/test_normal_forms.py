@@ -243,7 +243,7 @@ def test_quantize_by_constants():
     ("x: u8[4,3], s: f32[]", "%0 = dynamic_dequantize(x, s)"),
     ("x: u8[4,3], z: s32[]", "%s = constant(value=f32[]{0.5})\n %0 = dynamic_dequantize(x, %s, z)"),
     ("x: s4[4,3]", "%s = constant(value=f32[]{0.5})\n %0 = dynamic_dequantize(x, %s)"),
-    ("x: u8[4,3]", "%s = constant(value=f32[]{-0.5})\n %0 = dynamic_dequantize(x, %s)"),
+    ("x: u8[4,3]", "%s = constant(value=f32[]{inf})\n %0 = dynamic_dequantize(x, %s)"),
     ("x: u8[4,3]", "%s = constant(value=f32[]{0.5})\n %z = constant(value=s32[]{256})\n"
                    "%0 = dynamic_dequantize(x, %s, %z)"),
     ("x: u8[4,3]", "%s = constant(value=f16[]{0.5})\n %0 = dynamic_dequantize(x, %s)"),

@@ -86,6 +86,8 @@ LIMITED = [  # the limit, what is quantized, whether it goes
     ("clamp, min=-1e39, max=1e39", "dtype=u8, scales=[0.1]", True),  # infinite as f32
     ("clamp, min=1e39, max=1e39", "dtype=u8, scales=[0.1]", False),
     ("relu", "dtype=f8_e4m3, scales=[0.1]", False),
+    *((limit, f"dtype={dtype}, scales=[-0.1]", False)
+      for limit in ("relu", "clamp, min=-26, max=0") for dtype in ("u8", "s8")),
 ]
 
 

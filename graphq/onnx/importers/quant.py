@@ -156,7 +156,7 @@ def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
     with np.errstate(all="ignore"):
         scales = q.scale.data.reshape(() if q.per_tensor else -1)
         factor = np.asarray(p.scale.data.reshape(()) * scales / y.reshape(()))
-    return factor if np.isfinite(factor).all() and (factor > 0).all() else None
+    return factor if np.isfinite(factor).all() else None
 
 
 def _units(c: Call, x: Value, p: Parameters) -> Value:
@@ -183,10 +183,11 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
     """`x` quantized to `dtype` with these parameters, by the simplest operation that can express them."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
     if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
-        return c.graph.quantize(x, dtype=dtype, scales=_scales(c, p), zps=_zero_points(c, p, dtype), **p.attrs)
+        _check_constant(c, p, zeros=False)
+        return c.graph.quantize(x, dtype=dtype, scales=_scales(p), zps=_zero_points(c, p, dtype), **p.attrs)
     if plain and not p.constant and dtype in (t.s8, t.u8) and p.scale.dtype == t.f32:
         return c.graph.dynamic_quantize(x, p.scale, p.zero_point, dtype=dtype, **p.attrs)
-    _check_constant(c, p)
+    _check_constant(c, p, zeros=False)
     zp = None if dtype.kind == "float" and dtype != t.f4_e2m1 else p.zero_point
     return c.graph.quantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size,
                                    saturate=saturate, precision=precision)
@@ -199,8 +200,8 @@ def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -
         x, p = _wider(c, x), p._replace(zero_point=None if zp is None else _wider(c, zp))
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
     if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
-        return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
-    _check_constant(c, p, positive=not p.block_size)
+        return c.graph.dequantize(x, scales=_scales(p), zps=_zero_points(c, p, x.dtype), **p.attrs)
+    _check_constant(c, p)
     zp = None if x.dtype.kind == "float" or x.dtype == t.s32 else p.zero_point
     group = _group(x, p)
     if x.dtype in ZERO_POINTS and p.scale.dtype in FLOATS and group is not None and p.usual is p.constant:
@@ -247,24 +248,22 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
     return Parameters(scale, zp, axis, block_size)
 
 
-def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
-    """Refuse constant scales that are NaN or, if `positive`, that are not positive.
+def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
+    """Refuse constant scales that are NaN or -inf or, unless `zeros`, 0.
 
-    Infinite scales are allowed: quantizers write them if masks of -inf were calibrated. Scales of blocks of weights may
-    be 0, or negative: symmetric quantizers use negative ones to make full use of a range of -8 to 7.
+    Infinite scales are allowed: quantizers write them if masks of -inf were calibrated. Scales may be negative:
+    symmetric quantizers use negative scales of blocks to make full use of a range of -8 to 7.
     """
     data = p.scale.data
     if data is None:
         return
     wide = data.astype(np.float64)
-    least = wide.min(initial=np.inf)  # NaN if any scale is NaN
-    if not (least > 0 if positive else least == least):
-        bad = np.isnan(wide) | (wide <= 0 if positive else False)
-        c.refuse(f"scales must be {'positive' if positive else 'numbers'}, got {wide[bad].ravel()[0]}")
+    bad = wide[~(wide > -np.inf) | (False if zeros else wide == 0)]
+    if bad.size:
+        c.refuse(f"scales must be finite{'' if zeros else ' and not 0'}, got {bad[0]}")
 
 
-def _scales(c: Call, p: Parameters) -> list[float]:
-    _check_constant(c, p)
+def _scales(p: Parameters) -> list[float]:
     assert p.scale.data is not None
     scales: list[float] = p.scale.data.astype(np.float64).ravel().tolist()
     return scales

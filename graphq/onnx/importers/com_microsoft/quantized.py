@@ -41,7 +41,7 @@ def qlinear_binary(c: Call) -> Outputs:
 def _numbers(c: Call) -> list[Any] | None:
     """The scales and zero points of A, B and C in turn; an absent zero point counts as 0.
 
-    None if one of them is not a single finite constant, or if a scale is not positive.
+    None if one of them is not a single finite constant, or if the scale of C is 0.
     """
     found = []
     for k in (1, 2, 4, 5, 6, 7):
@@ -49,7 +49,7 @@ def _numbers(c: Call) -> list[Any] | None:
         if data is None or data.size != 1 or not np.isfinite(data.astype(np.float32)).all():
             return None
         found.append(data.astype(np.float32).reshape(-1)[0])
-    return found if min(found[::2]) > 0 else None
+    return found if found[4] != 0 else None
 
 
 def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
@@ -108,7 +108,8 @@ def qlinear_average_pool(c: Call) -> Outputs:
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
     y = channels_first(at(c, 0), count, lambda x: standard(c, "AveragePool", [x], **attrs)[0])
     scale, zp = c.input(3).data, None if c.optional(4) is None else c.input(4).data
-    if scale is None or zp is None or scale.size != 1 or zp.size != 1 or not 0 < scale.item() < np.inf:
+    if scale is None or zp is None or scale.size != 1 or zp.size != 1 \
+            or scale.item() == 0 or not np.isfinite(scale.item()):
         return result(c, y, 3, c.input(0).dtype)
     y = c.graph.add(c.graph.divide(y, scale), np.float32(zp.item()))
     return c.graph.quantize(y, dtype=c.input(4).dtype, scales=[1.0], zps=[0])
