@@ -163,8 +163,9 @@ def test_masks_of_ends_have_kernels(name):
     ({}, {"do_rotary": 1}, "attribute 'do_rotary' is not supported"),
     ({}, {"past_present_share_buffer": 1}, "attribute 'past_present_share_buffer' is not supported"),
     ({"W": floats(7, 24)}, {}, "matmul"),
-    ({"mask": np.ones((2, 6), np.int32)}, {}, "add"),
-], ids=range(6))
+    ({"W": floats(8, 1), "D": floats(1)}, {}, "input 1 must have as many columns"),
+    ({"mask": np.ones((2, 6), np.int32)}, {}, r"a mask must be \[2\], \[4\], \[2,5\], \[2,1\] or \[2,\?,5\]"),
+], ids=range(7))
 def test_malformed_attention(values, attrs, message):
     inputs, given, _ = CASES["Attention"]
     m = node_model("Attention", [(n, values.get(n, x)) for n, x in inputs], {**given, **attrs})

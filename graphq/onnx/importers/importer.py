@@ -18,15 +18,17 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import number
 from graphq.errors import CompileError, GraphError
-from graphq.ir import Graph, Value
+from graphq.ir import Dim, Graph, Value
 from graphq.ir.interpret import add_known, computed, evaluate, known
+from graphq.ir.names import listing
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import Op, lookup, walk_ops
+from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos.fallback import bodies, body_of, leave_out, parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
-from graphq.ops.rules import FLOATS
+from graphq.ops.rules import FLOATS, Shape, show
 from graphq.passes.masks import is_large_mask
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
@@ -164,9 +166,27 @@ class Call:
         """Whether each input is f32, bf16 or f16."""
         return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
 
+    def expect(self, k: int, *shapes: Shape) -> None:
+        """Refuse input `k` unless it is absent or has one of these shapes; None stands for a size that may be any."""
+        value = self.optional(k)
+        if value is not None and not any(shapes_agree(shape, value.shape) for shape in shapes):
+            self.refuse(f"input {k} must be {listing(dict.fromkeys(map(show, shapes)), 'or')}, got {value.type}")
+
+    def positive(self, name: str, default: int | None = None) -> int:
+        """The attribute `name`, or `default` if the node does not have it; raises Refused unless it is positive."""
+        value = self.attr(name, default)
+        if not isinstance(value, int) or value < 1:
+            self.refuse(f"attribute '{name}' must be positive, got {value}")
+        return value
+
     def refuse(self, message: str) -> NoReturn:
         """Raise Refused with this message."""
         raise Refused(message)
+
+
+def width(value: Value) -> Dim:
+    """The size of the last axis; None if it is not known."""
+    return value.shape[-1] if value.shape else None
 
 
 def label(node: NodeProto) -> str:

@@ -23,18 +23,28 @@ def gemm(c: Call) -> Outputs:
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
-    return product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
+    return plus_bias(c, product(c, c.input(0), c.input(1)))
 
 
-def product(c: Call, a: Value, b: Value, bias: Value | None = None, *, beta: float = 1.0) -> Value:
-    """`alpha * A' @ B' + beta * bias`, by the node's transA, transB and alpha; factors of 1 add no operation."""
+def product(c: Call, a: Value, b: Value) -> Value:
+    """`alpha * A' @ B'`, by the node's transA, transB and alpha; a factor of 1 adds no operation."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     y = g.matmul(a, b, transpose_a=bool(c.attr("transA", 0)), transpose_b=bool(c.attr("transB", 0)))
-    if alpha != 1:
-        y = g.multiply(y, one(y, alpha))
+    return y if alpha == 1 else g.multiply(y, one(y, alpha))
+
+
+def plus_bias(c: Call, y: Value) -> Value:
+    """`y` plus `beta` times input 2, if it is there; a factor of 1 adds no operation."""
+    g, bias, beta = c.graph, c.optional(2), c.attr("beta", 1.0)
     if bias is None or beta == 0:
         return y
     return g.add(y, bias if beta == 1 else g.multiply(bias, one(bias, beta)))
+
+
+def expect_bias(c: Call, k: int, y: Value) -> None:
+    """Refuse input `k` unless it is absent, or broadcasts to the matrix `y`."""
+    rows, columns = y.shape or (None, None)
+    c.expect(k, (), *((n,) for n in (columns, 1)), *((m, n) for m in (rows, 1) for n in (columns, 1)))
 
 
 class Term(NamedTuple):

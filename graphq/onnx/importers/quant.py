@@ -130,7 +130,7 @@ def qlinear_conv(c: Call) -> Outputs:
     """Import QLinearConv, whose bias has the scale x_scale * w_scale; com.microsoft's may have channels last."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
-    pw = parameters(c, w, c.input(4), c.optional(5), 0)
+    pw = parameters(c, w, c.input(4), c.optional(5), 0, mixed=True)
     last = bool(c.attr("channels_last", 0))
     attrs = {"groups": c.attr("group", 1), "weights_format": "OIX", **windows(c, spatial(x), last)}
     factor = _factor(c, px, pw)
@@ -229,8 +229,15 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
     return [size if d == k else 1 for d in range(len(dims))] if dims[k] % size == 0 else None
 
 
-def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
-    """The parameters of `x`, with the axis counted from the front; raises Refused if they do not fit `x`."""
+def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0, *,
+               mixed: bool = False) -> Parameters:
+    """The parameters of `x`, with the axis counted from the front; raises Refused if they do not fit `x`.
+
+    If `mixed`, there may be one scale and several zero points, or the reverse.
+    """
+    if mixed and zp is not None and zp.type.known and scale.type.known and 1 in (zp.type.size, scale.type.size):
+        many = max(scale, zp, key=lambda v: v.type.size).type.dims
+        scale, zp = (_repeated(c, v, many) for v in (scale, zp))
     rank = None if x.shape is None else len(x.shape)
     if rank == 1 and scale.shape not in ((), (1,)):
         axis = 0
@@ -246,6 +253,15 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
         zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
             c.graph.constant(zp.data.reshape(scale.type.dims))
     return Parameters(scale, zp, axis, block_size)
+
+
+def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
+    """`x` with the shape `dims`, as often as needed if it is one number."""
+    if x.type.dims == dims:
+        return x
+    if x.data is not None:
+        return c.graph.constant(np.broadcast_to(x.data.reshape(()) if x.data.size == 1 else x.data, dims))
+    return c.graph.expand(c.graph.static_reshape(x, shape=[1] * len(dims)), shape=dims)
 
 
 def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:

@@ -100,10 +100,22 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 def dynamic_quantize_lstm(c: Call) -> Outputs:
     """Import DynamicQuantizeLSTM, whose weights W and R are integers and transposed.
 
-    Each direction has one scale and zero point for its W and R, or one for each column. The input is quantized once,
-    and the state in each step.
+    Each direction has one scale for its W and one for its R, or one for each column, and so with zero points. The input
+    is quantized once, and the state in each step.
     """
-    g = c.graph
+    g, count = c.graph, _count(c)
+    c.expect(0, (None, None, None))
+    c.expect(2, (None, None, None))
+    (_, rows, inputs), (_, size, _) = (c.input(k).shape or (None,) * 3 for k in (0, 2))
+    size = c.attr("hidden_size", size)
+    wide = None if size is None else 4 * size
+    for k, shape in ((1, (inputs, wide)), (2, (size, wide)), (3, (wide and 2 * wide,)), (5, (rows, size)),
+                     (6, (rows, size)), (7, (size and 3 * size,))):
+        c.expect(k, (count, *shape))
+    c.expect(4, (rows,))
+    for k in (8, 9, 10, 11):
+        c.input(k)
+        c.expect(k, (count,), (count, wide))
     scale, zp = g.dynamic_range(c.input(0))
     units = g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8)
     return _directions(c, partial(_quantized, c, g.dynamic_dequantize(units, scale, zp)))
@@ -113,8 +125,10 @@ def _quantized(c: Call, units: Value, _x: Value, d: int, reverse: bool) -> Seque
     g = c.graph
     w, w_scale, w_zp = (g.constant(np.squeeze(_constant(c, k)[d])) for k in (1, 8, 9))
     r, r_scale, r_zp = (np.squeeze(_constant(c, k)[d]) for k in (2, 10, 11))
-    gates = g.matmul(units, dequantized(c, w, parameters(c, w, w_scale, w_zp, -1)))
+    gates = g.matmul(units, dequantized(c, w, parameters(c, w, w_scale, w_zp, -1, mixed=True)))
     integers = (r.astype(np.float32) - r_zp.astype(np.float32)).T
+    if np.ptp(integers) > 255:
+        c.refuse(f"input 2 less its zero points must have 8 bits, got {integers.min():g} to {integers.max():g}")
     return g.lstm(_biased(c, gates, d), g.constant(np.ascontiguousarray(integers)), *_first(c, d),
                   g.constant(np.atleast_1d(r_scale)), c.optional(4), _peepholes(c, d), reverse=reverse)
 
@@ -128,8 +142,7 @@ def _constant(c: Call, k: int) -> np.ndarray:
 
 def _directions(c: Call, direction: Direction) -> list[Value]:
     """The outputs Y, Y_h and, for LSTM, Y_c, in which the results of all directions are joined."""
-    way = c.attr("direction", "forward")
-    count = 2 if way == "bidirectional" else 1
+    way, count = c.attr("direction", "forward"), _count(c)
     check(c, count)
     rows_first = bool(c.attr("layout", 0))
     x = _swapped(c.graph, c.input(0), rows_first)
@@ -139,6 +152,11 @@ def _directions(c: Call, direction: Direction) -> list[Value]:
     if rows_first:
         out = [g.static_transpose(out[0], order=[2, 0, 1, 3]), *(_swapped(g, v, True) for v in out[1:])]
     return out[:max(1, c.outputs)]
+
+
+def _count(c: Call) -> int:
+    """The number of directions."""
+    return 2 if c.attr("direction", "forward") == "bidirectional" else 1
 
 
 def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:

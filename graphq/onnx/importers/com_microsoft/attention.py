@@ -22,15 +22,30 @@ def multi_head_attention(c: Call) -> Outputs:
     q, k, v = (_wide(c.input(i)) for i in range(3))
     if c.has(8) or c.has(9) or c.outputs > 3:
         raise GraphError("past sequence lengths, cache indirection and the products as an output are not supported")
+    _expect_sizes(c, heads := c.positive("num_heads"))
     if c.has(3):
         q, k, v = _biased(c, (q, k, v))
     masks = [hidden(c, c.input(4), _keys(c, k))] if c.has(4) else []
     masks += [c.input(5)] if c.has(5) else []
     mask = c.graph.add(*masks) if len(masks) == 2 else masks[0] if masks else None
-    heads = c.attr("num_heads")
     attrs = {"scale": c.attr("scale")} if c.attr("scale", 0.0) else {}
     return standard(c, "Attention", [q, k, v, mask, c.optional(6), c.optional(7)], max(1, c.outputs), opset=NEWER,
                     q_num_heads=heads, kv_num_heads=heads, is_causal=int(bool(c.attr("unidirectional", 0))), **attrs)
+
+
+def _expect_sizes(c: Call, heads: int) -> None:
+    """Refuse operands of MultiHeadAttention whose sizes do not fit its query, or each other."""
+    (batch, rows, width), (_, keys, _), (_, _, last) = (c.input(k).shape or (None,) * 3 for k in range(3))
+    for k, size in ((0, width), (2, last)):
+        if size is not None and size % heads:
+            c.refuse(f"input {k} must have a width that {heads} heads divide, got {c.input(k).type}")
+    c.expect(1, (batch, None, width))
+    c.expect(2, (batch, keys, None))
+    c.expect(3, (None if width is None or last is None else 2 * width + last,))
+    total = None if c.has(6) else keys
+    c.expect(5, *((b, h, rows, total) for b in (batch, 1) for h in (heads, 1)))
+    for k in (6, 7):
+        c.expect(k, (batch, heads, None, None))
 
 
 def _keys(c: Call, k: Value) -> Value:
@@ -70,6 +85,12 @@ def rotary_embedding(c: Call) -> Outputs:
     if positions.shape is None or len(positions.shape) != 2 or c.attr("is_packed_batching", 0) or \
             c.attr("scale", 1.0) != 1:
         raise GraphError(f"positions must be [batch, length], without packing and scale, got {positions.type}")
+    dims = c.input(0).shape
+    if dims is not None:
+        c.expect(0, (None,) * 3, (None,) * 4)
+        c.expect(1, (dims[0], dims[-2]))
+    c.expect(2, (None, None))
+    c.expect(3, c.input(2).shape)
     attrs = {name: c.attr(name) for name in ("interleaved", "num_heads", "rotary_embedding_dim") if c.attr(name)}
     return standard(c, "RotaryEmbedding", [c.input(0), c.input(2), c.input(3), positions], opset=NEWER, **attrs)
 
@@ -136,7 +157,7 @@ def _check(c: Call) -> None:
         raise GraphError("input 16 (query_seqlens): queries with padding behind them are not supported")
     if c.attr("qk_output", 0) or c.outputs > 3:
         raise GraphError("attribute 'qk_output': the products are not given")
-    heads, groups = (_positive(c, name) for name in ("num_heads", "kv_num_heads"))
+    heads, groups = (c.positive(name) for name in ("num_heads", "kv_num_heads"))
     if heads % groups:
         c.refuse(f"attribute 'num_heads' must be a multiple of 'kv_num_heads', got {heads} and {groups}")
     window, causal = c.attr("local_window_size", -1), c.attr("causal", 1)
@@ -150,15 +171,11 @@ def _check(c: Call) -> None:
     for k in (5, 6):
         if c.input(k).dtype != s32:
             c.refuse(f"input {k} must be s32, got {c.input(k).type}")
+    for k, rank in ((3, 4), (4, 4), (7, 2), (8, 2), (9, 2), (10, 4), (11, 1), (14, 1), (15, 1)):
+        c.expect(k, (None,) * rank)
+    c.expect(6, (), (1,))
     if batch and batch[0] is not None and lengths.known and lengths.size != batch[0]:
         c.refuse(f"input 5 must have a length for each of {batch[0]} batches, got {lengths}")
-
-
-def _positive(c: Call, name: str) -> int:
-    value = c.attr(name, 0)
-    if value < 1:
-        c.refuse(f"attribute '{name}' must be positive, got {value}")
-    return int(value)
 
 
 def _size(c: Call, heads: int, groups: int) -> int:

@@ -13,18 +13,34 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import in_f32, one
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
+from graphq.onnx.importers.matmul import expect_bias
 from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.importers.quant import Parameters, dequantized, parameters, result, scale_product
+from graphq.ops.rules import normal_axis
 
 F32: TypeAlias = Any
 """A NumPy scalar of f32, as the scales and zero points of `_sum` and `_product`; its arithmetic rounds to f32."""
 
 
-def at(c: Call, k: int, axis: int = 1) -> Value:
+def at(c: Call, k: int) -> Value:
     """The tensor of input `k`, dequantized with the scale of input `k + 1` and the zero point of input `k + 2`."""
     x = c.input(k)
-    return dequantized(c, x, parameters(c, x, c.input(k + 1), c.optional(k + 2), axis))
+    for n in (k + 1, k + 2):
+        c.expect(n, (), (1,))
+    return dequantized(c, x, parameters(c, x, c.input(k + 1), c.optional(k + 2), 1))
+
+
+def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
+    """The matrix of input `k`, dequantized with one scale or one for each index of `axis`, and so with zero points.
+
+    `scale` and `zp` are the numbers of the inputs that have them.
+    """
+    x = c.input(k)
+    size = None if x.shape is None else x.shape[normal_axis(axis, x.shape)]
+    for n in (scale, zp):
+        c.expect(n, (), (1,), (size,))
+    return dequantized(c, x, parameters(c, x, c.input(scale), c.optional(zp), axis, mixed=True))
 
 
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
@@ -92,7 +108,7 @@ def qlinear_unary(c: Call) -> Outputs:
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
     """Import QLinearSoftmax: over `axis` or, if its `opset` is below 13, over all dimensions from `axis` on."""
-    opset, axis = c.attr("opset"), c.attr("axis", -1)
+    opset, axis = c.positive("opset"), c.attr("axis", -1)
     y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
     return result(c, y, 3, c.input(0).dtype)
 
@@ -146,35 +162,40 @@ def qgemm(c: Call) -> Outputs:
     The result is f32 if there is no operand for its scale.
     """
     g, alpha = c.graph, c.attr("alpha", 1.0)
-    columns = 0 if c.attr("transB", 0) else 1
-    y = g.matmul(at(c, 0), at(c, 3, columns), transpose_a=bool(c.attr("transA", 0)),
-                 transpose_b=bool(c.attr("transB", 0)))
+    for k in (0, 3):
+        c.expect(k, (None, None))
+    y = g.matmul(at(c, 0), of_columns(c, 3, 4, 5, 0 if c.attr("transB", 0) else 1),
+                 transpose_a=bool(c.attr("transA", 0)), transpose_b=bool(c.attr("transB", 0)))
     if alpha != 1:
         y = g.multiply(y, one(y, alpha))
     if c.has(6):
-        scale = scale_product(c, c.input(1), c.input(4))
+        bias, scale = c.input(6), scale_product(c, c.input(1), c.input(4))
+        expect_bias(c, 6, y)
         if alpha != 1:
             scale = scale_product(c, scale, g.constant(np.asarray(alpha, np.float32)))
-        y = g.add(y, dequantized(c, c.input(6), Parameters(scale, None, len(c.input(6).shape or (0,)) - 1)))
+        if scale.shape in ((), (1,)) or width(bias) == width(y):
+            y = g.add(y, dequantized(c, bias, Parameters(scale, None, len(bias.shape or (0,)) - 1)))
+        else:
+            y = g.add(y, g.multiply(g.dequantize(bias, scales=[1.0]), scale))
     return result(c, y, 7, c.input(0).dtype) if c.has(7) else y
 
 
 @imports("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(c: Call) -> Outputs:
     """Import MatMulIntegerToFloat, whose operands are A, B, their scales, their zero points, and a bias."""
-    a, b = c.input(0), c.input(1)
-    y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(2), c.optional(4), -2)),
-                       dequantized(c, b, parameters(c, b, c.input(3), c.optional(5), -1)))
+    y = c.graph.matmul(of_columns(c, 0, 2, 4, -2), of_columns(c, 1, 3, 5))
+    c.expect(6, (width(y),), (1, width(y)))
     return c.graph.add(y, c.input(6)) if c.has(6) else y
 
 
 @imports("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(c: Call) -> Outputs:
     """Import DynamicQuantizeMatMul, which quantizes A as DynamicQuantizeLinear does."""
-    g, b = c.graph, c.input(1)
+    g = c.graph
     scale, zp = g.dynamic_range(c.input(0))
     a = g.dynamic_dequantize(g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8), scale, zp)
-    y = g.matmul(a, dequantized(c, b, parameters(c, b, c.input(2), c.optional(3), -1)))
+    y = g.matmul(a, of_columns(c, 1, 2, 3))
+    c.expect(4, (width(y),), (1, width(y)))
     return g.add(y, c.input(4)) if c.has(4) else y
 
 
@@ -192,11 +213,15 @@ def matmul_n_bits(c: Call) -> Outputs:
 
     accuracy_level 4 allows integer activations. They are used if weights less their zero points fit in 8 bits.
     """
-    k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
+    bits, (k, n, block) = int(c.attr("bits", 4)), (c.positive(name) for name in ("K", "N", "block_size"))
     packed, scales, zps, places = (c.data(i) for i in range(1, 5))
     if bits not in PACKED or packed is None or scales is None or any(c.has(i) and c.data(i) is None for i in (3, 4)):
         raise GraphError("weights, zero points and g_idx must be constants; weights have 2, 4 or 8 bits")
     g, blocks, dtype = c.graph, -(-k // block), PACKED[bits]
+    points = blocks if zps is not None and zps.dtype != np.uint8 else -(-blocks * bits // 8)
+    for i, shapes in ((1, [(n, blocks, -(-block * bits // 8))]), (2, [(n * blocks,), (n, blocks)]),
+                      (3, [(n * points,), (n, points)]), (4, [(k,)]), (5, [(n,)])):
+        c.expect(i, *shapes)
     x, bias = in_f32(c, c.input(0)), None if c.optional(5) is None else in_f32(c, c.input(5))
     w, s = unpacked(packed.reshape(n, -1), bits)[:, :k].T, scales.reshape(n, blocks).T.astype(np.float32)
     of = np.arange(k) // block
@@ -248,12 +273,22 @@ def gather_block_quantized(c: Call) -> Outputs:
     If the constants are u8 and `bits` is 4, each byte holds two numbers.
     """
     g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
-    if data.dtype == t.u8 and bits in PACKED:
-        weights, given, scales = c.data(0), c.data(3), c.input(2).type.dims
+    block, packed = c.positive("block_size", 128), data.dtype == t.u8 and bits in PACKED
+    if packed:
+        weights, given = c.data(0), c.data(3)
         if weights is None or c.has(3) and given is None:
             raise GraphError("packed integers must be constants")
         data = g.constant(unpacked(weights, bits).astype(PACKED[bits].numpy))
-        centre = np.full(scales, 1 << (bits - 1)) if given is None else unpacked(given, bits)[..., :scales[-1]]
+    axis = c.attr("quantize_axis", 1)
+    blocks = None if data.shape is None else tuple(
+        d if d is None or k != normal_axis(axis, data.shape) else -(-d // block) for k, d in enumerate(data.shape))
+    c.expect(2, blocks)
+    if packed:
+        dims = c.input(2).type.dims
+        c.expect(3, (*dims[:-1], -(-dims[-1] * bits // 8)))
+        centre = np.full(dims, 1 << (bits - 1)) if given is None else unpacked(given, bits)[..., :dims[-1]]
         zps = g.constant(centre.astype(PACKED[bits].numpy))
-    p = parameters(c, data, c.input(2), zps, c.attr("quantize_axis", 1), int(c.attr("block_size", 128)))
+    else:
+        c.expect(3, blocks)
+    p = parameters(c, data, c.input(2), zps, axis, block)
     return g.gather(dequantized(c, data, p, c.input(2).dtype), c.input(1), axis=c.attr("gather_axis", 0))

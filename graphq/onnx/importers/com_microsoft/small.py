@@ -10,8 +10,8 @@ from graphq.ir import Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.conv import spatial, windows
 from graphq.onnx.importers.eltwise import one
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
-from graphq.onnx.importers.matmul import product
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
+from graphq.onnx.importers.matmul import expect_bias, plus_bias, product
 from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.importers.shape import known
 from graphq.onnx.protos.tensors import element_of
@@ -64,6 +64,7 @@ def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
 @imports("ExpandDims", domain=MICROSOFT)
 def expand_dims(c: Call) -> Outputs:
     """Import ExpandDims: insert a dimension of 1 at a constant axis of the result."""
+    c.expect(1, (), (1,))
     return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(known(c, 1).astype(np.int64).reshape(1))])
 
 
@@ -104,6 +105,8 @@ def reduce_sum_integer(c: Call) -> Outputs:
 @imports("BiasAdd", domain=MICROSOFT)
 def bias_add(c: Call) -> Outputs:
     """Import BiasAdd: `(x + bias) + skip`."""
+    c.expect(1, (width(c.input(0)),))
+    c.expect(2, c.input(0).shape)
     return c.graph.add(c.graph.add(c.input(0), c.input(1)), c.input(2))
 
 
@@ -116,6 +119,7 @@ def bias_softmax(c: Call) -> Outputs:
 @imports("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(c: Call) -> Outputs:
     """Import BiasSplitGelu: the first half of `x + bias` times the gelu of its second half."""
+    c.expect(1, (width(c.input(0)),))
     left, right = standard(c, "Split", [c.graph.add(c.input(0), c.input(1))], 2, axis=-1, num_outputs=2)
     return c.graph.multiply(left, c.graph.gelu(right, mode="gelu_erf"))
 
@@ -124,6 +128,7 @@ def bias_split_gelu(c: Call) -> Outputs:
 def gemm_fast_gelu(c: Call) -> Outputs:
     """Import GemmFastGelu: a matrix product, a bias, and a gelu by tanh."""
     y = c.graph.matmul(c.input(0), c.input(1))
+    c.expect(2, (width(y),))
     return c.graph.gelu(c.graph.add(y, c.input(2)) if c.has(2) else y, mode="gelu_tanh")
 
 
@@ -141,6 +146,7 @@ def scaled_silu(c: Call) -> Outputs:
 @imports("GatedAdd", domain=MICROSOFT)
 def gated_add(c: Call) -> Outputs:
     """Import GatedAdd: `x + y * gate`."""
+    c.expect(1, c.input(0).shape)
     return c.graph.add(c.input(0), c.graph.multiply(c.input(1), c.input(2)))
 
 
@@ -160,6 +166,7 @@ def fused_conv(c: Call) -> Outputs:
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
                       **windows(c, spatial(x), last))
+    c.expect(3, y.shape)
     if c.has(3):
         y = g.add(y, c.input(3))
     name, given = c.attr("activation", ""), c.attr("activation_params", ())
@@ -178,8 +185,11 @@ def nhwc_max_pool(c: Call) -> Outputs:
 @imports("FusedGemm", domain=MICROSOFT)
 def fused_gemm(c: Call) -> Outputs:
     """Import FusedGemm: Gemm, then an activation."""
-    y = product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
-    return activated(c, y, c.attr("activation", ""), _own(c))
+    for k in (0, 1):
+        c.expect(k, (None, None))
+    y = product(c, c.input(0), c.input(1))
+    expect_bias(c, 2, y)
+    return activated(c, plus_bias(c, y), c.attr("activation", ""), _own(c))
 
 
 @imports("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MICROSOFT)

@@ -6,16 +6,20 @@ import numpy as np
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.ir.names import listing
+from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.attention import up_to_own
 from graphq.onnx.importers.composed import standard, written
 from graphq.onnx.importers.eltwise import one
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.quant import dequantized, parameters
+from graphq.ops.rules import show
 
 
 @imports("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
 def gelu(c: Call) -> Outputs:
     """Import Gelu (by erf), FastGelu (by tanh) and variants that first add a bias."""
+    c.expect(1, (width(c.input(0)),))
     x = c.graph.add(c.input(0), c.input(1)) if c.has(1) else c.input(0)
     return c.graph.gelu(x, mode="gelu_tanh" if c.node.op_type == "FastGelu" else "gelu_erf")
 
@@ -36,6 +40,11 @@ def skip_layer_normalization(c: Call) -> Outputs:
     g, simple = c.graph, c.node.op_type.startswith("SkipSimplified")
     if any(c.node.output[k] for k in (1, 2) if k < len(c.node.output)):
         raise GraphError("mean and inverse deviation are not given")
+    if (dims := c.input(0).shape) is not None:
+        c.expect(0, (None,) * 2, (None,) * 3)
+        c.expect(1, *([dims] if len(dims) < 3 else [dims, (1, *dims[1:]), dims[1:]]))
+        for k in (2, 3, 4):
+            c.expect(k, dims[-1:])
     total = g.add(c.input(0), c.input(1))
     bias = c.optional(3 if simple else 4)
     if bias is not None:
@@ -66,6 +75,14 @@ def embed_layer_normalization(c: Call) -> Outputs:
     """
     g, ids, segments = c.graph, c.input(0), c.optional(1)
     positions = c.optional(8)
+    c.expect(0, (None, None))
+    batch, length = ids.shape or (None, None)
+    for k in (1, 7, 8):
+        c.expect(k, (batch, length), *([(1, length)] if k == 8 else []))
+    c.expect(2, (None, None))
+    size = width(c.input(2))
+    for k in (3, 4, 5, 6):
+        c.expect(k, (None, size) if k < 5 else (size,))
     if positions is None:
         positions, = written(c, """(ids) => (positions) {
             zero = Constant<value_int = 0>()
@@ -95,16 +112,33 @@ def embed_layer_normalization(c: Call) -> Outputs:
 @imports("Attention", domain=MICROSOFT)
 def attention(c: Call) -> Outputs:
     """Import Attention: input, weights [in, 3 * out], bias, mask, past [2, batch, heads, length, size], score bias."""
+    _expect_sizes(c, 4)
     y = c.graph.matmul(c.input(0), c.input(1))
     return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
 
 
+def _expect_sizes(c: Call, past: int) -> None:
+    """Refuse an input, weights, a bias or past keys and values (input `past`) whose sizes do not fit."""
+    c.expect(0, (None, None, None))
+    c.expect(past, (2, (c.input(0).shape or (None,))[0], c.attr("num_heads"), None, None))
+    c.expect(1, (None, None))
+    c.expect(2, (width(c.input(1)),))
+
+
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
-    """Import QAttention: input, weights, bias, both scales, mask, both zero points, and past keys and values."""
+    """Import QAttention: input, weights, bias, both scales, mask, both zero points, and past keys and values.
+
+    Weights have one scale, or one for each column, and so with zero points.
+    """
     x, w = c.input(0), c.input(1)
+    _expect_sizes(c, 8)
+    for k in (3, 6):
+        c.expect(k, (), (1,))
+    for k in (4, 7):
+        c.expect(k, (), (1,), (width(w),))
     y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
-                       dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1)))
+                       dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1, mixed=True)))
     return heads(c, c.graph.add(y, c.input(2)), c.optional(5), c.optional(8), None)
 
 
@@ -113,14 +147,16 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
 
     `projected` [batch, length, width] has q, k and v side by side.
     """
-    g, count = c.graph, c.attr("num_heads")
-    width = projected.shape[-1] if projected.shape else None
-    if width is None:
+    g, count = c.graph, c.positive("num_heads")
+    columns = width(projected)
+    if columns is None:
         raise GraphError("the width must be known")
     for name in ("do_rotary", "past_present_share_buffer"):
         if c.attr(name, 0):
             raise GraphError(f"attribute '{name}' is not supported")
-    sizes = c.attr("qkv_hidden_sizes") or [width // 3] * 3
+    sizes = c.attr("qkv_hidden_sizes") or [columns // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != columns or any(size < 1 or size % count for size in sizes):
+        c.refuse(f"input 1 must have as many columns for queries, keys and values as {count} heads take, got {columns}")
     parts, start = [], 0
     for size in sizes:
         part = g.slice(projected, axes=[2], starts=[start], ends=[start + size], steps=[1])
@@ -197,6 +233,10 @@ def hidden(c: Call, mask: Value, scores: Value) -> Value:
     keys]. `scores` is [batch, heads, queries, keys]; only its dtype and the sizes of batch and keys are used.
     """
     away = c.attr("mask_filter_value", -10000.0)
+    batch, _, _, keys = scores.shape or (None,) * 4
+    forms = [(batch,), (None if batch is None else 2 * batch,), (batch, keys), (batch, 1), (batch, None, keys)]
+    if not any(shapes_agree(form, mask.shape) for form in forms):
+        c.refuse(f"a mask must be {listing(map(show, forms), 'or')}, got {mask.type}")
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
         seen, = written(c, WITHIN, mask=mask, scores=scores)
         return c.graph.select(seen, one(scores, 0), one(scores, away))
