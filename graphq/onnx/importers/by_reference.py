@@ -26,7 +26,14 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """Import RoiAlign. Before version 16 it does not shift by half a pixel; the reference does unless told not to."""
+    """Import RoiAlign. Before version 16 it does not shift by half a pixel; the reference does unless told not to.
+
+    Numbers of images that do not exist, which the reference would take from elsewhere, are refused.
+    """
+    shape, images = c.input(0).shape, c.data(2)
+    if shape and shape[0] is not None and images is not None and \
+            (wrong := images[(images < 0) | (images >= shape[0])]).size:
+        c.refuse(f"input 2 must have numbers of images in [0, {shape[0] - 1}], got {wrong[0]}")
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
