@@ -3,7 +3,8 @@
 A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, whose rules on ownership,
 size and removal apply. Its name is a digest of the user's file or graph, the options, the versions of graphq and of the
 packages that it computes with, and the kind of processor. If the kept file is damaged or does not fit, the model is
-compiled and kept again.
+compiled and kept again. A plan for open sizes that a later call adds is a file of its own next to the model's: it has
+only what the model's file lacks, and counts only with the file that it was written for.
 
 A thread writes the file, so that the first result does not wait for it, nor for kernels that only other sizes need. The
 process ends after the thread.
@@ -16,8 +17,9 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache as once
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,14 +36,17 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import ELSEWHERE
 from graphq.model.loading import as_saved, options_of
 from graphq.model.plans import Plans
-from graphq.model.saved_models import Saved, save
+from graphq.model.saved_models import Added, Saved, save, save_plan
 from graphq.model.saved_values import Unsaved, Writer
+from graphq.plan.runtime import OpenPlan
 
 log = logging.getLogger("graphq")
 
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
 """The fewest nodes of a graph whose model is kept, so that many small graphs do not fill the folder."""
+MOST_PLANS = 64
+"""The most files of plans that are kept for a model; the oldest are removed."""
 
 
 _writing: dict[str, threading.Thread] = {}
@@ -97,6 +102,8 @@ class Kept:
             options, misfit = options_of(saved, self._level, self._threads)
             if misfit is None and saved.file.index.get("key") != self.digest:
                 misfit = "it is another's"
+            if misfit is None:
+                saved.added = self._added(saved, folder)
             model = as_saved(saved, options) if misfit is None else None
             if model is None:
                 log.info("%s is not used: %s", path, misfit)
@@ -106,8 +113,19 @@ class Kept:
             log.warning("a kept model cannot be used, and is compiled anew: %s", e)
             return None
         model.origin = f"compiled before, and kept in {path}"
-        self._follow(model, saved.rows_mix)
+        self._follow(model, saved.rows_mix, [sizes for sizes, _ in saved.plans(options.threads)])
         return model
+
+    def _added(self, saved: Saved, folder: Path) -> list[Added]:
+        """The plans of a model that are in files of their own, without those that cannot be used."""
+        found = []
+        for path in cache.plan_files(folder, self.digest)[:MOST_PLANS]:
+            try:
+                found.append(Added(path, saved))
+                cache.used(path)
+            except (GraphqError, OSError) as e:
+                log.info("a kept plan cannot be used: %s", e)
+        return found
 
     def keep(self, model: CompiledGraph) -> None:
         """Keep a model that was just compiled, if its file or graph has not changed since `of` was called."""
@@ -122,19 +140,28 @@ class Kept:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
-        rows_mix = model.rows_mix
-        self._start_writing(model.plans, rows_mix)
-        self._follow(model, rows_mix)
+        plans, rows_mix = model.plans, model.rows_mix
+        self._start_writing(partial(self._write_model, plans=plans, rows_mix=rows_mix))
+        self._follow(model, rows_mix, [plan.trace.assumed.values() for plan in plans.all()])
 
-    def _follow(self, model: CompiledGraph, rows_mix: str | None) -> None:
-        """Keep the model again whenever a call adds a plan for open sizes."""
-        model.plans.grown = lambda plans: self._start_writing(plans, rows_mix)
+    def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
+        """Keep the plans that calls add from now on, each in a file of its own, but those for the sizes `known`."""
+        kept = set(map(tuple, known))
 
-    def _start_writing(self, made: Plans, rows_mix: str | None) -> None:
-        """Write the model in a thread, after the thread that writes it already, if there is one."""
+        def grown(plans: Plans) -> None:
+            for plan in plans.in_memory():
+                sizes = tuple(plan.trace.assumed.values())
+                if sizes not in kept:
+                    kept.add(sizes)
+                    self._start_writing(partial(self._write_plan, plan=plan, plans=plans, rows_mix=rows_mix))
+
+        model.plans.grown = grown
+
+    def _start_writing(self, write: Callable[[Path], None]) -> None:
+        """Call `write` with the model's path in a thread, after the thread that writes already, if there is one."""
         with _order.hold:  # callers that add plans at once must not both follow the same thread
             before = _writing.get(self.digest)
-            thread = threading.Thread(target=self._write, args=(made, rows_mix, before), name="graphq-keeping")
+            thread = threading.Thread(target=self._write, args=(write, before), name="graphq-keeping")
             try:
                 thread.start()
             except RuntimeError:  # no more threads can be started, or Python is ending
@@ -142,19 +169,31 @@ class Kept:
             else:
                 _writing[self.digest] = thread
                 return
-        self._write(made, rows_mix, before)
+        self._write(write, before)
 
-    def _write(self, made: Plans, rows_mix: str | None, before: threading.Thread | None) -> None:
-        """Write the model; failures are only logged, since the model itself is in memory."""
+    def _write(self, write: Callable[[Path], None], before: threading.Thread | None) -> None:
+        """Write a file; failures are only logged, since the model itself is in memory."""
         try:
             if before is not None:
                 before.join()
             folder = cache.lasting()
             if folder is not None:
-                save(folder / self.name, made, rows_mix, key=self.digest)
+                write(folder / self.name)
                 cache.tidy(folder)
         except Exception as e:  # full disk, missing folder, no memory, or an option that JSON cannot express
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
+
+    def _write_model(self, path: Path, plans: Plans, rows_mix: str | None) -> None:
+        save(path, plans, rows_mix, key=self.digest)
+
+    def _write_plan(self, path: Path, plan: OpenPlan, plans: Plans, rows_mix: str | None) -> None:
+        """Write a plan that a call added; the whole model if its file was removed, or could not be written."""
+        if not path.is_file():
+            return self._write_model(path, plans, rows_mix)
+        sizes = tuple(plan.trace.assumed.values())
+        save_plan(path.with_name(cache.plan_name(self.digest, sizes)), plan, Saved(path))
+        for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
+            oldest.unlink(missing_ok=True)
 
 
 class _NotKept(Exception):

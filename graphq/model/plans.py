@@ -158,6 +158,10 @@ class Plans:
         """All plans for classes of sizes, or the one plan of a graph of fixed shape."""
         for of in list(self._by_class):
             list(self._of_class(of))
+        return self.in_memory()
+
+    def in_memory(self) -> list[OpenPlan]:
+        """The plans that were made, or read from a file."""
         with self._order.hold:
             return [plan for plans in self._by_class.values() for plan in plans]
 

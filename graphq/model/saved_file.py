@@ -103,7 +103,8 @@ def _hashes(parts: Iterable[memoryview]) -> list[str]:
 class File:
     """A file that was read and checked.
 
-    `index` is its index. Its sections are read-only memory, which lives as long as someone uses it.
+    `index` is its index, and `digest` tells files of other contents apart. Its sections are
+    read-only memory, which lives as long as someone uses it.
 
     `private` says whether the file belongs to this user or to root, and nobody else can write to it: as with files of
     the kernel cache, only then may code come from it. A private file is mapped. Any other file may change after its
@@ -147,6 +148,7 @@ class File:
         text = file.read(size)
         if hashlib.sha256(head[:_HEAD.size] + text).digest() != head[_HEAD.size:]:
             self.fail("damaged: its index does not have the hash that it states")
+        self.digest = head[_HEAD.size:].hex()
         self.index = self._read_index(text)
         self._places = self._checked_places(self.index.get("sections"), total - begin)
         hashes = self.index.get("hashes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -61,17 +61,10 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
     writer = Writer()
     graph = writer.of(of.source)
     name, inputs, outputs = of.signature
-    sizes_of = {plan: list(plan.trace.assumed.values()) for plan in of.all()}
-    made = [(x, sizes) for plan, sizes in sizes_of.items()
-            if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
+    made = _of_plans(writer, of.all())
     for module in modules_of_team() if key is None else ():
-        writer.modules.setdefault(module, len(writer.modules))
-    codes = [(module, module.code) for module in progress(writer.modules, "kernels")]
-    sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, *(x for x, _ in made))]
-    begin = len(sections)
-    sections += [memoryview(code.object) for _, code in codes]
-    first = len(sections)
-    sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in writer.arrays]
+        writer.module(module)
+    index, sections = _contents(writer, [graph, *(x for x, _ in made)])
     write(path, {
         "key": key, "versions": cache.versions(), "cpu": isa.cpu(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
@@ -79,10 +72,46 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
                     "passes": passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
         "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
-        "plans": [[k, sizes] for k, (_, sizes) in enumerate(made, 1)],
-        "code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
-        "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
+        "plans": [[k, sizes] for k, (_, sizes) in enumerate(made, 1)], **index,
     }, sections, mode=0o666 if key is None else 0o600)
+
+
+def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
+    """Write a plan that belongs to the model of another file: `Added` reads it. Only what that file lacks is written.
+
+    Raises GraphError if the path cannot be written.
+    """
+    writer = Writer()
+    for k in range(to.count):
+        writer.array(to.array(k))
+    for module in to.modules:
+        writer.module(module)
+    for text, sizes in _of_plans(writer, [plan]):
+        index, sections = _contents(writer, [text], to.count, len(to.modules))
+        write(path, {"to": to.file.digest, "plans": [[0, sizes]], **index}, sections, mode=0o600)
+
+
+def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any], list[int]]]:
+    """The JSON of each plan that a file can hold, and the sizes of its example."""
+    sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
+    return [(x, sizes) for plan, sizes in sizes_of.items()
+            if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
+
+
+def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0,
+              modules: int = 0) -> tuple[dict[str, Any], list[memoryview]]:
+    """The sections of a file, and the entries of its index about code and arrays, for those after the first ones.
+
+    The first sections have the `texts` as JSON. The file leaves out as many `arrays` and `modules` as another file has.
+    """
+    codes = [(m, m.code) for _, m in progress(list(writer.modules.values())[modules:], "kernels")]
+    own = writer.arrays[arrays:]
+    sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in texts]
+    begin, first = len(sections), len(sections) + len(codes)
+    sections += [memoryview(code.object) for _, code in codes]
+    sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in own]
+    return {"code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
+            "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(own)]}, sections
 
 
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
@@ -129,6 +158,8 @@ class Saved:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.file = File(path)
         self._arrays = self._of(list, self.file.index, "arrays")
+        self.added: list[Added] = []
+        """Plans in other files, which `plans` returns, too."""
         self.settings = self._settings() if self.file.private else OF_OTHERS
 
     def _settings(self) -> Settings:
@@ -162,7 +193,7 @@ class Saved:
     @property
     def source(self) -> Graph:
         """The graph as the user gave it, a new object each time; its constants are in the file's memory."""
-        reader = Reader(self._array) if self.file.private else ForeignReader(self._array)
+        reader = Reader(self.array) if self.file.private else ForeignReader(self.array)
         with budget(self.settings.memory):
             graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
         if not isinstance(graph, Graph) or not graph.outputs:
@@ -184,6 +215,9 @@ class Saved:
     @lazy_property
     def modules(self) -> list[Module]:
         """The kernel modules of the file. Their code is not checked. Call it only if there is no `misfit`."""
+        return self._modules()
+
+    def _modules(self) -> list[Module]:
         def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
             assert type(kind) is str and type(key) is str and type(names) is list
             assert all(type(n) is str for n in names)
@@ -206,14 +240,15 @@ class Saved:
             assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
             return tuple(sizes), lambda: self.read(lambda: self._plan(section, tuple(sizes), threads))
 
-        return self.read(lambda: [unread(*x) for x in self._of(list, self.file.index, "plans")])
+        found = self.read(lambda: [unread(*x) for x in self._of(list, self.file.index, "plans")])
+        return list(dict([*found, *(plan for added in self.added for plan in added.plans(threads))]).items())
 
     def _plan(self, section: Any, sizes: tuple[int, ...], threads: int) -> OpenPlan:
         recorded, plan = self._json(section)
-        record = PlanReader(self._array, self.modules).of(recorded)
+        record = PlanReader(self.array, self.modules).of(recorded)
         check_record(record, sizes)
         trace = restored(record)
-        made = PlanReader(self._array, self.modules, trace).of(plan)
+        made = PlanReader(self.array, self.modules, trace).of(plan)
         check(made, self.signature)
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
@@ -249,14 +284,20 @@ class Saved:
     def _types(self, name: str, fields: int) -> list[Any]:
         """Entries of the index: tuples of `fields` elements, which are a name, a type and further strings."""
         items = self._of(list, self.file.index, name)
-        items = self.read(lambda: [Reader(self._array).of(x) for x in items])
+        items = self.read(lambda: [Reader(self.array).of(x) for x in items])
         for x in items:
             if not (isinstance(x, tuple) and len(x) == fields and isinstance(x[1], TensorType)
                     and all(isinstance(y, str) for y in (x[0], *x[2:]))):
                 self._fail(f"its index has no {name}")
         return items
 
-    def _array(self, number: Any) -> np.ndarray:
+    @property
+    def count(self) -> int:
+        """The number of arrays."""
+        return len(self._arrays)
+
+    def array(self, number: Any) -> np.ndarray:
+        """The array with this number; a view of the file's memory."""
         if type(number) is not int or not 0 <= number < len(self._arrays):
             self._fail(f"there is no array {number!r:.40}")
         dtype, shape, section = self._arrays[number]
@@ -265,3 +306,35 @@ class Saved:
         if any(type(n) is not int or n < 0 for n in shape) or prod(shape) * kind.itemsize != data.nbytes:
             self._fail(f"array {number}: {dtype}{shape} does not take {data.nbytes} bytes")
         return np.frombuffer(data, np.uint8).view(kind).reshape(shape)
+
+
+class Added(Saved):
+    """A plan in a file of its own, which belongs to the model `to` of another file, and uses arrays and code of it.
+
+    Raises ParseError if `save_plan` did not write the file, or wrote it for another file than that of `to`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], to: Saved) -> None:
+        self._to = to
+        super().__init__(path)
+        if not self.file.private or self.file.index.get("to") != to.file.digest:
+            self._fail("it belongs to another model")
+
+    def _settings(self) -> Settings:
+        return self._to.settings
+
+    @lazy_property
+    def signature(self) -> Signature:
+        """The signature of the model."""
+        return self._to.signature
+
+    @lazy_property
+    def modules(self) -> list[Module]:
+        """The kernel modules of both files."""
+        return [*self._to.modules, *super()._modules()]
+
+    def array(self, number: Any) -> np.ndarray:
+        """The array with this number; those of the model's file come first."""
+        if type(number) is int and number >= self._to.count:
+            return super().array(number - self._to.count)
+        return self._to.array(number)

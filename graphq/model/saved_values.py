@@ -59,7 +59,8 @@ class Writer:
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
-        self.modules: dict[Module, int] = {}
+        self.modules: dict[str, tuple[int, Module]] = {}
+        """The modules by the keys of their code, with their numbers."""
         self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:
@@ -74,11 +75,11 @@ class Writer:
         if isinstance(x, Mapping):
             return ["dict", *([self.of(k), self.of(v)] for k, v in x.items())]
         if isinstance(x, np.ndarray):
-            return ["array", self._array(x)]
+            return ["array", self.array(x)]
         if isinstance(x, np.generic):
-            return ["scalar", self._array(np.asarray(x))]
+            return ["scalar", self.array(np.asarray(x))]
         if isinstance(x, bytes):
-            return ["bytes", self._array(np.frombuffer(x, np.uint8))]
+            return ["bytes", self.array(np.frombuffer(x, np.uint8))]
         if isinstance(x, DType):
             return ["dtype", x.name]
         if isinstance(x, np.dtype):
@@ -97,7 +98,7 @@ class Writer:
         if isinstance(x, Later):
             return ["later", x.slot]
         if isinstance(x, Function):
-            return ["code", self.modules.setdefault(x.module, len(self.modules)), x.name]
+            return ["code", self.module(x.module), x.name]
         if isinstance(x, FunctionTable):
             return ["table", *map(self.of, x.entries)]
         if isinstance(x, partial):
@@ -110,10 +111,15 @@ class Writer:
             return ["record", *self.of(type(x))[1:], *(self.of(getattr(x, f.name)) for f in fields(x))]
         return self._refuse(x)
 
+    def module(self, module: Module) -> int:
+        """The number of a kernel module; modules of the same code have one."""
+        return self.modules.setdefault(module.key, (len(self.modules), module))[0]
+
     def _refuse(self, x: Any) -> Any:
         raise Unsaved(f"{type(x).__name__} {x!r:.80}")
 
-    def _array(self, x: np.ndarray) -> int:
+    def array(self, x: np.ndarray) -> int:
+        """The number of an array; equal arrays have one."""
         try:
             as_dtype(x.dtype)
         except GraphError:

@@ -23,7 +23,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from glob import glob
 from importlib.metadata import PackageNotFoundError, version
@@ -40,8 +40,8 @@ MOST_OF_A_MODEL = MOST_BYTES // 4
 """A model whose file has more bytes than this is not kept, since a few such files would displace all others."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
-_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq)|\.graphq\.[0-9a-f]{32}")
-"""The names of files that the cache writes: kernels and models, finished or unfinished."""
+_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq|\.plan)|\.graphq\.[0-9a-f]{32}")
+"""The names of files that the cache writes: kernels, models and their later plans, finished or unfinished."""
 _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -126,6 +126,22 @@ class Entry:
 def model_name(digest: str) -> str:
     """The file name of a compiled model; `digest` is the hexadecimal digest of all that decides what the model is."""
     return f"model_{digest[:32]}.graphq"
+
+
+def plan_name(digest: str, sizes: Sequence[int]) -> str:
+    """The file name of a plan that a call added to a compiled model, made for these sizes."""
+    return f"{_plan_prefix(digest)}{hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]}.plan"
+
+
+def plan_files(path: Path, digest: str) -> list[Path]:
+    """The files of the plans that calls have added to a compiled model, the latest first. Raises OSError."""
+    found = [(facts.st_mtime, entry.path) for entry, facts in _files(path)
+             if entry.name.startswith(_plan_prefix(digest)) and entry.name.endswith(".plan")]
+    return [Path(name) for _, name in sorted(found, reverse=True)]
+
+
+def _plan_prefix(digest: str) -> str:
+    return f"plan_{digest[:32]}_"
 
 
 def used(path: Path) -> None:
@@ -320,5 +336,5 @@ def clear() -> Info:
 
 def _counted(path: Path, sizes: Mapping[str, int]) -> Info:
     finished = [name for name in sizes if not _unfinished(name)]
-    models = sum(name.endswith(".graphq") for name in finished)
-    return Info(path, len(finished) - models, models, sum(sizes.values()))
+    modules, models = (sum(name.endswith(suffix) for name in finished) for suffix in (".o", ".graphq"))
+    return Info(path, modules, models, sum(sizes.values()))
