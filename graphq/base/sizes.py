@@ -72,11 +72,15 @@ class Trace:
     def slot(self, x: Any) -> int:
         """The slot of an argument of a call.
 
-        A Size or Later already has a slot. For a list, tuple or dict that holds one, a call is recorded that builds it
-        again. Any other object gets a slot of its own, which equal objects share.
+        A Size or Later already has a slot; TypeError is raised for one of another trace. For a list, tuple or dict that
+        holds one, a call is recorded that builds it again. Any other object gets a slot of its own, which equal objects
+        share.
         """
         kind = type(x)
         if kind is Size or kind is Later:
+            if x.trace is not self:
+                raise TypeError(f"{x!r} was computed from the open sizes of another trace: a plan has one trace, and "
+                                "whatever outlives the plan must be a plain number")
             return x.slot
         if isinstance(x, Mapping) and is_open(x):
             return self.call(_mapping, tuple(x), tuple(x.values()))

@@ -141,7 +141,10 @@ class OpenPlan:
     @lazy_property
     def program(self) -> Program:
         """The program that computes, for given sizes, the plan's numbers that depend on open sizes."""
-        return Program(self.trace, parts(open_numbers(self.plan)))
+        results = list(parts(open_numbers(self.plan)))
+        for x in results:
+            self.trace.slot(x)  # raises for a number of another trace
+        return Program(self.trace, results)
 
     def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
         """The runner at these sizes; None if the plan does not hold for them."""

@@ -26,7 +26,7 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later
-from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts
+from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts, pixels_within
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
@@ -100,7 +100,7 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
     """
     ow, taps = windows.outputs[-1], windows.kernel[-1]
     width = 8 if channels <= 8 <= lanes else lanes
-    pixels = min(ACCUMULATORS, ow) if is_open(ow) else max(1, -(-ow // max(1, -(-ow // ACCUMULATORS))))
+    pixels = pixels_within(ow, ACCUMULATORS) if is_open(ow) else max(1, -(-ow // max(1, -(-ow // ACCUMULATORS))))
     run = taps if taps <= LONGEST_RUN and windows.taps <= BLOCK and not transposed else 1
     return Tile(pixels, max(1, min(ACCUMULATORS // pixels, channels // width)), width, run, stride, dilation)
 

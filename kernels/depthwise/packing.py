@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import is_open
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.operands.windows import MOST_TAPS, Windows
@@ -127,8 +128,18 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
     small = weights is not None and weights.size and -128 <= weights.min() and weights.max() <= 127
     if not lanes or not small or windows.taps > MOST_QUAD_TAPS or not level.has("vnni"):
         return Layout(level.lanes, ko, ki)
-    pixels = 1 if transposed else min(PIXELS[level.lanes], windows.outputs[-1])
+    pixels = 1 if transposed else pixels_within(windows.outputs[-1], PIXELS[level.lanes])
     return Layout(lanes, ko, ki, pixels, stride, dilation)
+
+
+def pixels_within(line: int, most: int) -> int:
+    """The pixels of a tile: `most` or, for a shorter line, its length.
+
+    For an open line it is a power of two: code has it as a constant, and one plan then serves several lengths.
+    """
+    if not is_open(line):
+        return min(most, line)
+    return next(n for n in (most >> k for k in range(most.bit_length())) if n <= line or n == 1)
 
 
 def fits(taps: int, channels: int, multiplier: int) -> bool:

@@ -23,6 +23,7 @@ from graphq.kernels.moves import integers
 from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, row_copier, run_bytes
 from graphq.ops.move import bounds, index_error
+from graphq.ops.open_arrays import filled
 from graphq.ops.rules import normal_axis
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Step, Target, plan_rows
@@ -219,7 +220,8 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
             place = Ref(target, inside + side.start * strides[k])
             if a["mode"] == "constant":
                 reserve(prod(sizes[k:]) * itemsize, f"{b.graph.describe(node)}: its padding")
-                tail = later(np.full, tuple(sizes[k:]), np.asarray(a["value"]).astype(source.dtype.numpy))
+                value = np.asarray(a["value"]).astype(source.dtype.numpy)
+                tail = later(np.ascontiguousarray, later(filled, value, sizes[k:]))
                 _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(sizes[k:], itemsize), place, strides, itemsize)
             else:
                 origin = Ref(target, inside + side.source * strides[k])

@@ -168,6 +168,24 @@ def test_a_sealed_trace_answers_and_keeps_no_guards():
     assert n == 4 and int(n) == 4 and bool(n) and not t.guards
 
 
+@pytest.mark.parametrize("compute", [
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.pow,
+    operator.and_, operator.or_, divmod, operator.lt, operator.ge, smallest, largest,
+    lambda a, b: later(np.full, (a, b), 0), lambda a, b: number(max, [a, [b]]), lambda a, b: numbers(2, divmod, a, b),
+    lambda a, b: later(np.zeros, a) + later(np.zeros, b), lambda a, b: later(np.zeros, a) * b,
+])
+@pytest.mark.parametrize("seals", [False, True])
+def test_sizes_of_two_traces_do_not_mix(compute, seals):
+    """Slots are numbers of one trace: in another one they stand for other values. Equal they never are."""
+    one, other = Trace(), Trace()
+    a, b = one.leaf(5, "a"), (other.leaf(7, "x"), other.leaf(5, "b"))[1]
+    other.sealed = seals
+    for pair in ((a, b), (b, a)):
+        with pytest.raises(TypeError):
+            compute(*pair)
+    assert a != b and not one.guards and not other.guards
+
+
 def test_random_computations():
     """The theorem that plans rest on: what a program gives is what the same code gives on plain numbers."""
     rng = np.random.default_rng(0)

@@ -43,6 +43,13 @@ def test_each_open_field_of_a_buffer_alone(sizes):
     assert got.buffers[0] is plan.buffers[0]
 
 
+def test_a_plan_has_no_size_of_another_trace(sizes):
+    *_, opened = sizes
+    plan = opened(one(Buffer("arena", 4 * Trace().leaf(5, "other"))))
+    with pytest.raises(TypeError, match="another trace"):
+        plan.at((7, 9), Arenas())
+
+
 @pytest.mark.parametrize("field, value, want", [
     ("kernel", ("rows", 0), ("rows", 7)), ("blocks", 0, 7), ("pieces", 0, 7), ("macs", 0, 7)])
 def test_each_open_field_of_a_step_alone(sizes, field, value, want):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from graphq.base.sizes import Trace
 from graphq.kernels.jit import memory
 from graphq.kernels.jit.memory import CHUNK, LINE, PAGE, aligned_empty, lasting_empty
 
@@ -74,3 +75,12 @@ def test_a_chunk_lives_as_long_as_its_arrays(monkeypatch: pytest.MonkeyPatch) ->
 def test_too_much(nbytes: int, empty: Callable[[int], np.ndarray]) -> None:
     with pytest.raises(MemoryError):
         empty(nbytes)
+
+
+def test_open_sizes_do_not_stay_in_memory_that_models_share():
+    """A plan that needs an open number of bytes holds for this number alone, and the next model sees a plain one."""
+    lasting_empty(10)
+    trace = Trace()
+    array = lasting_empty(trace.leaf(100, "n") * 2)
+    assert array.shape == (200,) and list(trace.guards.values()) == [200]
+    assert lasting_empty(30).shape == (30,) and all(type(used) is int for _, used in memory._begun)
