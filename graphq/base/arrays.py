@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.sizes import plain
+
 LINE = 64
 """Kernels read packed weights by aligned vectors of up to this many bytes."""
 SAMPLE = 64
@@ -75,8 +77,11 @@ class Arrays:
         return array
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
-        """`make(array, *args)`, aligned; `make` is called once for equal arguments, and must depend on nothing else."""
-        array = self.one_for(array)
+        """`make(array, *args)`, aligned; `make` is called once for equal arguments, and must depend on nothing else.
+
+        Open sizes among `args` become plain numbers, as all plans of a model share the result.
+        """
+        array, args = self.one_for(array), plain(args)
         key = make, id(array), args
         source, result = (ref() for ref in self._made.get(key, (_nothing, _nothing)))
         if source is array and result is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.base.sizes import Size
+from graphq.base.sizes import Later, Size
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir.names import suggestion
@@ -415,7 +415,7 @@ def _scalar(annotation: Any, value: Any, name: str) -> Any:
             return as_dtype(value)
         except GraphError as e:
             raise GraphError(f"attribute '{name}': {e}") from None
-    if annotation is np.ndarray and isinstance(value, np.ndarray):
+    if annotation is np.ndarray and isinstance(value, np.ndarray | Later):
         return value
     if isinstance(annotation, type) and annotation not in (bool, int, float) and isinstance(value, annotation):
         return value

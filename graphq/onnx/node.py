@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 
 from graphq.base.locks import importing
+from graphq.base.sizes import Later, is_open
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.op import register_op
 from graphq.ops.rules import Array
 
 
-def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
+def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
     """The output types that ONNX's shape inference gives; dimensions that depend on data are unknown."""
     with importing.hold:
-        from graphq.onnx.protos.fallback import infer
+        from graphq.onnx.protos.fallback import infer, infer_open
+    if isinstance(model, Later) or any(is_open(t.shape) for t in srcs):
+        return infer_open(model, srcs)
     return infer(model.tobytes(), srcs)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import graphq as gq
 from graphq.base import arrays as module
 from graphq.base.arrays import Arrays
+from graphq.base.sizes import Trace, is_open
 
 
 def unaligned(x: np.ndarray) -> np.ndarray:
@@ -79,6 +80,13 @@ def test_what_is_made_of_equal_arrays_is_made_once():
     del first
     gc.collect()
     assert shared.made(make, x, 2)[1] == 2 and calls == [2, 3, 2, 2]
+
+
+def test_open_sizes_do_not_stay_in_arrays_that_plans_share():
+    shared, trace, x = Arrays(), Trace(), np.arange(5)
+    first = shared.made(np.tile, x, trace.leaf(3, "n"))
+    assert list(trace.guards.values()) == [3] and not is_open([key[2] for key in shared._made])
+    assert shared.made(np.tile, x, Trace().leaf(3, "m")) is first is shared.made(np.tile, x, 3)
 
 
 def test_an_array_that_another_thread_adds_meanwhile_is_equal_to_its_own(monkeypatch):

@@ -16,7 +16,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from graphq.base.locks import lazy_property
-from graphq.base.sizes import number
+from graphq.base.sizes import Later, later, number
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Dim, Graph, Value
 from graphq.ir.interpret import add_known, computed, evaluate, known
@@ -25,7 +25,17 @@ from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import Op, lookup, walk_ops
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.operand_types import clash
-from graphq.onnx.protos.fallback import bodies, body_of, leave_out, parsed, since_version, single, used_names
+from graphq.onnx.protos.fallback import (
+    EMBEDDED,
+    bodies,
+    body_of,
+    leave_out,
+    parsed,
+    since_version,
+    single,
+    used_names,
+    with_values,
+)
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS, Shape, show
@@ -231,6 +241,11 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
     `why` says why graphq has no operation for the node; reports find it in the `meta` of the onnx_node.
     """
     operands, attrs = single(node, scope.opsets, scope.values)
+    names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
+    values = {name: x for name, v in zip(names, operands, strict=True)
+              if isinstance(x := known(v), Later) and x.assumed.size <= EMBEDDED}
+    if values:
+        attrs["model"] = later(with_values, attrs["model"], tuple(values), tuple(values.values()))
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
     graph.nodes[-1].meta = {"why": why}

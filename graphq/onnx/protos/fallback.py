@@ -1,9 +1,10 @@
 """What ONNX itself says of one node: its definition by simpler ones, types, and results by the reference evaluator."""
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -20,9 +21,11 @@ from onnx import (
 )
 
 from graphq.base.budget import expect
+from graphq.base.sizes import Later, Size, assumed, later, number, parts, plain
+from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import TensorType, Value
-from graphq.onnx.protos.tensors import agree, as_array, tensor_type, value_info
+from graphq.onnx.protos.tensors import agree, as_array, symbol, tensor_type, value_info
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -164,22 +167,81 @@ def parsed(model: bytes) -> ModelProto:
 def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
     """The output types of the node for operands of these types; raises GraphError if ONNX refuses them."""
     proto = parsed(model)
+    _set_types(proto, types)
+    return _inferred(proto)
+
+
+def _set_types(proto: ModelProto, types: Sequence[TensorType]) -> None:
     where = f"ONNX {proto.graph.node[0].op_type}"
     if len(types) != len(proto.graph.input):
         raise GraphError(f"{where}: takes {len(proto.graph.input)} operands, got {len(types)}")
     for slot, type in zip(proto.graph.input, types, strict=True):
         slot.CopyFrom(value_info(slot.name, type))
-    return _inferred(proto)
 
 
 def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
     """The output types of a model of one node by ONNX's shape inference; raises GraphError if it refuses the node."""
     where = f"ONNX {proto.graph.node[0].op_type}"
+    return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in _outputs(proto))
+
+
+def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
+    """The outputs of a model of one node with the types that ONNX infers, symbols among them."""
+    where = f"ONNX {proto.graph.node[0].op_type}"
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as e:  # InferenceError, ValidationError and pybind's forms of C++ exceptions
         raise GraphError(f"{where}: {str(e).strip()[:300]}") from None
-    return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in inferred.graph.output)
+    return inferred.graph.output
+
+
+Shapes: TypeAlias = "tuple[tuple[int | None, ...] | None, ...]"
+
+
+def shapes_of(model: np.ndarray, dtypes: Sequence[DType], shapes: Shapes) -> Shapes:
+    """The output shapes of the node for operands of these types; raises GraphError if ONNX refuses them."""
+    return tuple([t.shape for t in infer(model.tobytes(), tuple([*map(TensorType, dtypes, shapes)]))])
+
+
+def with_values(model: np.ndarray, names: Sequence[str], values: Sequence[np.ndarray]) -> np.ndarray:
+    """The model with values of operands, by name, as initializers: shape inference sees them."""
+    proto = parsed(model.tobytes())
+    proto.graph.initializer.extend(map(numpy_helper.from_array, values, names))
+    return np.frombuffer(proto.SerializeToString(deterministic=True), np.uint8)
+
+
+def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The output types of the node if its operands have open sizes, or values that follow from them (a Later `model`).
+
+    ONNX infers with symbols first: a dimension that it finds to be a number, or an operand's dimension, is that at all
+    sizes. ONNX infers all others again for the sizes of a call, and a guard compares. Raises GraphError if ONNX refuses
+    the operands.
+    """
+    data: np.ndarray = assumed(model)
+    example, proto = infer(data.tobytes(), tuple([_in_example(t) for t in types])), parsed(data.tobytes())
+    operands = {slot.name for slot in proto.graph.input}
+    fixed = [x for x in proto.graph.initializer if x.name not in operands]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(fixed)
+    _set_types(proto, types)
+    symbols = {symbol(d): d for d in parts([t.shape for t in types]) if isinstance(d, Size)}
+    found: Any = later(shapes_of, model, tuple([t.dtype for t in types]), tuple([t.shape for t in types]))
+    out: list[tuple[Any, ...] | None] = []
+    for k, (t, output) in enumerate(zip(example, _outputs(proto), strict=True)):
+        likely = dict(enumerate(symbols.get(d.dim_param, d.dim_value) for d in output.type.tensor_type.shape.dim))
+        out.append(t.shape and tuple([
+            d if d is None else likely[axis] if assumed(likely.get(axis)) == d else number(_dimension, found, k, axis)
+            for axis, d in enumerate(t.shape)]))
+    plain(number(operator.eq, found, tuple(out)))
+    return tuple([TensorType(t.dtype, dims) for t, dims in zip(example, out, strict=True)])
+
+
+def _in_example(type: TensorType) -> TensorType:
+    return type if type.shape is None else TensorType(type.dtype, tuple(map(assumed, type.shape)))
+
+
+def _dimension(shapes: Sequence[Sequence[int]], output: int, axis: int) -> int:
+    return shapes[output][axis]
 
 
 @lru_cache(1024)

@@ -10,6 +10,7 @@ from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto, nump
 
 from graphq import dtypes as t
 from graphq.base.budget import expect, reserve
+from graphq.base.sizes import Size
 from graphq.dtypes import DType
 from graphq.errors import GraphError, ParseError
 from graphq.ir.tensor_type import TensorType, check_dims, check_size, shapes_agree
@@ -59,8 +60,13 @@ def tensor_type(proto: TypeProto, where: str) -> TensorType:
     return TensorType(dtype, check_dims(dims, where))
 
 
+def symbol(size: Size) -> str:
+    """The name of an open size in ONNX's types."""
+    return f"size{size.slot}"
+
+
 def value_info(name: str, type: TensorType) -> ValueInfoProto:
-    """ONNX's description of a value of this name and type; unknown dimensions get no symbolic name."""
+    """ONNX's description of a value of this name and type; open sizes are symbols, unknown dimensions have no names."""
     out = ValueInfoProto(name=name)
     tensor = out.type.tensor_type
     tensor.elem_type = element_of(type.dtype)
@@ -68,7 +74,9 @@ def value_info(name: str, type: TensorType) -> ValueInfoProto:
         tensor.shape.SetInParent()
         for d in type.shape:
             dim = tensor.shape.dim.add()
-            if d is not None:
+            if isinstance(d, Size):
+                dim.dim_param = symbol(d)
+            elif d is not None:
                 dim.dim_value = d
     return out
 
