@@ -90,7 +90,8 @@ def run(options: argparse.Namespace) -> None:
         if made.meta["quantization"]["f32"]:
             raise GraphError(f"all products of {options.file} are faster in f32 on this machine: keep it, or name "
                              "those that shall be integers by --wide")
-        raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
+        said = "; ".join(["", *left_text(made.meta["quantization"])])
+        raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize{said}")
     save_graph(made, options.out, opset)
     written, read_from = (path.stat().st_size for path in (options.out, options.file))
     lines = [f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"]

@@ -26,11 +26,13 @@ from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
 from graphq.quantization.bodies import copied, with_bodies
 from graphq.quantization.halves import in_f32
-from graphq.report.coverage import MACS
+from graphq.report.coverage import FOREIGN, MACS
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
 """The operations that count as products."""
+BODIES = frozenset({"If", "Loop", "Scan"})
+"""ONNX operators that have bodies."""
 
 
 @dataclass(frozen=True)
@@ -167,16 +169,20 @@ def _keep_facts(graph: Graph) -> None:
 def left_in_floats(graph: Graph) -> dict[str, int]:
     """The operations of a `prepared` graph that multiply in floats and are never quantized, with their numbers.
 
-    These are recurrent ones. ONNX operators that run by ONNX's reference are not among them.
+    These are recurrent ones, and nodes that stayed ONNX operators, by ONNX's names: products that ONNX's reference runs
+    or whose operands have unknown shapes, and If, Loop and Scan, whose bodies may hold products.
     """
     taken = {p.node for p in products(graph)}
-    return dict(Counter(n.op.name for g in with_bodies(graph) for n in g.nodes
+    return dict(Counter(n.attrs.get("op_type", n.op.name) for g in with_bodies(graph) for n in g.nodes
                         if n not in taken and _multiplies_floats(n)))
 
 
 def _multiplies_floats(node: Node) -> bool:
+    if node.op.name == "onnx_node" and node.attrs["op_type"] in BODIES:
+        return True
+    foreign = node.op.name == "onnx_node" and node.attrs["op_type"] in FOREIGN
     factors = [v for v in node.inputs[:2] if v is not None]
-    return node.op.name in MACS and not quantizes_state(node) and all(
+    return (foreign or node.op.name in MACS) and not quantizes_state(node) and all(
         v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in factors)
 
 

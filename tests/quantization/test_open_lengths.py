@@ -148,3 +148,16 @@ def test_no_setting_that_can_be_made_is_an_error_with_its_reason(monkeypatch):
     monkeypatch.setattr(Search, "made", failing)
     with pytest.raises(gq.GraphError, match="no setting that was found can be made: GraphError: nothing fits"):
         automatic(*perceptron())
+
+
+def test_products_that_quantize_does_not_see_are_counted():
+    """Nodes that stay ONNX's, whatever their reason: of them nothing is known before shapes are."""
+    m = Exported()
+    y = m.linear("x", D, D)
+    picked = m("Reshape", y, m("Concat", *m.sizes("x", 0, 1), m.constant([4, 4]), axis=0))
+    picked = m("Einsum", picked, m.constant(m.rng.normal(size=(4, 3)), np.float32), equation="bsij,jk->bsik")
+    graph = m.graph({"x": ["b", "s", D]}, picked, 4)
+    found = quantize(graph, DATA, Scheme())
+    assert found.meta["quantization"]["left in floats"] == {"Einsum": 1}
+    assert "not quantized: 1 Einsum" in str(automatic(graph, DATA))
+    assert quantize(transformer(), DATA, Scheme()).meta["quantization"]["left in floats"] == {}
