@@ -2,21 +2,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.dtypes import f32
-from graphq.errors import GraphError, InputError
+from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.calibrate import Batches, checked_batches
-from graphq.quantization.comparison import Comparison, TensorDifference
+from graphq.quantization.comparison import GOOD_ENOUGH, Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, Product, prepared, products, right_after, values_by_name
+from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
 """The prefix of the names of boolean inputs; such an input is true to compute the product named after it in f32."""
@@ -34,6 +36,9 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     much the loss at the outputs falls if this product alone is computed in f32. One model with a switch for each
     product measures all, and tensors are sorted by the costs that are more than noise. All batches are kept in memory,
     and all tensors of one batch.
+
+    If outputs lose much and costs are known, the advice (`Comparison.advice`) is tried: the automatic setting is
+    searched as it says, and the advice is given only if that loses less on these batches.
 
     Raises InputError for no batches, for batches without elements and for a NaN in f32. Raises GraphError if the graphs
     share no tensors, or if their outputs differ in number, kind or shape.
@@ -73,7 +78,23 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         costs = _costs(left, right, set(names), [kept[k] for k in worst], [wanted[k] for k in worst])
         for row in rows:
             row.cost = costs.get(row.name)
-    return Comparison(rows, max(losses), left.copy())
+    found = Comparison(rows, max(losses), left.copy())
+    if rank and right.outputs and found.loss > GOOD_ENOUGH:
+        found.tried = _tried(right, kept, wanted, found.advised)
+    return found
+
+
+def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Sequence[Sequence[np.ndarray]],
+           advised: Mapping[str, Any]) -> float:
+    """The loss on these batches of the graph that the advice makes; infinite if it cannot be made."""
+    from graphq.quantization.quantize import quantize  # which compares graphs itself
+
+    try:
+        model = compile(quantize(graph, batches, Scheme(method="automatic", **advised)), cache="kernels")
+        return max(max(map(distance, want, floats(model(b))), default=0.0)
+                   for b, want in zip(batches, wanted, strict=True))
+    except GraphqError:
+        return np.inf
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:

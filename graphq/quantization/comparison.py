@@ -69,6 +69,7 @@ class Comparison:
     loss: float
     graph: Graph = field(repr=False, compare=False)
     noise: float = field(init=False)
+    tried: float | None = None
 
     def __post_init__(self) -> None:
         self.noise = max((-t.cost for t in self.tensors if t.cost is not None and t.cost < 0), default=0.0)
@@ -77,6 +78,11 @@ class Comparison:
     def known_cost(self, tensor: TensorDifference) -> float | None:
         """The cost of a tensor; None if it has none, or if its cost may be noise."""
         return None if tensor.cost is None or tensor.cost <= self.noise else tensor.cost
+
+    @property
+    def better(self) -> bool:
+        """Whether what is advised loses less, or was not tried."""
+        return self.tried is None or self.tried < self.loss
 
     @property
     def summary(self) -> str:
@@ -88,6 +94,8 @@ class Comparison:
     def advised(self) -> dict[str, list[str]]:
         """The products that cost most, by what a scheme should say of them: "exclude", or "wide" and "wide_weights"."""
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
+        if not self.better:
+            return {}
         costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > MUCH * self.loss > MUCH * GOOD_ENOUGH]
         for t in costly[:ADVISED]:
             for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
@@ -106,6 +114,11 @@ class Comparison:
             share = f"{100 * (worst.saturation or 0):.2g}%"
             lines.append(f"{len(clipped)} tensors exceed their ranges, '{worst.name}' by {share} of its elements: "
                          "calibrate with more batches, these among them")
+        if not self.better:
+            return "\n".join([*lines, "16 bits for the products that cost most, and the automatic setting, were tried: "
+                              f"they lose {self.tried:.2e}, which is not less"])
+        if self.tried is not None:
+            lines.append(f"what follows was tried on these batches, and loses {self.tried:.2e}:")
         given = ", ".join(f"{part}={names!r}" for part, names in self.advised.items())
         if not given:
             return "\n".join([*lines, "no product by itself costs much: the automatic setting finds other ranges:",

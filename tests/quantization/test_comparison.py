@@ -95,6 +95,26 @@ def test_advice_of_a_file_is_that_of_the_graph_it_was_written_from(tmp_path):
     assert found.advised == compare(made, graph, batches).advised == {"wide": ["hidden"], "wide_weights": ["hidden"]}
 
 
+def test_advice_that_does_not_help_is_not_given():
+    """It was tried by compare; what was not tried is what a comparison made by hand advises."""
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 4))
+    g.output(g.relu(x), name="y")
+    rows = [TensorDifference("y", "matmul", 20.0, 0.99, 0.1, None, 0.06)]
+    for tried, given in ((None, True), (0.1, True), (0.125, False), (np.inf, False)):
+        made = Comparison(rows, 0.125, g, tried)
+        assert bool(made.advised) == made.better == ("Scheme(" in made.advice) == given
+        assert f"{tried:.2e}" in made.advice if tried is not None else "tried" not in made.advice
+
+
+def test_advice_is_tried():
+    graph, batches = perceptron()
+    made = quantize(graph, batches, Scheme(method="min_max", limits={"x": (-0.5, 0.5)}))
+    found = compare(made, graph, batches)
+    assert found.loss > 0.002 and found.tried < found.loss / 2 and f"loses {found.tried:.2e}" in found.advice
+    assert compare(made, graph, batches, rank=False).tried is None
+
+
 @pytest.fixture(scope="module")
 def found():
     graph, batches = convolutional(spread=1.0)
