@@ -1,13 +1,20 @@
-"""File paths that users give, and Python objects in files and modules."""
+"""File paths that users give: the files there, and Python objects in files and modules."""
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from graphq.errors import GraphError
+from graphq.base.budget import expect
+from graphq.errors import GraphError, ParseError
 
 
 def path_of(path: Any) -> Path:
@@ -18,16 +25,61 @@ def path_of(path: Any) -> Path:
         raise GraphError(f"a path must be a str or a path object, got {path!r:.80}") from None
 
 
+@contextmanager
+def regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[BufferedReader, int]]:
+    """Open a regular file, and yield it with its size in bytes. Callers read no more than this size.
+
+    Reading anything else could wait, or never end: a pipe, a device, or a file that grows or that the system makes up.
+    Raises ParseError for what is no regular file, OSError for a file that cannot be opened.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as e:  # a null character in the path
+        raise ParseError(f"{os.fspath(path)!r}: {e}") from None
+    if not stat.S_ISREG(mode):
+        kind = "a directory, " if stat.S_ISDIR(mode) else ""
+        raise ParseError(f"{os.fspath(path)}: is {kind}not a regular file")
+    with open(path, "rb", opener=_opened) as file:
+        yield file, os.fstat(file.fileno()).st_size
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file without waiting, even if a pipe has taken its place."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_file(path: str | os.PathLike[str], growth: int) -> bytes:
+    """The bytes of a regular file. Raises the errors of `regular_file`.
+
+    Raises CompileError if `growth` bytes of memory for each byte of the file exceed the `budget`.
+    """
+    with regular_file(path) as (file, nbytes):
+        expect(growth * nbytes, f"{os.fspath(path)}, a file of {nbytes} bytes,")
+        return file.read(nbytes)
+
+
+SOURCE_GROWTH = 100
+"""About the bytes of memory that Python takes to compile one byte of source."""
+
+
+class _Loader(SourceFileLoader):
+    """Python's loader of a file, for regular files alone: it would wait for a pipe."""
+
+    def get_data(self, path: str) -> bytes:
+        return read_file(path, SOURCE_GROWTH)
+
+
 def named_object(text: str) -> Any:
     """The Python object that `FILE.py:NAME` or `module:NAME` names.
 
-    Raises ImportError, AttributeError or OSError if there is none, and any error of the file or the module.
+    Raises ImportError, AttributeError, ParseError or OSError if there is none, and any error of the file or the module.
     """
     place, _, name = text.rpartition(":")
     if not place.endswith(".py"):
         return getattr(importlib.import_module(place), name)
-    path = Path(place).resolve()
-    spec = importlib.util.spec_from_file_location(f"graphq_{path.stem}", path)
+    path = Path(place).absolute()
+    name_of_module = f"graphq_{path.stem}"
+    spec = importlib.util.spec_from_loader(name_of_module, _Loader(name_of_module, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # `inspect` finds the module's source through sys.modules

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from graphq.base.array_files import read_arrays
 from graphq.errors import GraphError, InputError, ParseError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.interpret import check_array
@@ -108,11 +109,7 @@ def _shape(name: str, text: str) -> tuple[int, ...]:
 
 
 def _read(name: str, path: str) -> np.ndarray:
-    with open(path, "rb") as file:
-        try:
-            array = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError) as e:
-            raise InputError(f"input '{name}': {path}: {e}") from None
+    array = read_arrays(path, f"input '{name}': {path}")
     if not isinstance(array, np.ndarray):
         raise InputError(f"input '{name}': {path} holds several arrays; give an .npy file")
     return array

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from graphq.base.paths import path_of
+from graphq.base.paths import path_of, read_file
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.text import parse
@@ -25,6 +25,10 @@ READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
 """The function that reads a graph from a file, by the file's suffix. Packages above this one add their readers."""
 
 
+TEXT_GROWTH = 128
+"""The most bytes of memory that one byte of a graph's text takes: a token of one character takes 108."""
+
+
 def load_graph(path: str | os.PathLike[str]) -> Graph:
     """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq; any other file has the text form.
 
@@ -35,8 +39,9 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
 
 
 def _load_text(path: Path) -> Graph:
+    data = read_file(path, TEXT_GROWTH)
     try:
-        graph = parse(path.read_text(encoding="utf-8"))
+        graph = parse(data.decode())
     except UnicodeDecodeError as error:
         raise ParseError(f"{path}: not a graph's text form (it cannot be decoded: {error.reason}); the names of ONNX "
                          "models end in .onnx, those of oneDNN Graph files in .json, those of saved models in .graphq"

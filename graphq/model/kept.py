@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache as once
@@ -27,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from graphq.base.locks import Lock
+from graphq.base.paths import regular_file
 from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
@@ -210,13 +210,12 @@ def _why_not() -> str | None:
 
 def _of_file(path: Path) -> Iterator[bytes]:
     """The bytes of a file that decide its model, in parts. Raises _NotKept, OSError and ValueError."""
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise _NotKept
-    if 2 * facts.st_size > cache.MOST_OF_A_MODEL:
-        raise _NotKept("it is too large")
+    with regular_file(path) as (file, nbytes):
+        if 2 * nbytes > cache.MOST_OF_A_MODEL:
+            raise _NotKept("it is too large")
+        data = file.read(nbytes)
     yield path.suffix.encode() + b"\0"
-    yield path.read_bytes()
+    yield data
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:

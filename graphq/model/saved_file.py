@@ -15,17 +15,16 @@ import hashlib
 import json
 import mmap
 import os
-import stat
 import struct
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader
 from typing import Any, NoReturn
 
 from graphq.base.budget import expect
-from graphq.base.paths import path_of
+from graphq.base.paths import path_of, regular_file
 from graphq.errors import GraphError, ParseError
 from graphq.kernels.jit.cache import is_private
 from graphq.kernels.jit.memory import aligned_empty
@@ -118,30 +117,23 @@ class File:
         """
         self.path = str(path_of(path))
         try:
-            file = open(self.path, "rb", buffering=0, opener=_opened)
-        except (OSError, ValueError) as e:  # ValueError means a null character in the path
-            self.fail(str(getattr(e, "strerror", None) or e))
-        with file:
-            try:
-                self._read(file)
-            except OSError as e:
-                self.fail(f"cannot be read: {e.strerror}")
-            except MemoryError:
-                self.fail("cannot be read: not enough memory")
+            with regular_file(self.path) as (file, nbytes):
+                self._read(file, nbytes)
+        except OSError as e:
+            self.fail(f"cannot be read: {e.strerror or e}")
+        except MemoryError:
+            self.fail("cannot be read: not enough memory")
 
-    def _read(self, file: FileIO) -> None:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
-            self.fail("not a file of bytes")
-        self.private = is_private(found)
+    def _read(self, file: BufferedReader, nbytes: int) -> None:
+        self.private = is_private(os.fstat(file.fileno()))
         head = file.read(_HEAD.size + _DIGEST)
         if len(head) < _HEAD.size + _DIGEST or head[:len(MAGIC)] != MAGIC:
             self.fail("not a compiled model of graphq")
         _, version, _, size, total = _HEAD.unpack(head[:_HEAD.size])
         if version != FORMAT:
             self.fail(f"format {version}; this is graphq with format {FORMAT}: compile the model again, and save it")
-        if total != found.st_size:
-            self.fail(f"damaged: it has {found.st_size} bytes of {total}")
+        if total != nbytes:
+            self.fail(f"damaged: it has {nbytes} bytes of {total}")
         begin = len(head) + size
         if size > MOST_INDEX or begin > total or begin % _PAGE:
             self.fail(f"damaged: its index cannot have {size} bytes")
@@ -219,17 +211,12 @@ class File:
             self.fail(f"damaged: the bytes of piece {wrong} of {len(hashes)} do not have the hash of the index")
 
 
-def _opened(path: str, flags: int) -> int:
-    """Open a file without waiting, even if it is a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _mapped(file: FileIO) -> memoryview:
+def _mapped(file: BufferedReader) -> memoryview:
     """Map a file into memory; all pages are read at once, since the hashes need them now."""
     return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
 
 
-def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
+def _copied(file: BufferedReader, begin: int, nbytes: int) -> memoryview:
     expect(nbytes, "the file")
     room = aligned_empty(nbytes).data
     file.seek(begin)

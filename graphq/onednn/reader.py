@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from graphq.base.paths import path_of
+from graphq.base.paths import path_of, regular_file
 from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError, ParseError
 from graphq.ir.tensor_type import Dim, check_size
@@ -51,18 +50,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 def _read_bytes(path: str) -> bytes:
     try:
-        regular = stat.S_ISREG(os.stat(path).st_mode)  # a pipe or device could block or never end
-        data = b""
-        if regular:
-            with open(path, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as e:  # ValueError: a null character in the path
-        raise ParseError(f"{shown(path)[1:-1]}: {getattr(e, 'strerror', None) or e}") from e
-    if not regular:
-        fail(path, "is not a regular file")
-    if len(data) > MAX_BYTES:
-        fail(path, f"larger than {MAX_BYTES} bytes")
-    return data
+        with regular_file(path) as (file, nbytes):
+            if nbytes > MAX_BYTES:
+                fail(path, f"larger than {MAX_BYTES} bytes")
+            return file.read(nbytes)
+    except OSError as e:
+        raise ParseError(f"{shown(path)[1:-1]}: {e.strerror or e}") from e
 
 
 def parse_graph_file(text: str, where: str) -> GraphFile:

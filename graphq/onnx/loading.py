@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -14,6 +13,7 @@ import onnx.inliner
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphq.base.budget import budget
+from graphq.base.paths import regular_file
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
 from graphq.model.files import ELSEWHERE
@@ -60,14 +60,12 @@ def _parsed(source: Source) -> tuple[ModelProto, str | None, str]:
         raise GraphError(f"load_onnx takes a path, bytes or a ModelProto, got {source!r:.80}")
     path = os.fspath(source)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe or device could block or never end
-            raise ParseError(f"{path}: is not a regular file")
-        if os.path.getsize(path) > MAX_BYTES:
-            raise ParseError(f"{path}: larger than {MAX_BYTES} bytes")
-        with open(path, "rb") as file:
-            data = file.read()
-    except (OSError, ValueError) as e:  # ValueError: a null character in the path
-        raise ParseError(f"{path!r}: {getattr(e, 'strerror', None) or e}") from None
+        with regular_file(path) as (file, nbytes):
+            if nbytes > MAX_BYTES:
+                raise ParseError(f"{path}: larger than {MAX_BYTES} bytes")
+            data = file.read(nbytes)
+    except OSError as e:
+        raise ParseError(f"{path!r}: {e.strerror or e}") from None
     return _from_bytes(data, path), os.path.dirname(os.path.abspath(path)), path
 
 

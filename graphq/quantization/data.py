@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.array_files import read_arrays
 from graphq.base.paths import named_object
 from graphq.errors import InputError
 from graphq.ir import Graph
@@ -31,8 +32,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     if path.suffix == ".npy":
         return _Files([path], names)
     if path.suffix == ".npz":
-        with _archive(path) as z:
-            return _batches({k: z[k] for k in z.files}, names, str(path))
+        return _read(path, names)
     if ":" not in text:
         raise InputError("data must be a folder, an .npz or .npy file, or a function as FILE.py:NAME or module:NAME, "
                          f"got {text}")
@@ -56,27 +56,20 @@ class _Files(Sequence[Batch]):
         if isinstance(k, slice):
             return _Files(self.files[k], self.names)
         path = self.files[k]
-        if path.suffix == ".npz":
-            with _archive(path) as z:
-                found = _batches({key: z[key] for key in z.files}, self.names, str(path))
-            if len(found) > 1:
-                raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give it alone")
-            return found[0]
-        if len(self.names) != 1:
-            raise InputError(f"{path} is one array, the model has inputs {', '.join(self.names)}: use .npz files")
-        try:
-            return {self.names[0]: np.load(path, allow_pickle=False)}
-        except (ValueError, EOFError) as e:
-            raise InputError(f"{path}: {e}") from None
+        found = _read(path, self.names)
+        if len(found) > 1:
+            raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give it alone")
+        return found[0]
 
 
-def _archive(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as e:
-        if isinstance(e, FileNotFoundError):
-            raise
-        raise InputError(f"{path}: {e}") from None
+def _read(path: Path, names: Sequence[str]) -> list[Batch]:
+    """The batches in an .npz archive, or the one batch in an .npy file."""
+    found = read_arrays(path)
+    if isinstance(found, dict):
+        return _batches(found, names, str(path))
+    if len(names) != 1:
+        raise InputError(f"{path} is one array, the model has inputs {', '.join(names)}: use .npz files")
+    return [{names[0]: found}]
 
 
 def _batches(arrays: Mapping[str, np.ndarray], names: Sequence[str], where: str) -> list[Batch]:

@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from graphq.base.array_files import read_arrays
 from graphq.base.locks import lazy_property
 from graphq.errors import InputError
 from graphq.kernels.numbers.observed import BINS, SHIFT
@@ -151,18 +150,18 @@ class Statistics(Mapping[str, TensorStatistics]):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
         """Read what `save` wrote; raises InputError for another file, OSError for one that cannot be read."""
-        with open(path, "rb") as file:
-            try:
-                with np.load(file, allow_pickle=False) as z:
-                    tensors = {key[6:]: _loaded(z, key[6:]) for key in z if key.startswith("range/")}
-                    return cls(tensors, int(z["batches"]))
-            except (*DAMAGED, BadZipFile, zlib.error) as e:
-                raise InputError(f"{path} holds no statistics: {type(e).__name__}: {e}") from None
+        arrays = read_arrays(path, f"{path} holds no statistics")
+        if not isinstance(arrays, dict):
+            raise InputError(f"{path} holds no statistics, but one array")
+        try:
+            tensors = {key[6:]: _loaded(arrays, key[6:]) for key in arrays if key.startswith("range/")}
+            return cls(tensors, int(arrays["batches"]))
+        except DAMAGED as e:
+            raise InputError(f"{path} holds no statistics: {type(e).__name__}: {e}") from None
 
 
-DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError, TypeError,
-           ValueError)
-"""The errors of NumPy for a file that is no archive, or whose arrays `save` did not write."""
+DAMAGED = (ArithmeticError, LookupError, TypeError, ValueError)
+"""The errors of NumPy for arrays that `save` did not write."""
 
 
 def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 
 import numpy as np
 from onnx import SparseTensorProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
 from graphq import dtypes as t
 from graphq.base.budget import expect, reserve
+from graphq.base.paths import regular_file
 from graphq.base.sizes import Size
 from graphq.dtypes import DType
 from graphq.errors import GraphError, ParseError
@@ -170,11 +170,8 @@ def _read(location: str, first: int, length: int | None, wanted: int, folder: st
     if path == root or os.path.commonpath([root, path]) != root:
         raise ParseError(f"{where}: external data: {location!r} is not a file in the model's folder")
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ParseError(f"{where}: external data: {location!r} is not a regular file")
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            count = size - first if length is None else length
+        with regular_file(path) as (file, size):
+            count = wanted if length is None else length
             if count < 0 or first + count > size:
                 raise ParseError(f"{where}: external data: {location!r} has {size} bytes, the model wants {count} "
                                  f"from {first}")
