@@ -16,8 +16,9 @@ import hashlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+import ml_dtypes
 import numpy as np
 
 import graphq as gq
@@ -27,6 +28,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 MODEL = os.environ["GRAPHQ_MODEL"]
 MAX_BYTES = 16 << 20
+MAX_RANK = 32
+WORDS = {(bool,): "true or false", (int,): "an integer", (int, float): "a number"}
 with open(MODEL, "rb") as file:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
 predictor = gq.Predictor(MODEL, threads=1)
@@ -36,13 +39,65 @@ types = {name: type.dtype.numpy for name, type in predictor.inputs.items()}
 def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
     """The status and the answer to a request: 400 for what is no JSON, or does not fit the model."""
     try:
-        given = json.loads(body)
+        given = json.loads(body, parse_constant=refused, parse_int=integer)
         if not isinstance(given, dict):
             raise ValueError("the body must be an object of arrays by the names of inputs")
-        outputs = predictor({name: np.asarray(rows, types.get(name)) for name, rows in given.items()})
-    except (ValueError, TypeError, OverflowError) as error:  # graphq's InputError is a ValueError
+        outputs = predictor({name: array(name, rows) for name, rows in given.items()})
+    except RecursionError:
+        return 400, {"error": "the body is nested too deeply"}
+    except (ValueError, gq.GraphqError) as error:  # no JSON, or what does not fit the model
         return 400, {"error": str(error)}
-    return 200, {name: rows.tolist() for name, rows in outputs.items()}
+    return 200, {name: plain(rows) for name, rows in outputs.items()}
+
+
+def refused(name: str) -> NoReturn:
+    """Refuse NaN and infinities, which Python's reader of JSON accepts."""
+    raise ValueError(f"{name} is no JSON number")
+
+
+def integer(text: str) -> int:
+    """An integer; raises ValueError for one that no type of an input holds."""
+    if len(text) > 400:
+        raise ValueError(f"an integer of {len(text)} digits is outside of the range of every type")
+    return int(text)
+
+
+def array(name: str, rows: Any) -> np.ndarray:
+    """The array of an input: numbers in nested lists of equal lengths, each of which its type holds exactly or rounds.
+
+    Integers are not made of fractions or of true and false, and booleans of nothing else.
+    """
+    if name not in types:
+        raise ValueError(f"the model has no input {name!r:.80}; it has {', '.join(types)}")
+    dtype, shape, flat = types[name], [], [rows]
+    while any(isinstance(x, list) for x in flat):
+        lengths = {len(x) if isinstance(x, list) else -1 for x in flat}
+        if len(lengths) > 1 or len(shape) == MAX_RANK:
+            raise ValueError(f"input '{name}': inhomogeneous lists, or more than {MAX_RANK} in each other")
+        shape += lengths
+        flat = [x for inner in flat for x in inner]
+    allowed = {"b": (bool,), "i": (int,), "u": (int,)}.get(dtype.kind, (int, float))
+    if dtype.kind == "b":
+        low, high = 0.0, 1.0
+    elif dtype.kind in "iu":
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    else:  # in Python's numbers, which it compares exactly
+        low, high = float(ml_dtypes.finfo(dtype).min), float(ml_dtypes.finfo(dtype).max)
+    for x in flat:
+        if type(x) not in allowed:
+            raise ValueError(f"input '{name}': could not convert {json.dumps(x):.80}, {WORDS[allowed]} is needed")
+        if not low <= x <= high:
+            raise ValueError(f"input '{name}': a number is outside of the range of {dtype}")
+    return np.array(flat, dtype).reshape(shape)
+
+
+def plain(rows: np.ndarray) -> Any:
+    """Numbers in nested lists; NaN and infinities, which JSON does not have, become null."""
+    if rows.dtype.kind not in "biu":
+        rows = rows.astype(np.float64)
+        if not np.isfinite(rows).all():
+            rows = np.where(np.isfinite(rows), rows, None)
+    return rows.tolist()
 
 
 async def read(receive: Receive) -> bytes | None:

@@ -9,7 +9,7 @@ if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # a checkout withou
     __path__.append(os.path.dirname(os.path.abspath(__path__[0])))  # kernels/ and passes/ lie next to graphq/
 
 from graphq import dtypes, errors, ops
-from graphq.base.locks import importing as _importing
+from graphq.base.locks import late_imports as _late_imports
 from graphq.compile import compile
 from graphq.dtypes import DType
 from graphq.errors import (
@@ -81,11 +81,8 @@ def __getattr__(name: str) -> Any:
     """Import the module of a name of _MODULES when the name is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
-    try:
-        with _importing.hold:
-            module = import_module(f"graphq.{_MODULES[name]}")
-    except OSError as e:  # the process may have too many open files
-        raise CompileError(f"graphq.{name} cannot be imported: {e}") from None
+    with _late_imports(f"graphq.{name}"):
+        module = import_module(f"graphq.{_MODULES[name]}")
     return module if name == _MODULES[name] else getattr(module, name)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from graphq.base.budget import budget, check_limit
 from graphq.base.collector import collector_paused
-from graphq.base.locks import importing
+from graphq.base.locks import files_needed, late_imports
 from graphq.base.paths import path_of
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph
@@ -30,6 +30,7 @@ Precision: TypeAlias = Literal["f32", "bf16"]
 
 
 @collector_paused()
+@files_needed("the graph cannot be compiled")
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
             passes: Sequence[graphq.passes.Pass] | None = None, cache: bool | Literal["kernels"] = True,
@@ -76,7 +77,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
                            f"passes.PRECISIONS[{precision!r}]")
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
-    with importing.hold:
+    with late_imports():
         from graphq.kernels.threads.count import resolve_threads
         from graphq.model.kept import Kept
     most = resolve_threads(threads)
@@ -89,12 +90,12 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     found = None if kept is None else kept.find()
     if found is not None:
         return found
-    with importing.hold:
+    with late_imports():
         from graphq.kernels import levels
     candidates = levels.choices(isa, cache)
     best = next(candidates)  # chosen first, since its self-test is compiled while the graph is loaded
     graph = given if isinstance(given, Graph) else load_graph(given)
-    with importing.hold:
+    with late_imports():
         from graphq.model.compiled_graph import CompiledGraph
         from graphq.model.planned import Options
         from graphq.passes import PIPELINE, PRECISIONS
@@ -116,7 +117,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
 def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
     """The names of passes, by which a kept model is found; None if one of them is none of graphq's."""
-    with importing.hold:
+    with late_imports():
         from graphq.passes.pipeline import check_passes, names_of
     passes = check_passes(passes)
     try:

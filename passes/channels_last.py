@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
-from graphq.base.locks import importing
+from graphq.base.locks import late_imports
 from graphq.ir import Graph, Node, Use, Value
 from graphq.kernels.families import CHANNELS_LAST
 from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
@@ -185,7 +185,7 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
 
     An edge is a set of nodes and a cost. The cut has this cost if the nodes are not all on one side.
     """
-    with importing.hold:
+    with late_imports():
         import networkx as nx  # imported late: it takes 0.2 s, and few models need it
 
     flow = nx.DiGraph()

@@ -98,11 +98,36 @@ def test_answers_and_errors(server):
     status, answer = ask(server.port, "POST", "/score", {"x": DATA.tolist()})
     assert status == 200 and np.array_equal(np.float32(answer["y"]), np.maximum(DATA, 0))
     for body, words in ((b"no JSON", "Expecting value"), ([1], "object"), ({}, "takes inputs"), ({"x": [[1, 2]]}, "x"),
-                        ({"x": [["a"] * 6]}, "could not convert"), ({"x": [[1] * 6, [2]]}, "inhomogeneous")):
+                        ({"x": [["a"] * 6]}, 'could not convert "a", a'), ({"x": [[1] * 6, [2]]}, "inhomogeneous"),
+                        (b"[" * 200_000, "nested too deeply"), ({"y": 1}, "no input 'y'"),
+                        ({"x": [[True] * 6]}, "could not convert true"), ({"x": [[10**39] * 6]}, "outside of"),
+                        (b'{"x": [[NaN, 1, 1, 1, 1, 1]]}', "NaN is no JSON number"),
+                        (b'{"x": [[1e400, 1, 1, 1, 1, 1]]}', "outside of the range of float32"),
+                        (b'{"x": ' + b"9" * 5000 + b"}", "5000 digits")):
         status, answer = ask(server.port, "POST", "/score", body)
         assert status == 400 and words in answer["error"]
     assert ask(server.port, "GET", "/nothing")[0] == 404
     assert ask(server.port, "POST", "/score", {"x": []})[0] == 400
+
+
+def test_numbers_of_requests_are_those_of_the_types(tmp_path, monkeypatch):
+    g = gq.Graph()
+    for name, dtype in (("u", "u8"), ("b", "boolean"), ("h", "f16"), ("x", "f32")):
+        g.output(g.input(name, shape=(None, 2), dtype=dtype), name=f"{name}_out")
+    gq.compile(g, threads=1).save(tmp_path / "model.graphq")
+    monkeypatch.setenv("GRAPHQ_MODEL", str(tmp_path / "model.graphq"))
+    score = runpy.run_path(str(EXAMPLES / "serve.py"))["score"]
+
+    def answer(**given):
+        right = {"u": [[0, 255]], "b": [[True, False]], "h": [[1, -0.5]], "x": [[2, 0.5]]}
+        return score(json.dumps(right | given).encode())
+
+    assert answer() == (200, {"u_out": [[0, 255]], "b_out": [[True, False]], "h_out": [[1.0, -0.5]],
+                              "x_out": [[2.0, 0.5]]})
+    for name, bad in (("u", 1.5), ("u", 1.0), ("u", True), ("u", 256), ("u", -1), ("u", 10**300), ("u", None), ("b", 1),
+                      ("b", 0.0), ("h", 65520.0), ("h", True), ("x", 1e39), ("x", 10**399), ("x", "1"), ("x", [1])):
+        status, said = answer(**{name: [[bad, bad], [0 if name != "b" else False, bad]]})
+        assert status == 400 and f"input '{name}'" in said["error"], (name, bad, said)
 
 
 def test_new_models_come_without_a_lost_request(server):

@@ -16,12 +16,16 @@ be read again afterwards.
 """
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
+
+from graphq.errors import CompileError
 
 T = TypeVar("T")
 
@@ -98,4 +102,24 @@ def _in_child() -> None:
 importing = Lock(fork_waits=True)
 """The lock that code holds while it imports another package late, since Python's own locks of modules do not survive a
 fork."""
+
+
+@contextmanager
+def files_needed(what: str) -> Iterator[None]:
+    """Raise CompileError with `what` cannot be done if the process or the system has too many open files."""
+    try:
+        yield
+    except (OSError, ImportError) as e:  # ImportError for shared libraries
+        if not any(os.strerror(number) in str(e) for number in (errno.EMFILE, errno.ENFILE)):
+            raise
+        raise CompileError(f"{what}: {e}") from None
+
+
+@contextmanager
+def late_imports(what: str = "a module of graphq") -> Iterator[None]:
+    """Hold `importing` while code imports `what`. Raises CompileError if there are too many open files."""
+    with files_needed(f"{what} cannot be imported"), importing.hold:
+        yield
+
+
 os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import os
 
-from graphq.base.locks import importing
+from graphq.base.locks import late_imports
 from graphq.kernels.jit import isa as levels_of
 from graphq.kernels.jit.isa import Level, LevelName
 from graphq.kernels.threads.count import resolve_threads
@@ -69,6 +69,6 @@ def _level(own: Settings, isa: str | None) -> Level:
     known = {level.name: level for level in levels_of.available()}.get(own.level)
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known
-    with importing.hold:
+    with late_imports():
         from graphq.kernels import levels  # imported late, since it imports the kernels of its self-test
     return levels.resolve(isa, own.cache)

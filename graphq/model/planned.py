@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from graphq.base.locks import importing
+from graphq.base.locks import late_imports
 from graphq.base.programs import Program
 from graphq.base.progress import progress
 from graphq.base.sizes import parts
@@ -42,7 +42,7 @@ class Options(NamedTuple):
         """The passes to run."""
         if self.passes is not None:
             return self.passes
-        with importing.hold:
+        with late_imports():
             from graphq.passes import PIPELINE
         return PIPELINE
 
@@ -64,7 +64,7 @@ class Passed(NamedTuple):
     @classmethod
     def of(cls, again: Callable[[], Graph], options: Options) -> Passed:
         """Run the passes on the graph that `again` returns."""
-        with importing.hold:
+        with late_imports():
             from graphq.passes import run_passes
         graph = again()
         history = History(graph)

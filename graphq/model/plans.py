@@ -22,7 +22,7 @@ import numpy as np
 from graphq.base.arrays import Arrays
 from graphq.base.budget import budget
 from graphq.base.collector import collector_paused
-from graphq.base.locks import Lock, importing, lazy_property
+from graphq.base.locks import Lock, late_imports, lazy_property
 from graphq.base.programs import why_not
 from graphq.base.sizes import Trace
 from graphq.errors import CompileError, GraphError, GraphqError
@@ -356,7 +356,7 @@ class Plans:
         """
         try:
             passed = Passed.of(lambda: graph, self.options)
-            with importing.hold:
+            with late_imports():
                 from graphq.model.planning import build_plan
             if trace.leaves or self._unread or any(self._by_class.values()):
                 self._share(passed.history)

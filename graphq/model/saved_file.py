@@ -99,6 +99,10 @@ def _hashes(parts: Iterable[memoryview]) -> list[str]:
     return [*out, now.hexdigest()]
 
 
+class Fault(ParseError):
+    """An error that names its file already."""
+
+
 class File:
     """A file that was read and checked.
 
@@ -151,7 +155,7 @@ class File:
 
     def fail(self, problem: str) -> NoReturn:
         """Raise ParseError that names the file."""
-        raise ParseError(f"{self.path}: {problem}") from None
+        raise Fault(f"{self.path}: {problem}") from None
 
     def section(self, number: Any) -> memoryview:
         """The bytes of the section with this number. Raises ParseError if there is none."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from graphq.base.budget import budget, expect
-from graphq.base.locks import importing, lazy_property
+from graphq.base.locks import late_imports, lazy_property
 from graphq.base.programs import record as recorded_of
 from graphq.base.programs import restored
 from graphq.base.progress import progress
@@ -26,7 +26,7 @@ from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
 from graphq.model.open_shapes import Places
 from graphq.model.plans import Plans
-from graphq.model.saved_file import File, write
+from graphq.model.saved_file import Fault, File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads
 from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
 from graphq.plan.plan import open_numbers
@@ -55,7 +55,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
     """
     passes, options = None, of.options
     if options.passes is not None:
-        with importing.hold:
+        with late_imports():
             from graphq.passes import pipeline
         passes = pipeline.names_of(options.passes)
     writer = Writer()
@@ -176,7 +176,7 @@ class Saved:
         return made
 
     def _passes(self, names: list[Any]) -> tuple[Pass, ...]:
-        with importing.hold:
+        with late_imports():
             from graphq.passes import pipeline
         return self.read(lambda: pipeline.named(names))
 
@@ -265,7 +265,7 @@ class Saved:
         """Call `make`, which reads data of the file, and turn every error in the data into a ParseError."""
         try:
             return make()
-        except CompileError:  # too little memory does not mean that the file is damaged
+        except (CompileError, Fault):  # too little memory does not mean that the file is damaged
             raise
         except GraphqError as e:
             self._fail(f"{e!s:.500}")

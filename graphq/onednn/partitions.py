@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graphq.base.locks import importing
+from graphq.base.locks import late_imports
 from graphq.compile import compile
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
@@ -135,7 +135,7 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:
     """The graph of partitions, with an edge from each to every partition that uses its outputs."""
-    with importing.hold:
+    with late_imports():
         import networkx as nx  # here, since the import takes 0.2 s
 
     dag = nx.DiGraph()

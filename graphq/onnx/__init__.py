@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from graphq.base.collector import collector_paused
-from graphq.base.locks import importing
+from graphq.base.locks import late_imports
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph
 from graphq.onnx import node
@@ -63,7 +63,7 @@ def to_model(graph: Graph, *, opset: int = 21) -> ModelProto:
 
 def _module(name: str) -> ModuleType:
     try:
-        with importing.hold:
+        with late_imports():
             return import_module(f"graphq.onnx.{name}")
     except ModuleNotFoundError as e:
         if e.name != "onnx":

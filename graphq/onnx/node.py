@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.locks import importing
+from graphq.base.locks import late_imports
 from graphq.base.sizes import Later, is_open
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.op import register_op
@@ -15,7 +15,7 @@ from graphq.ops.rules import Array
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
     """The output types that ONNX's shape inference gives; dimensions that depend on data are unknown."""
-    with importing.hold:
+    with late_imports():
         from graphq.onnx.protos.fallback import infer, infer_open
     if isinstance(model, Later) or any(is_open(t.shape) for t in srcs):
         return infer_open(model, srcs)
@@ -25,7 +25,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
     """Replace the node by operations of graphq, now that more is known of its operands; None if there are none."""
-    with importing.hold:
+    with late_imports():
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
 
@@ -38,7 +38,7 @@ def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference can use them. `op_type` is the operator's name, for messages.
     """
-    with importing.hold:
+    with late_imports():
         from graphq.onnx.importers.importer import evaluated
         from graphq.onnx.protos.fallback import run
     results = evaluated(model.tobytes(), srcs)

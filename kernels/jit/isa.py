@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from graphq.base.locks import Lock, importing
+from graphq.base.locks import Lock, late_imports
 from graphq.errors import KernelError
 
 
@@ -111,7 +111,7 @@ def _features() -> frozenset[str]:
         flags = None
     if flags is not None:
         return frozenset(flag.replace("_", "") for flag in flags.split())
-    with importing.hold:
+    with late_imports():
         import llvmlite.binding as llvm
 
         return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)

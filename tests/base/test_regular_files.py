@@ -1,6 +1,7 @@
 """Only regular files are read, and no more of them than their size: anything else could wait, or never end."""
 import os
 import socket
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -67,14 +68,14 @@ def test_damaged_arrays(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", x=np.ones((20, 30), np.float32))
     array, archive = (tmp_path / "x.npy").read_bytes(), (tmp_path / "x.npz").read_bytes()
     assert read_arrays(tmp_path / "x.npy").shape == (2, 3) and read_arrays(tmp_path / "x.npz")["x"].shape == (20, 30)
-    bad = [b"", b"text", array[:-1], array[:70], archive[:-1], archive[:100],
-           *(archive[:k] + bytes([archive[k] ^ 255]) + archive[k + 1:] for k in range(40, len(archive), 3)),
+    bad = [b"", b"text", array[:-1], array[:70], archive[:-1], archive[:100], archive[:-9],
            array.replace(b"(2, 3), }", b"(1<<70,)}"), array.replace(b"(2, 3)", b"(99**9)")]
-    refused = 0
     for data in bad:
         (tmp_path / "bad").write_bytes(data)
-        try:
+        with pytest.raises(gq.InputError) as error:
             read_arrays(tmp_path / "bad")
-        except gq.InputError as error:
-            refused += str(error).startswith(f"{tmp_path / 'bad'}: ")
-    assert refused > 0.8 * len(bad)  # some bytes of an archive, such as times, do not matter
+        assert str(error.value).startswith(f"{tmp_path / 'bad'}: ")
+    for k in range(0, len(archive), 3):
+        (tmp_path / "bad").write_bytes(archive[:k] + bytes([archive[k] ^ 255]) + archive[k + 1:])
+        with suppress(gq.InputError):  # some bytes of an archive, such as times, do not matter
+            read_arrays(tmp_path / "bad")

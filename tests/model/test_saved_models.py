@@ -413,8 +413,9 @@ def test_arrays_fit_their_sections(change, message, whole, tmp_path):
     sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
     index = {**found.index, "arrays": [change(*x) for x in found.index["arrays"]]}
     (tmp_path / "m").write_bytes(sealed(index, sections))
-    with pytest.raises(gq.ParseError, match=f"m: .*{message}"):
+    with pytest.raises(gq.ParseError, match=f"m: .*{message}") as error:
         _ = gq.load_compiled(tmp_path / "m").source
+    assert str(error.value).count(str(tmp_path / "m")) == 1
 
 
 @pytest.mark.parametrize("part", ["index", "graph", "plans"])
@@ -441,6 +442,7 @@ def test_hostile_files_are_refused_or_harmless(part, whole, tmp_path, monkeypatc
         try:
             gq.load_compiled(tmp_path / "bad")
             outcomes.add("loaded")
-        except gq.GraphqError:
+        except gq.GraphqError as error:
+            assert str(error).count(str(tmp_path / "bad")) <= 1
             outcomes.add("refused")
     assert "refused" in outcomes and outcomes <= {"refused", "loaded"}
