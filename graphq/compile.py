@@ -63,7 +63,10 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     take more than `memory`. For a file it raises OSError and the errors of `load_onnx` and other readers.
     """
     if not isinstance(graph, Graph | str | os.PathLike):
-        raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")
+        in_memory = isinstance(graph, bytes | bytearray | memoryview) or hasattr(graph, "SerializeToString")
+        got = type(graph).__name__ if in_memory else f"{graph!r:.80}"
+        hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""
+        raise GraphError(f"compile takes a Graph or a file of one, got {got}{hint}")
     if not isinstance(strict, bool):
         raise CompileError(f"strict must be True or False, got {strict!r}")
     if not (isinstance(cache, bool) or isinstance(cache, str) and cache == "kernels"):

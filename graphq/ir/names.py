@@ -17,8 +17,11 @@ _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 
 
 def quote(name: str) -> str:
-    """`name` itself if it is a plain word without another meaning, otherwise as a JSON string."""
-    return name if _PLAIN.fullmatch(name) else json.dumps(name)
+    """`name` itself if it is a plain word without another meaning, otherwise as a JSON string.
+
+    Characters that cannot be printed are escapes.
+    """
+    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=not name.isprintable())
 
 
 def check_name(name: Any, where: str) -> None:

@@ -121,7 +121,8 @@ def about(report: Report, name: str) -> ValueRecord:
     """
     parts = [report, *_parts(report)]
     for part in parts:
-        label = next((x for x in (f"%{name}", f"%{quote(name)}", name, part.outputs.get(name), part.names.get(name))
+        known_as = (f"%{name}", f"%{quote(name)}", name, quote(name), part.outputs.get(name), part.names.get(name))
+        label = next((x for x in known_as
                       if x in part.became or x in {t.label for t in part.inputs}), None)
         if label is not None:
             return _value(part, label)

@@ -92,10 +92,14 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
             constants.append(None)
             x = body.input(f"i{len(body.inputs)}", dtype=s8 if k else u8, shape=value.shape)
             return body.dequantize(x, scales=[1.0])
-        maker = value.node
-        if k < 2 and maker is not None and maker.op.name in DEQUANTIZES:
+        maker, under = value.node, given.under(value).node
+        if k > 1 or under is None or under.op.name not in DEQUANTIZES:
+            return taken(value)
+        if under is maker:
             return body.add_again(maker, [None if v is None else taken(v) for v in maker.inputs])[0]
-        return taken(value)
+        constants.append(None)  # a pass put moves between the dequantize and the product
+        x = body.input(f"i{len(body.inputs)}", dtype=next(under.operands).dtype, shape=value.shape)
+        return body.dequantize(x, scales=[1.0])
 
     try:
         result = body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])

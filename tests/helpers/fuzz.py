@@ -4,9 +4,9 @@
 
 Each seed is one model: its graph's reference must agree with ONNX's evaluator, the formulas after all passes with the
 reference, and, for one model of `--compiled` (8), kernels at a random ISA level and thread count with the formulas, bit
-for bit. "signs" are random graphs with scales of any sign. Models of the kind `control` have If, Loop and Scan with
-random bodies; their reference, kernels and saved form must equal ONNX Runtime. Prints a line for each fault, with the
-seed that repeats it; the exit code says whether there was one.
+for bit. Reports of compiled models must not raise. "signs" are random graphs with scales of any sign. Models of the kind
+`control` have If, Loop and Scan with random bodies; their reference, kernels and saved form must equal ONNX Runtime.
+Prints a line for each fault, with the seed that repeats it; the exit code says whether there was one.
 tests/test_random.py runs the first seeds.
 """
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
+from typing import Any
 
 from differential import faults
 from random_graphs import random_graph
@@ -31,7 +32,18 @@ from graphq.kernels.jit import isa
 KINDS = ("onnx", "graphs", "signs", "control")
 
 
-def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
+def check_reports(graph: gq.Graph, feeds: dict[str, Any], **options: Any) -> None:
+    """Ask a model for all its reports; none may raise."""
+    model = gq.compile(graph, **options)
+    model(feeds)
+    model.explain(full=True)
+    model.explain(full=True, kernels=True, format="json")
+    profile = model.profile(feeds, runs=1)
+    with tempfile.TemporaryDirectory() as folder:
+        model.report(os.path.join(folder, "page.html"), feeds, profile=profile)
+
+
+def check(kind: str, seed: int, *, compiled: bool, reports: bool = False) -> list[str]:
     """The faults of one seed; an exception is one."""
     chosen = random.Random(seed)
     options = {"isa": chosen.choice([level.name for level in isa.available()]), "threads": chosen.randint(1, 3)}
@@ -50,6 +62,9 @@ def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
                 found = faults(graph, feeds, compiled=compiled, **options)
             else:
                 found = control_faults(made, compiled=compiled, **options)
+            if reports and compiled:
+                graph, feeds = (graph, feeds) if kind in ("graphs", "signs") else (gq.load_onnx(made.model), made.feeds)
+                check_reports(graph, feeds, **options)
         except Exception as e:  # what is looked for
             found = [f"{type(e).__name__}: {e}"]
     return [f"{kind}:{seed} ({nodes}): {text[:500]}" for text in found]
@@ -66,7 +81,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.one:
         kind, _, seed = given.one.partition(":")
-        found = check(kind, int(seed), compiled=True)
+        found = check(kind, int(seed), compiled=True, reports=True)
         print(*found or ["no fault"], sep="\n")
         return len(found)
     if "GRAPHQ_CACHE_DIR" not in os.environ:  # kernels of random graphs are used once
@@ -75,7 +90,7 @@ def main() -> int:
     for seed, kind in ((seed, kind) for seed in itertools.count(given.seed) for kind in given.kinds):
         if time.monotonic() > end:
             break
-        found = check(kind, seed, compiled=seed % given.compiled == 0)
+        found = check(kind, seed, compiled=seed % given.compiled == 0, reports=True)
         total, wrong = total + 1, wrong + bool(found)
         for text in found:
             print(text, flush=True)

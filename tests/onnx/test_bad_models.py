@@ -35,6 +35,27 @@ def test_external_data(tmp_path):
     assert gq.reference(g, x=np.float32([1, 1])).tolist() == [4, 5]
     with pytest.raises(ParseError, match="initializer 'w'.*needs a model that is loaded from a path"):
         gq.load_onnx(m)
+    m = external("w.bin", offset=4)  # a length is optional: other tensors may follow
+    (tmp_path / "w.bin").write_bytes(b"pad " + np.float32([3, 4, 5]).tobytes())
+    (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+    assert gq.reference(gq.load_onnx(tmp_path / "m.onnx"), x=np.float32([1, 1])).tolist() == [4, 5]
+
+
+def test_compile_names_the_function_that_loads_a_model_in_memory():
+    m = model(ADD)
+    for given in (m, m.SerializeToString(), bytearray(3), memoryview(b"abc")):
+        with pytest.raises(GraphError, match="got (bytes|bytearray|memoryview|ModelProto); load_onnx"):
+            gq.compile(given)
+
+
+def test_an_input_with_an_initializer_is_a_constant():
+    """As if ONNX's default were not overridden: constants decide which kernels run."""
+    m = model(ADD)
+    m.graph.input.add().CopyFrom(onnx.helper.make_tensor_value_info("w", TensorProto.FLOAT, [2]))
+    g = gq.load_onnx(m)
+    assert [v.name for v in g.inputs] == ["x"]
+    with pytest.raises(gq.InputError, match="w"):
+        gq.compile(g)(x=np.float32([1, 1]), w=np.float32([1, 1]))
 
 
 @pytest.mark.parametrize("location,facts,message", [

@@ -323,3 +323,12 @@ def test_what_is_outside_for_one_cause_is_named_up_to_a_number():
         "could be in an integer partition, and why it is not:", "  25.0% of the time: line: why; do"]
     assert shown(explain.ALSO)[4] == f"  so too {names}".replace("  so", "    so")
     assert shown(explain.ALSO + 2)[4] == f"    so too {names}, 2 more"
+
+
+def test_names_that_are_no_identifiers_are_found_and_printed_as_they_are():
+    g = gq.Graph()
+    g.output(g.relu(g.input("a b", dtype="f32", shape=(2, 3))), name="größe 1")
+    model = gq.compile(g, threads=1)
+    assert model.explain("a b").startswith('"a b" : f32[2,3] is an input')
+    assert model.explain("größe 1").startswith('%"größe 1" = relu("a b")')
+    assert gq.to_text(gq.parse(gq.to_text(g))) == gq.to_text(g)
