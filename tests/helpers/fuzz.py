@@ -4,7 +4,7 @@
 
 Each seed is one model: its graph's reference must agree with ONNX's evaluator, the formulas after all passes with the
 reference, and, for one model of `--compiled` (8), kernels at a random ISA level and thread count with the formulas, bit
-for bit. Reports of compiled models must not raise. "signs" are random graphs with scales of any sign. Models of the kind
+for bit. Reports of compiled models never raise. "signs" are random graphs with scales of any sign. Models of the kind
 `control` have If, Loop and Scan with random bodies; their reference, kernels and saved form must equal ONNX Runtime.
 Prints a line for each fault, with the seed that repeats it; the exit code says whether there was one.
 tests/test_random.py runs the first seeds.
