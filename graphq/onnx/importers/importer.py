@@ -343,7 +343,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
 def _given(node: NodeProto, inputs: Sequence[Value | None]) -> str:
     """What a node is given: the types of its operands, and its attributes."""
     operands = ["none" if v is None else f"{'constant ' * (v.data is not None)}{v.type}" for v in inputs]
-    return ", ".join([*operands, *(helper.printable_attribute(a).replace(" = ", "=")[:80] for a in node.attribute
+    return ", ".join([*operands, *(str(helper.printable_attribute(a)).replace(" = ", "=")[:80] for a in node.attribute
                                    if not a.HasField("g"))])
 
 
