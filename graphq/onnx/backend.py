@@ -1,4 +1,4 @@
-"""The interface `onnx.backend.base`, through which the ONNX project's own test runner drives graphq."""
+"""graphq as a backend for `onnx.backend.base`, the interface of the ONNX project's own test runner."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class GraphqRep(BackendRep):
         self.model = model
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
-        """The outputs in the model's order. Raises InputError for inputs that do not fit."""
+        """Run the model; returns the outputs in the model's order. Raises InputError if the inputs do not fit."""
         names = self.model.names
         if not isinstance(inputs, dict):
             arrays = list(inputs) if isinstance(inputs, Sequence) else [inputs]
@@ -41,23 +41,23 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output for ONNX's test runner: a TensorProto if `every` input is one, or any input of the `same` dtype is."""
+    """An output for the test runner: a TensorProto if all inputs, or any input of its dtype, are TensorProtos."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x
 
 
 class GraphqBackend(Backend):
-    """graphq as an ONNX backend on the CPU. Options are those of `graphq.compile`."""
+    """graphq as an ONNX backend on the CPU. `graphq.compile` takes the options."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **options: Any) -> GraphqRep:
-        """The model, loaded and compiled."""
+        """Load and compile the model."""
         return GraphqRep(compile(load_onnx(model), **options))
 
     @classmethod
     def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **options: Any) -> tuple[np.ndarray, ...]:
-        """The outputs for one set of inputs."""
+        """Load, compile and run the model; returns its outputs."""
         return cls.prepare(model, device, **options).run(inputs)
 
     @classmethod

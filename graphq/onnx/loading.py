@@ -1,4 +1,4 @@
-"""load_onnx: from an ONNX model, which is read and checked, to a Graph."""
+"""load_onnx: read and check an ONNX model, and convert it to a Graph."""
 from __future__ import annotations
 
 import os
@@ -25,28 +25,29 @@ from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 MAX_BYTES = 2**31 - 1
-"""The largest file that is read, in bytes: protobuf's limit of the size of a message."""
+"""The largest model file, in bytes: protobuf's limit for a message."""
 
 MAX_NODES = 200_000
-"""The most nodes that a model may have, counted with local functions expanded and with nodes of inner graphs."""
+"""The most nodes of a model, counting the nodes of inner graphs and of expanded local functions."""
 
 
 def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
-    """The model, the folder of its external data (None if it is not from a file), and its name in errors.
+    """Read and check a model; returns it, the folder of its external data, and its name for errors.
 
-    Raises ParseError if `source` is not a model, GraphError if ONNX's checker refuses it.
+    The folder is None if the model is not from a file. Raises ParseError if `source` is not a model, GraphError if
+    ONNX's checker refuses it.
     """
     model, folder, where = _parsed(source)
     _check_count(model, where)
     model = _with_microsoft(_ordered(model))
     try:
         check_model(model)
-    except Exception as e:  # ValidationError, pybind's forms of C++ exceptions, text that is not UTF-8
+    except Exception as e:  # ValidationError, C++ exceptions by way of pybind, text that is not UTF-8
         _refuse(where, e)
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
-        except Exception as e:  # pybind raises C++ exceptions as these
+        except Exception as e:  # pybind turns C++ exceptions into several classes
             _refuse(where, e)
     return model, folder, where
 
@@ -73,7 +74,7 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(data)
-    except Exception as e:  # protobuf's DecodeError differs between its versions
+    except Exception as e:  # protobuf has another DecodeError in each version
         raise ParseError(f"{where}: not an ONNX model: {str(e)[:200]}") from None
     if not model.HasField("graph"):
         raise ParseError(f"{where}: not an ONNX model: it has no graph")
@@ -81,10 +82,10 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
 
 
 def _ordered(model: ModelProto) -> ModelProto:
-    """The model; if a node stands before one whose result it uses, a copy with the nodes in a valid order.
+    """The model itself if its nodes are in a valid order, otherwise a copy with sorted nodes.
 
-    Some converters put casts at the end; ONNX Runtime accepts this, since it sorts nodes. If nodes form a cycle, all
-    stay where they are, so that the checker refuses the model.
+    Some converters put casts at the end, and ONNX Runtime sorts nodes. If nodes form a cycle, the model stays as it is,
+    and the checker refuses it.
     """
     nodes = model.graph.node
     order = _order(nodes)
@@ -98,13 +99,13 @@ def _ordered(model: ModelProto) -> ModelProto:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """The nodes' numbers in a valid order: the present one if it is valid, or if there is none because of a cycle."""
+    """The nodes' indices in a valid order. If that order is valid already, or if nodes form a cycle, nothing moves."""
     stand = list(range(len(nodes)))
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
     if all(j < k for k, s in enumerate(sources) for j in s):
         return stand
-    sorter = TopologicalSorter({k: () for k in stand})  # all nodes first: independent ones keep their order
+    sorter = TopologicalSorter({k: () for k in stand})  # add all nodes first: independent nodes keep their order
     for k, s in enumerate(sources):
         sorter.add(k, *s)
     try:
@@ -114,17 +115,17 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
-"""Operators that ONNX Runtime accepts in ONNX's domain, with the first operator set in which ONNX itself has them.
+"""Operators that ONNX Runtime accepts in ONNX's domain, each with the first operator set of ONNX that has it.
 
-ONNX does not have SimplifiedLayerNormalization: its number is one that no operator set reaches.
+ONNX never had SimplifiedLayerNormalization; its number is larger than any operator set's.
 """
 
 
 def _with_microsoft(model: ModelProto) -> ModelProto:
-    """The model, or a copy in which ONNX Runtime's operators are in the domain com.microsoft, which it declares.
+    """The model itself, or a copy that declares the domain com.microsoft for all of ONNX Runtime's operators.
 
     Some quantizers do not declare the domain, and ONNX Runtime does not require it. ONNX Runtime also has some of its
-    operators in ONNX's domain (OWN); their nodes get the domain com.microsoft.
+    operators in ONNX's domain (OWN); their nodes move to com.microsoft.
     """
     opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
     imported = any(i.domain == MICROSOFT for i in model.opset_import)
@@ -149,7 +150,7 @@ def _own(node: NodeProto, opset: int) -> bool:
 
 
 def _check_count(model: ModelProto, where: str) -> None:
-    """Refuse models that have more than MAX_NODES nodes once functions are expanded, or functions without end."""
+    """Refuse a model with more than MAX_NODES nodes after expansion of functions, or with recursive functions."""
     functions = {(f.domain, f.name): f for f in model.functions}
     known: dict[tuple[str, str], int] = {}
 
@@ -177,7 +178,7 @@ def _refuse(where: str, error: Exception) -> NoReturn:
 
 
 def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
-    """The graph of an ONNX model (see `graphq.load_onnx`)."""
+    """Load an ONNX model (see `graphq.load_onnx`)."""
     with budget(memory):
         try:
             model, folder, where = read_model(source)
@@ -224,7 +225,7 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
 
 
 def _is_split(model: ModelProto) -> bool:
-    """Whether data of a tensor are in another file."""
+    """Whether any tensor's data is in another file."""
     nodes = list(_all_nodes(model))
     graphs = chain([model.graph], *map(bodies, nodes))
     tensors = chain((t for g in graphs for t in g.initializer),
@@ -233,7 +234,7 @@ def _is_split(model: ModelProto) -> bool:
 
 
 def _check_output(declared: ValueInfoProto, got: TensorType, maker: str) -> None:
-    """Raise GraphError if the type that the model declares for an output contradicts the type that its node gives."""
+    """Raise GraphError if the declared type of an output contradicts the type of its value."""
     if declared.type.WhichOneof("value") is None:
         return
     said = tensor_type(declared.type, f"output '{declared.name}'")

@@ -1,4 +1,4 @@
-"""onnx_node: an ONNX node that graphq has no operation for; ONNX's shape inference types it, its reference runs it."""
+"""onnx_node: an ONNX node without an operation in graphq, typed by ONNX's shape inference, run by its reference."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from graphq.ops.rules import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
-    """The output types that ONNX's shape inference gives; dimensions that depend on data are unknown."""
+    """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown."""
     with late_imports():
         from graphq.onnx.protos.fallback import infer, infer_open
     if isinstance(model, Later) or any(is_open(t.shape) for t in srcs):
@@ -24,7 +24,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) 
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Replace the node by operations of graphq, now that more is known of its operands; None if there are none."""
+    """Replace the node by graphq's operations once more is known of its operands; None if that is not possible."""
     with late_imports():
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
@@ -34,9 +34,9 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
     """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-    If graphq turns out to have operations for the node now that its operands are known, these run instead.
-    `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
-    that shape inference can use them. `op_type` is the operator's name, for messages.
+    If graphq's operations can compute the node for these operands, they run instead. `model` is a serialized ModelProto
+    with only this node. Its inputs are `srcs`; its initializers are small constants, because shape inference may need
+    their values. `op_type` is the operator's name, for messages.
     """
     with late_imports():
         from graphq.onnx.importers.importer import evaluated

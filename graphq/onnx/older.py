@@ -1,7 +1,8 @@
-"""Models of an older operator set than the one that is written: the same nodes, where that set has them.
+"""Convert a saved model to an older operator set, node by node.
 
-An older operator lacks later attributes, which must be at their defaults, may take axes as an attribute instead of an
-operand, and has fewer types. Nothing is computed in another way: a node that the older set cannot state is refused.
+An older operator lacks later attributes; these must be at their defaults. It may take axes as an attribute instead of
+an operand, and it accepts fewer types. If the older set cannot express a node as it is, the node is refused: no other
+operators replace it.
 """
 from __future__ import annotations
 
@@ -15,26 +16,26 @@ from graphq.onnx.exporters.writer import OPSET
 from graphq.onnx.protos.fallback import bodies
 
 OLDEST = 13
-"""The oldest operator set that is written: the first with scales for each channel."""
+"""The oldest operator set of saved models: the first with per-channel scales."""
 VALUES = {("Pad", "wrap"): 19, ("Resize", "half_pixel_symmetric"): 19, ("GridSample", "linear"): 20,
           ("GridSample", "cubic"): 20, ("ScatterElements", "min"): 18, ("ScatterElements", "max"): 18,
           ("ScatterND", "min"): 18, ("ScatterND", "max"): 18}
-"""The operator sets that first have a value of an attribute, by the operator and the value."""
+"""For an operator and a value of one of its attributes, the first operator set with that value."""
 CHANGED = {"GroupNormalization": 21}
-"""Operators whose operands meant something else before an operator set."""
+"""Operators whose operands changed their meaning, and the operator set of the change."""
 
 
 def to_opset(model: ModelProto, opset: int) -> None:
-    """Turn a written model into one of an older operator set in place.
+    """Convert a model in place to an older operator set.
 
-    Raises GraphError, naming the node and the operator set that it needs, for a node that the older set cannot state.
+    Raises GraphError for a node that the older set cannot express; the message names the operator set that it needs.
     """
     if isinstance(opset, bool) or not isinstance(opset, int) or not OLDEST <= opset <= OPSET:
         raise GraphError(f"save: opset must be from {OLDEST} to {OPSET}, got {opset!r}")
     if opset == OPSET:
         return
     if model.functions:
-        raise GraphError(f"save: partitions are functions of opset {OPSET}; save the graph before compilation")
+        raise GraphError(f"save: partitions need opset {OPSET}; save the graph before compilation")
     graphs = list(_graphs(model.graph))
     types, constants = _types(model), {t.name: t for g in graphs for t in g.initializer}
     for node in (n for g in graphs for n in g.node):
@@ -55,7 +56,7 @@ def to_opset(model: ModelProto, opset: int) -> None:
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and those in it; no name of a value stands for two in a written model."""
+    """The graph and all graphs inside it. In a saved model, names of values are unique across these graphs."""
     yield graph
     for node in graph.node:
         for body in bodies(node):
@@ -63,7 +64,7 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _types(model: ModelProto) -> dict[str, str]:
-    """The types of all tensors, as the schemas of operators write them: `tensor(float)`."""
+    """The types of all tensors by name, in the notation of operator schemas: `tensor(float)`."""
     graphs = list(_graphs(onnx.shape_inference.infer_shapes(model).graph))
     numbers = {v.name: v.type.tensor_type.elem_type for g in graphs for v in (*g.input, *g.value_info, *g.output)}
     numbers |= {t.name: t.data_type for g in graphs for t in g.initializer}
@@ -71,7 +72,7 @@ def _types(model: ModelProto) -> dict[str, str]:
 
 
 def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
-    """Turn a node into one of an older operator set and return None, or leave it and return what that set lacks."""
+    """Convert a node to an older operator set; returns None, or if the set cannot express the node, the reason."""
     new = onnx.defs.get_schema(node.op_type, OPSET)
     try:
         old = onnx.defs.get_schema(node.op_type, opset)
@@ -106,13 +107,13 @@ def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: M
 
 
 def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
-    """Whether an attribute does not matter for the constant shape that is operand 1."""
+    """Whether the attribute is `allowzero` and makes no difference, because operand 1 is a constant without zeros."""
     numbers = constants.get(node.input[1]) if len(node.input) > 1 else None
     return attribute == "allowzero" and numbers is not None and bool((numpy_helper.to_array(numbers) != 0).all())
 
 
 def _default(schema: onnx.defs.OpSchema, name: str) -> onnx.AttributeProto:
-    """The value that an attribute has where a node leaves it out."""
+    """The default of an attribute."""
     value = onnx.AttributeProto()
     value.CopyFrom(schema.attributes[name].default_value)
     return value

@@ -1,4 +1,4 @@
-"""save_onnx: from a Graph to an ONNX model, in which partitions are local functions."""
+"""save_onnx: write a Graph as an ONNX model, with partitions as local functions."""
 from __future__ import annotations
 
 import os
@@ -16,12 +16,12 @@ from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.tensors import value_info
 
 DOMAIN = "graphq.partition"
-"""The domain of the functions; the name of a function is its partition's anchor and a number."""
+"""The domain of the local functions. A function is named after its partition's anchor, with a number."""
 
 
 @exports("partition")
 def partition(w: Writer, node: Node) -> None:
-    """Write a function and a call of it; constants are operands of the call and stay initializers of the model."""
+    """Write a local function and its call; the partition's constant operands stay initializers of the model."""
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
     inner = Writer(w.functions)
@@ -42,7 +42,7 @@ def partition(w: Writer, node: Node) -> None:
 
 
 for _family in ("compute", "control", "move", "quant"):
-    import_module(f"graphq.onnx.exporters.{_family}")  # the import enters the family's exporters in EXPORTERS
+    import_module(f"graphq.onnx.exporters.{_family}")  # the import adds the family's exporters to EXPORTERS
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET) -> None:
@@ -54,7 +54,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET)
 
 
 def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
-    """The ModelProto that `save_onnx` writes."""
+    """Convert a graph to the ModelProto that `save_onnx` writes."""
     w = Writer()
     w.of_values = names_of(graph)
     w.taken.update(graph.output_names)
@@ -69,7 +69,7 @@ def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
     for v, name in zip(graph.outputs, graph.output_names, strict=True):
         if w.name(v) != name:
             if any(str(x.name) == name for x in graph.inputs):
-                raise GraphError(f"save: output '{name}' has the name of an input that it is not")
+                raise GraphError(f"save: output '{name}' has the name of another value, an input: rename one")
             w.add("Identity", [w.name(v)], [name])
     w.prune(graph.output_names)
     proto = helper.make_graph(w.nodes, graph.name, [value_info(str(v.name), v.type) for v in graph.inputs],

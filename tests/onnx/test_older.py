@@ -72,7 +72,7 @@ def test_other_sets_are_refused(opset):
 
 def test_partitions_are_refused():
     graph, _ = perceptron()
-    with pytest.raises(gq.GraphError, match="partitions are functions of opset 21"):
+    with pytest.raises(gq.GraphError, match="partitions need opset 21; save the graph before"):
         to_model(gq.compile(graph).graph, opset=20)
 
 

@@ -52,5 +52,5 @@ def test_results_as_arrays():
     assert as_array(3, TensorType(s64, ()), "x").dtype == np.int64
     assert as_array(x, TensorType(u8, (2,)), "x").tolist() == [1, 2]
     for bad, kind in (([x], "list"), ("a", "str"), (None, "NoneType"), ({}, "dict")):
-        with pytest.raises(GraphError, match=f"x: the result is no tensor but {kind}"):
+        with pytest.raises(GraphError, match=f"x: the result must be a tensor, got {kind}"):
             as_array(bad, TensorType(f32, (2,)), "x")

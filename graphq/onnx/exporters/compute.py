@@ -1,4 +1,4 @@
-"""Exporters of operations that compute: arithmetic, products, convolutions, pools, norms, reductions, layers."""
+"""Exporters of operations that compute: arithmetic, layers, pools, norms, reductions, recurrences, attention."""
 from __future__ import annotations
 
 import itertools
@@ -28,7 +28,7 @@ def square(w: Writer, node: Node) -> None:
 
 @exports("arithmetic")
 def arithmetic(w: Writer, node: Node) -> None:
-    """Write the ONNX operator of the function: that of the float operation of the same name, or Mod for a remainder."""
+    """Write the function's ONNX operator: the same as for floats, or Mod for a remainder."""
     function = node.attrs["function"]
     if function in OPS:
         w.node(node, str(OPS[function].onnx))
@@ -38,7 +38,7 @@ def arithmetic(w: Writer, node: Node) -> None:
 
 @exports("pow", "clamp")
 def with_scalars(w: Writer, node: Node) -> None:
-    """Write Pow or Clip, whose exponent or limits become initializers."""
+    """Write Pow or Clip, with the exponent or the limits as initializers."""
     names = ("beta",) if node.op.name == "pow" else ("min", "max")
     w.node(node, "Pow" if node.op.name == "pow" else "Clip",
            *(w.typed(node.inputs[0].dtype, node.attrs[n]) for n in names if node.inputs[0] is not None))
@@ -58,7 +58,7 @@ def cast(w: Writer, node: Node) -> None:
 
 @exports("prelu", "bias_add")
 def along_channels(w: Writer, node: Node) -> None:
-    """Write PRelu or Add; a vector for channels-first data is reshaped to [channels, 1, ...] so that it broadcasts."""
+    """Write PRelu or Add. For channels-first data, a vector is reshaped to [channels, 1, ...] to broadcast."""
     x, vector = node.operands
     name, first = w.name(vector), node.attrs["data_format"] == "NCX"
     if first and rank(vector) == 1 and node.attrs.get("per_channel_broadcast", True):
@@ -68,12 +68,13 @@ def along_channels(w: Writer, node: Node) -> None:
 
 @exports("softmax", "log_softmax")
 def softmax(w: Writer, node: Node) -> None:
-    """Write Softmax or LogSoftmax, which have no output of statistics and keep the source's dtype.
+    """Write Softmax or LogSoftmax; neither can give statistics or another dtype than the input's.
 
-    Of f16 and bf16 they round in each step, so if graphq's operation rounds once, they are those of f32, between casts.
+    ONNX's operators round f16 and bf16 in each step. If graphq's operation rounds only once, the file casts to f32,
+    applies the operator, and casts back.
     """
     if node.attrs.get("keep_stats") or node.attrs.get("mode") == "inf_as_zero":
-        raise GraphError("Softmax has no statistics and no mode inf_as_zero")
+        raise GraphError("ONNX's Softmax has no statistics and no mode inf_as_zero")
     _same_dtype(node)
     (source,), axis = node.operands, node.attrs["axis"]
     op_type = "Softmax" if node.op.name == "softmax" else "LogSoftmax"
@@ -86,7 +87,7 @@ def softmax(w: Writer, node: Node) -> None:
 
 def _same_dtype(node: Node) -> None:
     if node.outputs[0].dtype != next(node.operands).dtype:
-        raise GraphError(f"ONNX's operator does not give {node.outputs[0].dtype}")
+        raise GraphError(f"ONNX's operator cannot give {node.outputs[0].dtype}: its result has the dtype of its input")
 
 
 @exports("matmul")
@@ -139,7 +140,7 @@ def convolution(w: Writer, node: Node) -> None:
     attrs = {"group": node.attrs["groups"], **_windows(node)}
     if transposed:
         if "auto_pad" in attrs:
-            raise GraphError("auto_pad of ConvTranspose is another")
+            raise GraphError("auto_pad means something else in ONNX's ConvTranspose: use pads_begin and pads_end")
         count = rank(weights) - 2
         attrs["output_padding"] = list(node.attrs["output_padding"] or [0] * count)[:count]
     name = w.name(weights)
@@ -151,7 +152,7 @@ def convolution(w: Writer, node: Node) -> None:
 
 
 def _axes(form: str, lead: str, r: int) -> list[int]:
-    """The positions of the axes of weights in format `form`: those named in `lead`, then the spatial ones."""
+    """Positions of the axes of weights in format `form`: first the axes that `lead` names, then the spatial axes."""
     spatial = form.index("X")
     axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
     return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
@@ -159,13 +160,13 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 
 @exports("max_pool", "avg_pool")
 def pool(w: Writer, node: Node) -> None:
-    """Write a pool that rounds its output size down, since ONNX rounds up differently from oneDNN.
+    """Write a pool that rounds its output size down; oneDNN's rounding up has no form in ONNX.
 
-    When graphq loads the file, average pools add the elements of a window in order, except for global average pools.
+    When graphq loads the file, all average pools except global ones add the elements of a window in order.
     """
     a = node.attrs
     if a["rounding_type"] == "ceil":
-        raise GraphError("ONNX rounds sizes up otherwise")
+        raise GraphError("ONNX rounds sizes up by another rule: use rounding_type floor and larger pads_end")
     attrs = {"kernel_shape": a["kernel"], **_windows(node)}
     if node.op.name == "max_pool":
         return _channels(w, node, "MaxPool", [], attrs)
@@ -186,7 +187,7 @@ def batch_norm(w: Writer, node: Node) -> None:
 
 @exports("group_norm")
 def group_norm(w: Writer, node: Node) -> None:
-    """Write GroupNormalization, which needs a scale and a bias, and gives no statistics."""
+    """Write GroupNormalization; it needs a scale and a bias, and gives no statistics."""
     if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
     _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
@@ -195,13 +196,13 @@ def group_norm(w: Writer, node: Node) -> None:
 
 @exports("lrn")
 def lrn(w: Writer, node: Node) -> None:
-    """Write LRN, whose attributes have the same names; its channels come first."""
+    """Write LRN with channels first; its attributes have the same names in ONNX."""
     _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
 
 
 @exports("layer_norm")
 def layer_norm(w: Writer, node: Node) -> None:
-    """Write LayerNormalization, which needs a scale; its statistics differ from graphq's and cannot be written."""
+    """Write LayerNormalization; it needs a scale, and its statistics differ from graphq's."""
     if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
         raise GraphError("LayerNormalization has other statistics and needs a scale")
     w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
@@ -209,9 +210,9 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 @exports(*REDUCTIONS.values(), "integer_sum")
 def reduction(w: Writer, node: Node) -> None:
-    """Write the reduction, with its axes as an initializer; without axes Identity, since ReduceL1 would give |x|."""
+    """Write the reduction, with its axes as an initializer; without axes it is Identity (ReduceL1 would give |x|)."""
     if len(node.inputs) > 1:
-        raise GraphError("axes that are a tensor are s32 here and s64 in ONNX")
+        raise GraphError("axes as an operand are s32 in graphq and s64 in ONNX: make them an attribute")
     if not node.attrs["axes"]:
         return w.node(node, "Identity")
     name = next((theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name), "ReduceSum")
@@ -220,7 +221,7 @@ def reduction(w: Writer, node: Node) -> None:
 
 @exports("conv_integer")
 def conv_integer(w: Writer, node: Node) -> None:
-    """Write ConvInteger; both operators have channels first."""
+    """Write ConvInteger; channels come first in both graphq and ONNX."""
     w.node(node, "ConvInteger", group=node.attrs["groups"], **_windows(node))
 
 
@@ -238,16 +239,17 @@ def interpolate(w: Writer, node: Node) -> None:
 
 @exports("dynamic_range")
 def dynamic_range(w: Writer, node: Node) -> None:
-    """Write DynamicQuantizeLinear; only its second and third result, scale and zero point, are used."""
+    """Write DynamicQuantizeLinear and use only its second and third result: scale and zero point."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
 
 
 @exports("lstm", "gru", "rnn")
 def recurrent(w: Writer, node: Node) -> None:
-    """Write an LSTM, GRU or RNN of one direction, with the products of its input if these have constant weights in f32.
+    """Write an LSTM, GRU or RNN of one direction.
 
-    Other products enter by identity weights, which is exact. An LSTM that quantizes its state becomes com.microsoft's
-    DynamicQuantizeLSTM, which computes the products of its input itself.
+    If the gates are a matmul of the input with constant f32 weights, ONNX's layer does this matmul. Otherwise the gates
+    are its input and its input weights are the identity; this is exact. An LSTM that quantizes its state becomes
+    com.microsoft's DynamicQuantizeLSTM; it always does the matmul of the input itself.
     """
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
     optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
@@ -283,7 +285,7 @@ def recurrent(w: Writer, node: Node) -> None:
 
 
 def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
-    """The matmul whose result, perhaps with a bias, gates are, and its biases; None if there is none."""
+    """Find the matmul whose result, with or without an added bias, is `gates`; returns it (or None) and its biases."""
     node, biases = gates.node, list[Value]()
     if node is not None and node.op.name == "add":
         found = [(b, a.node) for a, b in itertools.permutations(node.operands, 2)
@@ -295,7 +297,7 @@ def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
 
 
 def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
-    """What gates are products of: an input, constant weights [size, I], and the bias; else gates and the identity."""
+    """Split `gates` into input, constant weights [size, I] and bias; if impossible: `gates`, the identity and None."""
     product, biases = product_of(gates)
     x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
     if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \
@@ -306,9 +308,9 @@ def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | N
 
 
 def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None]:
-    """What gates are products of: an input, and integer weights [I, 4H] with their scale and zero point; and the bias.
+    """Split `gates` into the unquantized input, integer weights [I, 4H] with scale and zero point, and the bias.
 
-    Raises GraphError unless the input is quantized to u8 by its range, and weights are constants of 8 bits.
+    Raises GraphError unless the input is quantized to u8 by its range, and the weights are constants of 8 bits.
     """
     product, biases = product_of(gates)
     left, right = (None, None) if product is None else (product.operand(0), product.operand(1))
@@ -316,8 +318,8 @@ def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None
     weights = None if dequantize is None or dequantize.op.name != "dequantize" else dequantize.operand(0)
     if product is None or dequantize is None or source is None or weights is None or weights.data is None \
             or weights.dtype.bits != 8 or len(biases) > 1 or not _by_column(product, dequantize):
-        raise GraphError("ONNX has layers that quantize the state only where gates are products of an input that is "
-                         "quantized by its range and of constant weights of 8 bits")
+        raise GraphError("ONNX has a recurrence with a quantized state only if its gates are a matmul of constant "
+                         "8-bit weights with an input that is quantized by its range")
     a = dequantize.attrs
     scales = np.array(a["scales"], np.float32)
     points = np.broadcast_to(np.array(a["zps"] or (0,), weights.data.dtype), scales.shape)
@@ -327,13 +329,13 @@ def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None
 
 
 def _by_column(product: Node, dequantize: Node) -> bool:
-    """Whether weights [I, 4H] of a product have one scale, or one for each column."""
+    """Whether the weights [I, 4H] of a matmul have one scale, or one for each column."""
     a = dequantize.attrs
     return a["qtype"] == "per_tensor" or a["axis"] % 2 == (0 if product.attrs["transpose_b"] else 1)
 
 
 def _dynamic_source(x: Value | None) -> Value | None:
-    """What DynamicQuantizeLinear quantizes, if x is what its result stands for."""
+    """If `x` is a value that was quantized by its own range and dequantized, this value; otherwise None."""
     dequantize = None if x is None else x.node
     if dequantize is None or dequantize.op.name != "dynamic_dequantize":
         return None
@@ -346,7 +348,7 @@ def _dynamic_source(x: Value | None) -> Value | None:
 
 
 def integers_of_states(weights: Value, scales: Value) -> list[np.ndarray]:
-    """The integer weights of the state [H, 4H] in s8, their scales, and the zero point."""
+    """The weights of the state as s8 [H, 4H], with their scales and zero points."""
     if weights.data is None or scales.data is None:
         raise GraphError("weights and scales of a layer that quantizes the state must be constants")
     zero_point = -offset_of(weights.data)
@@ -364,9 +366,9 @@ def cached_attention(w: Writer, node: Node) -> None:
     a, scales = node.attrs, []
     more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
     if a["kept"] == "f16":
-        more |= {"kv_cache_bit_width": 16}  # without past caches nothing else tells it, beside a query of f32
+        more |= {"kv_cache_bit_width": 16}  # needed if the query is f32 and there are no past caches
     if a["kept"] == "bf16" and not past_key:
-        raise GraphError("GroupQueryAttention has no new caches of bf16 beside a query of f32")
+        raise GraphError("GroupQueryAttention cannot start bf16 caches for an f32 query: give past caches")
     if key_scale:
         scales = [w.add("Unsqueeze", [x, w.integers(0, 2)]) for x in (key_scale, value_scale)]
         more |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": int(a["kept"][1:])}

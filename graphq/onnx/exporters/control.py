@@ -1,4 +1,4 @@
-"""Exporters of if_else, loop and scan, whose bodies become graphs that read values of the graph around them."""
+"""Exporters of if_else, loop and scan: bodies become graphs that read values of the graph around them by name."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def scan(w: Writer, node: Node) -> None:
     lists = {"scan_input_axes": a["input_axes"], "scan_input_directions": a["reverse_inputs"],
              "scan_output_axes": a["output_axes"], "scan_output_directions": a["reverse_outputs"]}
     _add(w, node, "Scan", names[:count], body=_body(w, a["body"], names[count:]), num_scan_inputs=a["scanned"],
-         **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no type for a list of nothing
+         **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no type for an empty list
 
 
 def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:
@@ -41,9 +41,9 @@ def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto 
 
 
 def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
-    """The body as a graph whose last inputs are values of the graph around it, by their names there."""
+    """Write the body as a graph; its last inputs, `captured`, are names of values in the graph around it."""
     inner = Writer(w.functions)
-    inner.taken = w.taken  # no name stands for two values
+    inner.taken = w.taken  # names are unique in the whole model
     inner.of_values = w.of_values | names_of(body)
     count = len(body.inputs) - len(captured)
     own, outer = body.inputs[:count], body.inputs[count:]

@@ -12,7 +12,7 @@ from graphq.onnx.protos.tensors import array_of
 
 @exports("static_reshape")
 def static_reshape(w: Writer, node: Node) -> None:
-    """Write Reshape; where the result's dimension is known, it replaces a -1 or 0 in the shape."""
+    """Write Reshape, to the result's dimensions if all are known, otherwise to the `shape` with its -1 and 0."""
     if node.output.type.known:
         w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
     else:
@@ -42,16 +42,16 @@ def pad(w: Writer, node: Node) -> None:
 
 @exports("onnx_node")
 def onnx_node(w: Writer, node: Node) -> None:
-    """Write the node itself, converted if its operator set is older than the one of the file."""
+    """Write the ONNX node itself, converted to the file's operator set if it is older."""
     model = parsed(node.attrs["model"].tobytes())
     opsets = {i.domain: i.version for i in model.opset_import}
     if set(opsets) - {""}:
-        raise GraphError(f"operators of domain {', '.join(sorted(set(opsets) - {''}))} are not written")
+        raise GraphError(f"operators of domain {', '.join(sorted(set(opsets) - {''}))} cannot be saved")
     if opsets[""] < OPSET:
         try:
             model = version_converter.convert_version(model, OPSET)
-        except Exception as e:  # pybind raises C++ exceptions of the converter as these
-            raise GraphError(f"not convertible from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
+        except Exception as e:  # pybind turns the converter's C++ exceptions into several classes
+            raise GraphError(f"ONNX cannot convert it from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
     elif opsets[""] > OPSET:
         raise GraphError(f"version {opsets['']} of its operator set is newer than {OPSET}")
     names = {slot.name: w.name(v) for slot, v in zip(model.graph.input, node.inputs, strict=True)}
@@ -60,7 +60,7 @@ def onnx_node(w: Writer, node: Node) -> None:
     for inner in model.graph.node:
         for a in inner.attribute:
             if a.HasField("g") or a.graphs:
-                raise GraphError("nodes with graphs are not written")
+                raise GraphError("ONNX nodes with graphs as attributes cannot be saved")
         for fields in (inner.input, inner.output):
             for k, name in enumerate(fields):
                 if name:

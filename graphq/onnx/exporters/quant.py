@@ -1,4 +1,4 @@
-"""Exporters of quantize and dequantize in all their forms."""
+"""Exporters of all forms of quantize and dequantize."""
 from __future__ import annotations
 
 import numpy as np
@@ -16,7 +16,7 @@ def static(w: Writer, node: Node) -> None:
     """Write the operator with scales and zero points as initializers: scalars, or vectors along the axis."""
     a = node.attrs
     if a.get("group_axis") is not None:
-        raise GraphError("scales of groups along two axes have no form in ONNX")
+        raise GraphError("ONNX cannot express scales of groups along two axes")
     per_tensor = a["qtype"] == "per_tensor"
     scales = np.asarray(a["scales"], np.float32)
     dtype: DType = a["dtype"] if node.op.name == "quantize" else next(node.operands).dtype
@@ -31,7 +31,7 @@ def static(w: Writer, node: Node) -> None:
 
 @exports("dynamic_quantize", "dynamic_dequantize")
 def dynamic(w: Writer, node: Node) -> None:
-    """Write the operator with the scales and zero points as operands; zero points must have the quantized dtype."""
+    """Write the operator with scales and zero points as operands; zero points must have the quantized dtype."""
     a = node.attrs
     quantize = node.op.name == "dynamic_quantize"
     src, scale, *rest = node.inputs
@@ -48,14 +48,14 @@ def dynamic(w: Writer, node: Node) -> None:
     if a["qtype"] == "per_group":
         blocked = [(k, size) for k, size in enumerate(a["group_shape"]) if size > 1]
         if len(blocked) != 1:
-            raise GraphError(f"groups of {list(a['group_shape'])} are no blocks along one axis")
+            raise GraphError(f"ONNX needs blocks along one axis, got group_shape {list(a['group_shape'])}")
         attrs = dict(zip(("axis", "block_size"), blocked[0], strict=True))
     w.node(node, "DequantizeLinear", **attrs)
 
 
 @exports("quantize_linear", "dequantize_linear")
 def linear(w: Writer, node: Node) -> None:
-    """Write the operator with the same attributes, as far as ONNX's version 21 has them."""
+    """Write the operator with the same attributes; raises GraphError if version 21 of the operator lacks a form."""
     a = node.attrs
     src, scale, *rest = node.inputs
     assert src is not None and scale is not None

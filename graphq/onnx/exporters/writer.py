@@ -1,4 +1,4 @@
-"""The table of exporters, and Writer, which collects the nodes, constants and names of an ONNX graph."""
+"""The table of exporters, and Writer: it collects the nodes, constants and names of an ONNX graph."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version, used_names
 
 OPSET, IR_VERSION = 21, 10
-"""The operator set and the file format version of written models: the first that have 4-bit types and blocks."""
+"""Operator set and file format version of saved models: the first with 4-bit types and blocks."""
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -47,7 +47,7 @@ def names_of(graph: Graph) -> frozenset[str]:
 
 
 class Writer:
-    """Collects nodes, initializers and names of an ONNX graph; writers of partitions share the model's `functions`."""
+    """Collect nodes, initializers and names of an ONNX graph. Writers of partitions share the model's `functions`."""
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
         self.functions = [] if functions is None else functions
@@ -55,13 +55,13 @@ class Writer:
         self.initializers: list[TensorProto] = []
         self.names: dict[Value, str] = {}
         self._constants: dict[Content, str] = {}
-        """The names of initializers by their arrays; equal constants without a name of their own share one."""
+        """Names of initializers by array; equal arrays share an initializer, unless the graph names the value."""
         self.taken: set[str] = set()
         self.of_values: frozenset[str] = frozenset()
-        """The names of the graph's values, which no other tensor gets."""
+        """The names of the graph's values, reserved for them."""
 
     def claim(self, wanted: str, *, made_up: bool = False) -> str:
-        """Reserve the name `wanted`, with a number appended if it is taken, or `made_up` and that of a value."""
+        """Reserve the name `wanted`, with a number if it is taken; `made_up` names also avoid `of_values`."""
         name, k = wanted, 0
         while name in self.taken or not name or made_up and name in self.of_values:
             k += 1
@@ -84,7 +84,7 @@ class Writer:
         return self.names[value]
 
     def constant(self, array: np.ndarray | np.generic, wanted: str = "constant") -> str:
-        """The name of an initializer with this array; adds one, if there is none, with a name like `wanted`."""
+        """Find or add an initializer with this array; returns its name. A new name is like `wanted`."""
         array = np.asarray(array, order="C")
         name = self._constants.get(Content(array))
         return self._initialize(self.claim(wanted), array) if name is None else name
@@ -103,7 +103,7 @@ class Writer:
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
-        """Add a node; returns its first output, whose name is made up if none is given."""
+        """Add a node; returns the name of its first output. Without `outputs`, one is made up."""
         outputs = [self.claim(op_type.lower(), made_up=True)] if outputs is None else outputs
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
@@ -112,11 +112,11 @@ class Writer:
         return outputs[0]
 
     def node(self, node: Node, op_type: str, *more: str, **attrs: Any) -> None:
-        """Write the operation as one ONNX node whose operands are its own, then `more`."""
+        """Write the operation as one ONNX node with its own operands, followed by `more`."""
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:
-        """Remove nodes whose results neither outputs nor other nodes need; an operator may stand for several nodes."""
+        """Remove nodes whose results nothing reads; such nodes remain if one operator has replaced several."""
         needed, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.output):

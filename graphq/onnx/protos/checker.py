@@ -8,13 +8,13 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 LARGE = 1 << 12
-"""Tensors of at least this many elements are hidden from ONNX's checker, since `array_of` checks their data."""
+"""Tensors of at least this many elements are hidden from ONNX's checker; `array_of` checks their data."""
 
 
 def check_model(model: ModelProto) -> None:
-    """Run ONNX's checker on a copy of the model in which tensors that are large or in other files are inputs.
+    """Run ONNX's checker on a copy of the model; tensors that are large or in other files become inputs of the copy.
 
-    The checker takes a serialised model and parses it again, so that large tensors would be in memory three times.
+    The checker parses a serialized model: it would hold large tensors in memory three times.
     """
     onnx.checker.check_model(_with_types(_without_data(model)))
 
@@ -38,7 +38,7 @@ def _without_data(model: ModelProto) -> ModelProto:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """The model, changed for the checker: an input or output without a shape, or an output without a type, gets one."""
+    """Add the types and shapes that the checker requires: graphq accepts inputs and outputs without them."""
     graph = model.graph
     for v in graph.output:
         if v.type.WhichOneof("value") is None:

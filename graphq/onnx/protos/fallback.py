@@ -1,4 +1,4 @@
-"""What ONNX itself says of one node: its definition by simpler ones, types, and results by the reference evaluator."""
+"""ONNX's tools for one node: its function body, shape inference, and the reference evaluator."""
 from __future__ import annotations
 
 import operator
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 
 def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix: str) -> FunctionProto | None:
-    """The function by which ONNX defines `node`'s operator; None if ONNX has none for these operands.
+    """ONNX's function body for `node`, or None if ONNX defines no function for these operands.
 
-    Its names begin with `prefix`, and attributes of `node` to which the function refers are replaced by their values.
+    Names in the body begin with `prefix`. References to attributes of `node` are replaced by the attributes' values.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    if fixed:  # a body for each of some operator sets: any will do, as it names the operator set that it uses
+    if fixed:  # one body for each of several operator sets: any will do, because a body names its operator set
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
         whole = NodeProto()
-        whole.CopyFrom(node)  # outputs without a name would be none of the body's
+        whole.CopyFrom(node)  # name all outputs: a body omits unnamed ones
         whole.output[:] = [name or f"output {k}" for k, name in enumerate(node.output)]
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
                 min(dependent), whole.SerializeToString(), types))
-        except Exception as e:  # pybind raises C++ exceptions as these, if no body fits the operands
+        except Exception as e:  # a C++ exception by way of pybind, if no body fits the operands
             raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
     if not function.node:
         return None
@@ -63,7 +63,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
 
 
 def name_within(node: NodeProto, prefix: str) -> None:
-    """Put the prefix before the names of the node and its values, also in graphs among the node's attributes."""
+    """Prepend the prefix to the names of the node and its values, also in graphs among its attributes."""
     for names in (node.input, node.output):
         names[:] = [prefix + name if name else "" for name in names]
     node.name = prefix + node.op_type
@@ -76,7 +76,7 @@ def name_within(node: NodeProto, prefix: str) -> None:
 
 
 def leave_out(node: NodeProto, absent: Collection[str]) -> None:
-    """Remove the inputs whose names are in `absent`, also in graphs among the node's attributes."""
+    """Remove the inputs that `absent` names, also in graphs among the node's attributes."""
     node.input[:] = ["" if name in absent else name for name in node.input]
     for a in node.attribute:
         for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
@@ -97,12 +97,12 @@ def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
 
 
 EMBEDDED = 4096
-"""Constants of at most this many elements are embedded in the node's model, where shape inference sees them."""
+"""Constants of at most this many elements become initializers of a node's model: shape inference sees them."""
 
 
 def single(node: NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
-    """The operands and attributes of an onnx_node for `node`; `values` has each value that it or its graphs use."""
+    """The operands and attributes of an onnx_node for `node`; `values` has all values that the node uses, by name."""
     graph = GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
@@ -125,7 +125,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
 
 
 def used_names(node: NodeProto) -> Iterator[str]:
-    """The names of the node's operands, and of outer values that are used by graphs among its attributes."""
+    """Names of the node's operands, and of outer values that graphs among its attributes use."""
     yield from filter(None, node.input)
     for graph in bodies(node):
         own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
@@ -152,12 +152,12 @@ def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def parsed(model: bytes) -> ModelProto:
-    """The ModelProto of an onnx_node; raises GraphError unless it has exactly one node."""
+    """Parse the model of an onnx_node; raises GraphError unless it has exactly one node."""
     proto = ModelProto()
     try:
         proto.ParseFromString(model)
-    except Exception as e:  # protobuf's DecodeError differs between its versions
-        raise GraphError(f"onnx_node: 'model' is no serialized ModelProto: {e}") from None
+    except Exception as e:  # protobuf has another DecodeError in each version
+        raise GraphError(f"onnx_node: 'model' is not a serialized ModelProto: {e}") from None
     if len(proto.graph.node) != 1:
         raise GraphError(f"onnx_node: 'model' must hold one node, got {len(proto.graph.node)}")
     return proto
@@ -165,7 +165,7 @@ def parsed(model: bytes) -> ModelProto:
 
 @lru_cache(4096)
 def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-    """The output types of the node for operands of these types; raises GraphError if ONNX refuses them."""
+    """Infer the output types of the node for operands of these types; raises GraphError if ONNX refuses them."""
     proto = parsed(model)
     _set_types(proto, types)
     return _inferred(proto)
@@ -180,17 +180,17 @@ def _set_types(proto: ModelProto, types: Sequence[TensorType]) -> None:
 
 
 def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
-    """The output types of a model of one node by ONNX's shape inference; raises GraphError if it refuses the node."""
+    """Infer the output types of a one-node model by ONNX; raises GraphError if ONNX refuses the node."""
     where = f"ONNX {proto.graph.node[0].op_type}"
     return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in _outputs(proto))
 
 
 def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
-    """The outputs of a model of one node with the types that ONNX infers, symbols among them."""
+    """The outputs of a one-node model, with the types that ONNX infers; dimensions may be symbols."""
     where = f"ONNX {proto.graph.node[0].op_type}"
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as e:  # InferenceError, ValidationError and pybind's forms of C++ exceptions
+    except Exception as e:  # InferenceError, ValidationError, or a C++ exception by way of pybind
         raise GraphError(f"{where}: {str(e).strip()[:300]}") from None
     return inferred.graph.output
 
@@ -199,23 +199,23 @@ Shapes: TypeAlias = "tuple[tuple[int | None, ...] | None, ...]"
 
 
 def shapes_of(model: np.ndarray, dtypes: Sequence[DType], shapes: Shapes) -> Shapes:
-    """The output shapes of the node for operands of these types; raises GraphError if ONNX refuses them."""
+    """Infer the output shapes of the node for these dtypes and shapes; raises GraphError if ONNX refuses them."""
     return tuple([t.shape for t in infer(model.tobytes(), tuple([*map(TensorType, dtypes, shapes)]))])
 
 
 def with_values(model: np.ndarray, names: Sequence[str], values: Sequence[np.ndarray]) -> np.ndarray:
-    """The model with values of operands, by name, as initializers: shape inference sees them."""
+    """A copy of the model with the values of these operands as initializers, for shape inference."""
     proto = parsed(model.tobytes())
     proto.graph.initializer.extend(map(numpy_helper.from_array, values, names))
     return np.frombuffer(proto.SerializeToString(deterministic=True), np.uint8)
 
 
 def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """The output types of the node if its operands have open sizes, or values that follow from them (a Later `model`).
+    """Infer output types for operands with open sizes; if `model` is a Later, operands' values depend on open sizes.
 
-    ONNX infers with symbols first: a dimension that it finds to be a number, or an operand's dimension, is that at all
-    sizes. ONNX infers all others again for the sizes of a call, and a guard compares. Raises GraphError if ONNX refuses
-    the operands.
+    ONNX first infers with symbols. If a dimension is then a number, or equal to an operand's dimension, this holds at
+    all sizes. ONNX infers the other dimensions again at the sizes of each call, and a guard checks the result. Raises
+    GraphError if ONNX refuses the operands.
     """
     data: np.ndarray = assumed(model)
     example, proto = infer(data.tobytes(), tuple([_in_example(t) for t in types])), parsed(data.tobytes())
@@ -246,13 +246,13 @@ def _dimension(shapes: Sequence[Sequence[int]], output: int, axis: int) -> int:
 
 @lru_cache(1024)
 def _evaluator(model: bytes) -> ReferenceEvaluator:
-    from onnx.reference import ReferenceEvaluator  # takes 0.2 s, and few models need it
+    from onnx.reference import ReferenceEvaluator  # this import takes 0.2 s, and few models need it
 
     return ReferenceEvaluator(parsed(model))
 
 
 def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-    """The node's results; raises GraphError if the reference evaluator fails."""
+    """Run the node; raises GraphError if the reference evaluator fails."""
     proto = parsed(model)
     feeds = {slot.name: x for slot, x in zip(proto.graph.input, srcs, strict=True)}
     types = infer(model, tuple(TensorType(tensor_type(slot.type, slot.name).dtype, np.asarray(x).shape)
@@ -262,7 +262,7 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
     try:
         with np.errstate(all="ignore"):
             outs = _evaluator(model).run(None, feeds)
-    except Exception as e:  # whatever an operator's implementation raises
+    except Exception as e:  # implementations of operators raise all kinds of exceptions
         raise GraphError(f"ONNX {node.op_type} '{node.name}': {type(e).__name__}: {str(e)[:300]}") from e
     arrays = tuple(as_array(x, t, f"ONNX {node.op_type}") for x, t in zip(outs, types, strict=True))
     for x, t in zip(arrays, types, strict=True):
@@ -273,13 +273,14 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
 
 
 COPIES = 4
-"""How many arrays of the size of its results ONNX's reference of an operator may have in memory at a time."""
+"""Estimated peak memory of ONNX's reference of an operator, as a multiple of the bytes of its results."""
 
 
 def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
-    """The bytes of the results of the model's node; those count 0 whose shapes ONNX does not infer.
+    """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
-    Shapes that `types` lacks may follow from the numbers of small operands, which become initializers of the model.
+    If `types` lacks a shape, ONNX infers again with small integer operands as initializers, because shapes may follow
+    from their values.
     """
     if not all(t.known for t in types):
         slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}
@@ -295,7 +296,7 @@ def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], typ
 
 
 def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
-    """The operator's version in the opset; raises GraphError for an operator that ONNX does not know."""
+    """The version of the operator in the opset; raises GraphError if ONNX does not know the operator."""
     version = _since(op_type, domain, opset)
     if version is None:
         raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'")

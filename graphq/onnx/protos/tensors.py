@@ -1,4 +1,4 @@
-"""The translation between ONNX's types and tensors and graphq's; external data is read only from the model's folder."""
+"""Convert types and tensors from ONNX to graphq and back. External data is read only from the model's folder."""
 from __future__ import annotations
 
 import math
@@ -25,13 +25,13 @@ ELEMENTS: dict[int, DType] = {
     TensorProto.UINT64: t.u64, TensorProto.UINT32: t.u32, TensorProto.UINT16: t.u16, TensorProto.UINT8: t.u8,
     TensorProto.UINT4: t.u4, TensorProto.UINT2: t.u2, TensorProto.BOOL: t.boolean,
 }
-"""The DType of each TensorProto.DataType; strings and complex numbers have none."""
+"""The DType of each TensorProto.DataType, except for strings and complex numbers."""
 
 _BACK = {dtype: element for element, dtype in ELEMENTS.items()}
 
 
 def dtype_of(element: int, where: str) -> DType:
-    """The DType of a TensorProto.DataType; raises GraphError if graphq has none."""
+    """The DType of a TensorProto.DataType; raises GraphError if graphq lacks it."""
     if element not in ELEMENTS:
         known = element in TensorProto.DataType.values()
         name = TensorProto.DataType.Name(element).lower() if known else f"number {element}"
@@ -45,9 +45,9 @@ def element_of(dtype: DType) -> int:
 
 
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
-    """A tensor's type; symbolic dimensions and -1, which PaddlePaddle writes, become unknown ones.
+    """Convert the type of a tensor; symbolic dimensions, and PaddlePaddle's -1, become unknown dimensions.
 
-    Raises GraphError for what is no tensor, and for element types that graphq does not have.
+    Raises GraphError if the type is not a tensor's, or its element type is not in graphq.
     """
     kind = proto.WhichOneof("value")
     if kind != "tensor_type":
@@ -61,12 +61,12 @@ def tensor_type(proto: TypeProto, where: str) -> TensorType:
 
 
 def symbol(size: Size) -> str:
-    """The name of an open size in ONNX's types."""
+    """The symbol that stands for an open size in ONNX's types."""
     return f"size{size.slot}"
 
 
 def value_info(name: str, type: TensorType) -> ValueInfoProto:
-    """ONNX's description of a value of this name and type; open sizes are symbols, unknown dimensions have no names."""
+    """Describe a value for ONNX; open sizes become symbols, unknown dimensions stay empty."""
     out = ValueInfoProto(name=name)
     tensor = out.type.tensor_type
     tensor.elem_type = element_of(type.dtype)
@@ -89,20 +89,20 @@ def agree(a: TensorType, b: TensorType) -> bool:
 def as_array(x: object, type: TensorType, where: str) -> np.ndarray:
     """`x` as an array of the type's dtype; raises GraphError if it is None, a list, a dict or a string."""
     if isinstance(x, list | dict | str) or x is None:
-        raise GraphError(f"{where}: the result is no tensor but {x.__class__.__name__}")
+        raise GraphError(f"{where}: the result must be a tensor, got {x.__class__.__name__}")
     array = np.asarray(x)
     return array if array.dtype == type.dtype.numpy else array.astype(type.dtype.numpy)
 
 
 PACKED = {2: 4, 4: 2}
-"""For elements of 2 and of 4 bits, the number of elements in a byte."""
+"""The number of elements in a byte, for elements of 2 and 4 bits."""
 
 
 def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
-    """The tensor's array; external data is read from a file in `folder`.
+    """Convert a tensor to an array; external data is read from a file in `folder`.
 
-    Raises GraphError for an element type that graphq lacks or data that does not fit the shape, ParseError for external
-    data that cannot be read.
+    Raises GraphError if graphq lacks the element type or the data does not fit the shape, ParseError if external data
+    cannot be read.
     """
     dtype = dtype_of(tensor.data_type, where)
     if any(d < 0 for d in tensor.dims):
@@ -123,14 +123,14 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
             return np.asarray(little, dtype.numpy)
     try:
         array = numpy_helper.to_array(tensor)
-    except Exception as e:  # ValueError, TypeError and others for data that does not fit
+    except Exception as e:  # ValueError, TypeError or others if the data does not fit
         raise GraphError(f"{where}: {str(e)[:200]}") from None
     reserve(size * dtype.itemsize, f"{where} {dtype}{list(tensor.dims)}")
     return np.asarray(array, dtype.numpy)
 
 
 def dense(sparse: SparseTensorProto, where: str) -> np.ndarray:
-    """A sparse tensor as a dense array."""
+    """Convert a sparse tensor to a dense array."""
     values, indices = array_of(sparse.values, None, where), array_of(sparse.indices, None, where)
     dims = tuple(sparse.dims)
     if any(d < 0 for d in dims):
@@ -161,7 +161,7 @@ def _number(facts: dict[str, str], key: str, where: str) -> int | None:
 
 
 def _read(location: str, first: int, length: int | None, wanted: int, folder: str | None, where: str) -> bytes:
-    """The bytes of a tensor's data in the file `location`, which must lie in the model's folder."""
+    """Read a tensor's data from the file `location`; it must lie in the model's folder."""
     if folder is None:
         raise ParseError(f"{where}: external data needs a model that is loaded from a path")
     root = os.path.realpath(folder)
