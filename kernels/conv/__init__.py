@@ -1,1 +1,1 @@
-"""The family of convolutions, transposed and depthwise ones too."""
+"""The family of convolutions, including transposed and depthwise convolutions."""

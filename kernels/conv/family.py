@@ -1,6 +1,6 @@
-"""The family of convolutions, transposed and depthwise ones too: its plan steps, and its record.
+"""The family of convolutions, including transposed and depthwise convolutions: its plan steps, and its record.
 
-Each phase (`conv.filter`) has a step of its own; only transposed convolutions with strides have several phases.
+Each phase (`conv.filter`) has a separate step; only transposed convolutions with strides have several phases.
 """
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, node, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # a tap takes whole groups of 4 bytes, padded with weights of 0
+    if merged > 1 and c.integer:  # weights of 0 pad a tap to whole groups of 4 bytes
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, node, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # recomputing ties needs windows if taps are merged
+    in_rows = merged == 1 or lowered.store.second_look is None  # ties need windows if taps are merged
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -108,7 +108,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
-    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions that `_space` takes.
+    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions of `_space`.
 
     These dimensions are the images, the groups, the phase's outputs along each spatial axis, and the `columns` of a
     group.
@@ -122,9 +122,9 @@ def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
 def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
     """The iteration domain over images, groups, the phase's outputs along each spatial axis, and columns of a group.
 
-    Lines of pixels merge into longer rows where the strides of all operands allow it. Pixels of neighbouring images
-    merge too, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge, since each has its
-    own weights.
+    Lines of pixels merge into longer rows if the strides of all operands allow it. Pixels of neighboring images merge
+    as well, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge, since each group has
+    its own weights.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
@@ -134,9 +134,9 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
-    """The distance in bytes between the pixels that neighbouring outputs read, if a window is a single pixel.
+    """The distance in bytes between the pixels of neighboring outputs, if a window is a single pixel.
 
-    Returns None if windows are larger, if the distance varies, or if a pixel is padding.
+    None if windows are larger, if the distance varies, or if a pixel is padding.
     """
     if view.taps != 1:
         return None
@@ -156,7 +156,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
-    """Pad the image's lines; returns its buffer, the windows over merged pixels, and how many pixels are merged."""
+    """Pad the image's lines; returns its buffer, the windows over merged pixels, and how many pixels each merges."""
     width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
@@ -174,8 +174,8 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
              sorted_channels: int | None) -> tuple[int, int]:
     """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) whose sum is the weights.
 
-    If the kernel reads the channels of a tap in another order, `sorted_channels` is their number; constant weights are
-    packed in that order.
+    `sorted_channels` is the number of channels of a tap if the kernel reads them in sorted order, otherwise None.
+    Constant weights are packed in this order.
     """
     value = node.operand(c.b)
     if value.data is not None:
@@ -195,7 +195,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """The byte offsets of the rows of packed weights, tap by tap; -1 for the rows that fill up a tap's last group."""
+    """The byte offsets of the rows of packed weights, tap by tap; -1 for rows that pad a tap to whole groups."""
     itemsize = STORAGE[c.b_dtype].itemsize
     _, tap, channel, _ = c.filter.strides(itemsize)
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
@@ -214,14 +214,14 @@ def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.
 
 
 def _joined(c: Convolution, node: Node) -> int:
-    """How many neighbouring groups are computed as one, with zeros between their weights.
+    """How many neighboring groups are computed as one, with zeros between their weights.
 
-    As many are joined as fill a panel of 16 columns. This takes no more products than a panel for each group, and fewer
-    tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns
-    each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
+    Groups are joined until they fill a panel of 16 columns. This takes as many products as one panel per group, or
+    fewer, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels
+    with two columns each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
 
-    Groups of floats are never joined, since infinite activations times the zeros would give NaN; nor are those of
-    weights that are not constant. Depthwise groups of one channel take a panel each.
+    Groups of floats are never joined, since infinite activations times the zeros would give NaN. Groups with weights
+    that are not constant are not joined either. Depthwise groups of one channel take a panel each.
     """
     if not c.integer or node.operand(c.b).data is None:
         return 1
@@ -236,7 +236,7 @@ def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
 
 
 def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndarray:
-    """The weights [groups, taps, channels, columns] with groups joined (`_joined`), and each `merged` taps as one."""
+    """The weights [groups, taps, channels, columns] with groups joined (`_joined`), `merged` taps in one."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c, node)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
@@ -249,7 +249,7 @@ def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndar
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
-    """Split weights into s8 arrays whose sum is `w`: one array, unless zero points move weights out of range."""
+    """Split weights into s8 arrays whose sum is `w`: one array, or more if zero points move weights out of range."""
     if w.size == 0 or -128 <= w.min() and w.max() <= 127:
         return [w.astype(np.int8, copy=False)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]
@@ -288,13 +288,13 @@ def quantized(g: PatternBuilder) -> PatternLike:
 
 
 def macs(node: Node) -> int:
-    """Count the multiply-accumulates: each element of the result takes one for each weight of an output channel."""
+    """Count the multiply-accumulates: each element of the result takes one per weight of an output channel."""
     dims = _weight_dims(node)
     return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
 
 
 def transposed_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each element of the source takes one for each weight of an input channel."""
+    """Count the multiply-accumulates: each input element takes one per weight of an input channel."""
     dims = _weight_dims(node)
     return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
 

@@ -1,8 +1,7 @@
 """Filter, the shape and axes of a convolution's weights; phases of transposed convolutions.
 
 A transposed convolution with a stride of 2 along two axes has four phases: the pixels with even and odd coordinates
-along each axis. Each phase is a convolution of its own, with some of the taps. A convolution that is not transposed has
-one phase.
+along each axis. Each phase is a convolution with some of the taps. A convolution that is not transposed has one phase.
 """
 from __future__ import annotations
 
@@ -23,11 +22,10 @@ MERGED_BYTES = 16
 
 
 class Filter(NamedTuple):
-    """The weights of a convolution: their shape, which axes are O (output), I (input) and spatial, and their groups.
+    """The weights of a convolution: their shape, their groups, and the axes O (output), I (input) and spatial.
 
-    For a convolution, the size of axis O is the number of output channels, and that of axis I the number of channels of
-    a group. For a transposed convolution, the size of axis O is the number of output channels of a group, and that of
-    axis I the number of all input channels.
+    For a convolution, axis O has all output channels, and axis I the input channels of a group. For a transposed
+    convolution, axis O has the output channels of a group, and axis I all input channels.
     """
 
     dims: tuple[int, ...]
@@ -52,7 +50,7 @@ class Filter(NamedTuple):
 
     @property
     def multiplier(self) -> int:
-        """Output channels per input channel of a depthwise convolution (one input channel a group); 0 for any other."""
+        """Output channels per input channel of a depthwise convolution (one input channel per group); otherwise 0."""
         return self.columns if self.groups > 1 and self.channels == 1 else 0
 
     @property
@@ -61,9 +59,9 @@ class Filter(NamedTuple):
         return self.groups * self.columns
 
     def reads_lines(self, pixel_bytes: int) -> bool:
-        """Whether the taps along a line of the kernel are read as one long tap, as is best for few channels.
+        """Whether the taps along a line of the kernel are read as one long tap.
 
-        With few channels, as in the first layer of an image model, the channels of a single tap do not fill a vector.
+        This is best for few channels, as in the first layer of an image model: a single tap would not fill a vector.
         """
         return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
 
@@ -81,13 +79,13 @@ class Filter(NamedTuple):
 
 
 MOST_PHASES = 4096
-"""The largest number of phases, since each needs its own steps. Strides of 64 along two axes give as many."""
+"""The most phases of a convolution, since each phase needs its own steps; strides of 64 along two axes have as many."""
 
 
 class Phase(NamedTuple):
-    """A part of a convolution's outputs: those at `origin + i * step` along each spatial axis, for i < `counts`.
+    """A part of a convolution's outputs: outputs `origin + i * step` along each spatial axis, for i < `counts`.
 
-    All of these outputs sum over the same taps. `taps` has the numbers of these taps among all taps of the
+    All of these outputs sum over the same taps. `taps` has the indices of these taps among all taps of the
     convolution's kernel. `windows` says where they read the image.
     """
 
@@ -114,7 +112,7 @@ def whole(view: Windows) -> Phase:
 
 
 def count_phases(strides: Sequence[int], outputs: Sequence[int]) -> int:
-    """The number of phases that `transposed_phases` gives."""
+    """The number of phases in `transposed_phases`."""
     return prod(min(s, n) for s, n in zip(strides, outputs, strict=True))
 
 
@@ -123,7 +121,7 @@ def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence
     """The phases of a transposed convolution: one for each remainder of the output coordinates modulo the strides."""
     numbers = np.arange(view.taps).reshape(view.kernel)
     for origin in product(*(range(min(s, n)) for s, n in zip(strides, view.outputs, strict=True))):
-        # output o reads by tap k the input (o + begin - k * dilation) / stride, if this is a whole number
+        # output o reads, with tap k, the input (o + begin - k * dilation) / stride, if this is a whole number
         taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
                 in zip(origin, pads, view.kernel, dilations, strides, strict=True)]
         yield Phase(view.subset(origin, strides, taps), numbers[np.ix_(*taps)].ravel(), origin, tuple(strides))
@@ -136,7 +134,7 @@ def filter_of(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def pads_of(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding of each spatial axis; for transposed convolutions, the elements cut off at the output's ends."""
+    """The padding of each spatial axis; for transposed convolutions, how much is cut off at the output's ends."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed

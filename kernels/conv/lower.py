@@ -1,15 +1,15 @@
-"""Lowering of convolutions of integers and of floats, and their NumPy formulas.
+"""Lowering of integer and float convolutions, and their NumPy formulas.
 
 A convolution of a channels-last image is a matmul whose rows are windows of the image (docs/numbers.md):
 
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
-x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is that of a
-matmul. Transposed convolutions differ only in their windows. Groups are matmuls side by side.
+x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is the same as for
+a matmul. Transposed convolutions differ only in their windows. Each group is a matmul.
 
 For floats, acc is the f32 sum that `tile_sums` defines, or `float_sums` if the convolution is depthwise. The sum goes
-over the taps of the pixel's `Phase` in order. Each tap, or each line of taps that are read as one, takes whole
-groups of 4 bytes: an odd number of bf16 or f16 numbers gets a zero added. The padding is 0.0.
+over the taps of the pixel's `Phase` in order. Each tap, or each line of taps that are read as one long tap, takes whole
+groups of 4 bytes: an odd number of bf16 or f16 numbers is padded with a zero. The padding is 0.0.
 """
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
-"""The largest number of window elements of one matrix product in the formula; as f64 they take 32 MB."""
+"""The most window elements in one matrix product of the formula; as f64 they take 32 MB."""
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: windows of the partition's input number `a` times the filter, input number `b`."""
+    """A convolution: windows of the partition's input `a` times the filter, input `b` (both are indices)."""
 
     integer: ClassVar[bool]
     a: int
@@ -91,11 +91,11 @@ class Convolution:
 
     @property
     def padding(self) -> np.ndarray:
-        """`pad` as an array: one number for all channels, or one for each."""
+        """`pad` as an array: one number for all channels, or one per channel."""
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of the convolution (parts that read the same taps), for windows with the same sums as `view`."""
+        """The phases of the convolution, for `view`: its windows, or other windows with the same sums."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
@@ -130,7 +130,7 @@ class Convolution:
 class IntegerConvolution(Convolution):
     """A convolution of u8 or s8 with its zero points; `b_zp` is one number, or one for each output channel.
 
-    For the depthwise kernel `a_zp` may also vary by output channel, since each output channel reads one input channel.
+    In the depthwise kernel `a_zp` may also vary by output channel, since each output channel reads one input channel.
     """
 
     integer: ClassVar[bool] = True
@@ -141,33 +141,33 @@ class IntegerConvolution(Convolution):
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes this convolution.
 
-        That kernel takes activations unshifted, and weights as w - zw.
+        The depthwise kernel reads unshifted activations, and weights w - zw.
         """
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The source's zero point as kernels take it: plus 128 for s8, except in the depthwise kernel."""
+        """The activations' zero point after the kernels' shift: plus 128 for s8, except in the depthwise kernel."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point of the source; 0 if it varies by channel, or if it is known only at run time."""
+        """The zero point of the activations; 0 if it varies by channel, or if it is known only at run time."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
     def padding(self) -> np.ndarray:
-        """The zero point of the source as an array: one number, or one for each input channel."""
+        """The zero point of the activations as an array: one number, or one for each input channel."""
         data = self.a_zp.data
         return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """w - zw as s32 [groups, taps, channels, columns]; if zw is 0 and w is s8, w itself."""
+        """w - zw as s32 [groups, taps, channels, columns]; w itself if zw is 0 and w is s8."""
         w = self.filter.matrix(w)
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw as [output channels, products], with products in the order in which the written graph adds."""
+        """w - zw as [output channels, products], with the products in the order as written."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
@@ -178,16 +178,16 @@ class IntegerConvolution(Convolution):
         return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
-        """The compensation of the source's zero point: -zx * colsum(w) modulo 2**32, an s32 per output channel."""
+        """The correction for the activations' zero point: -zx * colsum(w) modulo 2**32, an s32 per output channel."""
         assert self.shifted_zp.data is not None
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The accumulators, s32. If the source's zero point is a tensor of the graph, it is read from `inputs`."""
+        """The accumulators, s32. If the activations' zero point is a tensor of the graph, it is read from `inputs`."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order of the graph as written (docs/numbers.md)."""
+        """The f32 sums of the outputs at these flat indices, in the order as written (docs/numbers.md)."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
@@ -215,7 +215,7 @@ class IntegerConvolution(Convolution):
         return out
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums, computed in f64, which is exact since they are below 2**31."""
+        """The sums, computed in f64; this is exact, since they are below 2**31."""
         groups, pixels, taps, channels = rows.shape
         x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
         return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)
@@ -231,16 +231,17 @@ class FloatConvolution(Convolution):
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes the convolution.
 
-        For a transposed convolution that kernel reads all taps of a window, although most of them are padding.
+        For a transposed convolution, the depthwise kernel reads all taps of a window, although most of them are
+        padding.
         """
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases; a single one for the depthwise kernel, which reads all taps for every output."""
+        """The phases: a single phase for the depthwise kernel, because it reads all taps for every output."""
         return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The f32 sums in the order of kernels, whose tiles pad the channels of each tap to groups of 4 bytes."""
+        """The f32 sums in the order of kernels; their tiles pad the channels of each tap to groups of 4 bytes."""
         groups, pixels, taps, channels = rows.shape
         if self.reads_lines:
             line = self.windows.kernel[-1]
@@ -254,7 +255,7 @@ class FloatConvolution(Convolution):
 
 
 class _Checked(NamedTuple):
-    """What `check_convolution` finds: the anchor and its convolution.
+    """The result of `check_convolution`: the anchor and its convolution.
 
     If the convolution multiplies integers, `scales` are the scales of both operands, and `producers` the nodes that
     dequantize them.
@@ -267,7 +268,7 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a convolution, an epilogue, a dequantize of both operands or of neither. Raises Unsupported."""
+    """Analyze a body: a convolution, an epilogue, a dequantize of both operands or of neither. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:
@@ -290,8 +291,8 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_convolution` accepts; raises Unsupported.
 
-    The sums of integer kernels ignore the source's zero point, so the expression of the outputs begins with its
-    compensation.
+    The sums of integer kernels ignore the activations' zero point. The expression of the outputs therefore begins with
+    a correction.
     """
     node, c, scales, producers = check_convolution(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -307,7 +308,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """The f32 products that the graph as written adds; a transposed convolution adds them tap by tap."""
+    """The f32 products that the graph states, in their order; a transposed convolution adds them tap by tap."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
@@ -327,7 +328,7 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
     pads, strides, dilations = pads_of(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
     if filter.transposed and (phases := count_phases(strides, node.output.type.dims[1:-1])) > MOST_PHASES:
-        raise Unsupported(f"strides of {list(strides)} make {phases} kinds of pixels, kernels take {MOST_PHASES}",
+        raise Unsupported(f"strides of {list(strides)} make {phases} phases, kernels take at most {MOST_PHASES}",
                           "take smaller strides")
     view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1], pixel,
                    transposed=filter.transposed)
@@ -367,7 +368,7 @@ PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the source: one pair, or one for each output channel if it is quantized per channel.
+    """Scale and zero point of the activations: one pair, or one per output channel if quantized per channel.
 
     Raises Unsupported for scales per channel unless each output channel reads a single input channel.
     """
@@ -401,7 +402,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
         scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
     else:
         w = next(right.operands)
-        raise Unsupported("the weights are quantized along {own}, which is not that of the output channels",
+        raise Unsupported("the weights are quantized along {own}, not along the output channels",
                           "quantize the weights along the output channels, {outputs} of {weights}, or per tensor", 1,
                           own=Axes(w, (k,)), outputs=Axes(w, (filter.axes[0],)), weights=w)
     return scale, zp
@@ -410,34 +411,34 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """Scale and zero point of a transposed convolution's weights that are quantized `per_group`.
 
-    Each output channel of each convolution group must have one scale; else raises Unsupported.
+    Each output channel of each convolution group must have one scale; otherwise raises Unsupported.
     """
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
     blocks = tuple(counts[k] for k in filter.axes)
     if blocks != (filter.columns, filter.groups, *[1] * len(filter.taps)):
-        raise Unsupported(f"the weights have scales of groups of {list(sizes)}, which are not the convolution's",
-                          "give the weights one scale, or one an output channel", 1)
+        raise Unsupported(f"the weights have scales of groups of {list(sizes)}, but the convolution has other groups",
+                          "give the weights one scale, or one per output channel", 1)
     numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
     scale, zp = (_spread(n, filter, lambda x: x.transpose(filter.axes).reshape(blocks[:2]).T.ravel()) for n in numbers)
     return scale, zp
 
 
 def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> QuantParameter:
-    """Spread the scales or zero points of the weights to one for each output channel; a single one stays single."""
+    """Spread the scales or zero points of the weights to one for each output channel; a single number stays single."""
     if not numbers.shape or numbers.shape == (filter.outputs,):
         return numbers
     if numbers.data is None:
         raise Unsupported(f"the weights have {prod(numbers.shape)} scales for {filter.outputs} output channels of "
-                          f"{filter.groups} groups, which are not constant", "make the scales constants", 1)
+                          f"{filter.groups} groups, and the scales are not constant", "make the scales constants", 1)
     return replace(numbers, data=by_channel(numbers.data), shape=(filter.outputs,))
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
     """The accumulator R - zx * colsum(w'), modulo 2**32, from the sum R = sum a' * w' that kernels compute.
 
-    a' is the activation as kernels take it (u8, or s8 + 128), zx is shifted in the same way, and w' is w - zw. If the
-    weights are constant, zx * colsum(w') is computed when the plan is made.
+    a' is the shifted activation (u8, or s8 + 128), zx is shifted in the same way, and w' is w - zw. If the weights are
+    constant, zx * colsum(w') is computed at compile time.
     """
     zx = c.shifted_zp
     if zx.absent:

@@ -1,4 +1,4 @@
-"""The padding of convolutions: a known number, or the zero point that the source has at run time."""
+"""The padding of convolutions: a known number, or a zero point that is known only at run time."""
 from __future__ import annotations
 
 import numpy as np
@@ -25,7 +25,7 @@ view = PAD.view
 
 @emits
 def copy_bytes(b: Builder, source: Value, target: Value, count: Value) -> None:
-    """Copy `count` bytes between memory that does not overlap."""
+    """Copy `count` bytes between memory ranges that do not overlap."""
     b.call_named("llvm.memcpy.p0.p0.i64", ir.VoidType(), target.pointer(I8), source.pointer(I8), count, constant(I1, 0))
 
 
@@ -53,18 +53,18 @@ def pad_rows_block() -> Functions:
 
 
 def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:
-    """Plan a copy of dense rows of `length` bytes into rows with `before` and `after` bytes of `value` around each.
+    """Plan a copy of rows of `length` bytes, adding `before` and `after` bytes of `value` to each row.
 
-    The caller fills in the addresses of PAD.
+    The rows follow one another without gaps. The caller fills in the addresses of PAD.
     """
     words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
     return plan_rows(pad_rows_block, PAD, words, target, rows=rows, cycles=20 + length * 0.2)
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the padding byte if the source's zero point is known only at run time; otherwise 0.
+    """The address of the padding byte if the activations' zero point is known only at run time; otherwise 0.
 
-    Of an s32 zero point it is the address of the low byte.
+    For an s32 zero point it is the address of the low byte.
     """
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
@@ -72,7 +72,7 @@ def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """The buffer with the im2col tables `block` (see `Windows.block`), which end with a row of padding.
+    """The buffer with the im2col tables `block` (see `Windows.block`). The tables end with a row of padding.
 
     If the padding is known only at run time, a step copies the tables and fills the row.
     """

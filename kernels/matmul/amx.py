@@ -1,15 +1,16 @@
-"""Tiles of the integer matmul on AMX: tdpbusd / tdpbssd on tile registers of 16 rows x 64 bytes.
+"""Tiles of the integer matmul on AMX: tdpbusd or tdpbssd on tile registers of 16 rows x 64 bytes.
 
-A tile is 32 x 64 outputs in two passes, each with 2 x 2 registers of accumulators, 2 of activations and 2 of weights.
-For few rows a tile is 16 x 64 outputs, in one pass with 1 x 4 registers of accumulators. A tile at the lower edge has
-fewer rows: then `amx_setup` loads another tile configuration, once for all tiles with this number of rows.
+A tile is usually 32 x 64 outputs, computed in two passes. Each pass has 2 x 2 registers of accumulators, 2 of
+activations and 2 of weights. For few rows a tile is 16 x 64 outputs, in one pass with 1 x 4 registers of accumulators.
+Tiles at the lower edge may have fewer rows. `amx_setup` loads a tile configuration for them, once for all tiles with
+the same number of rows.
 
-Activations are read in place, with two exceptions that are copied first: the last k % 64 bytes of each row or tap,
-which are padded with zeros, and pixels of windows that are not at even distances. The first tile of a row of tiles
-makes the copies for the whole row if there is memory to keep them; otherwise each tile makes its own.
+Activations are read in place, with two exceptions that are copied first. One is the last k % 64 bytes of each row or
+tap; the copy pads them with zeros. The other is pixels of windows that are not at even distances. If there is memory to
+keep the copies, the first tile of a row of tiles makes them for the whole row; otherwise each tile makes its own.
 
-s8 activations are multiplied by tdpbssd. Epilogues expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
-accumulators start from 128 times the column sums.
+tdpbssd multiplies s8 activations. Epilogues expect sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators
+start from 128 times the column sums.
 """
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from graphq.kernels.jit.x86 import S32X16, Loop, Tiles, load_bytes
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
 
-# Scratch memory after the accumulators: tile configuration, emulated tile registers, starts of the accumulators.
+# Scratch memory after the accumulators: tile configuration, emulated tile registers, initial values of the
+# accumulators.
 STATE = 8192
 FIRST = STATE + 64 + 8 * 1024
 SCRATCH = FIRST + 4 * 64
@@ -33,17 +35,17 @@ COPIES = 1 << 19
 With this size the copies stay in L2, like the weights of a tile.
 """
 AGAIN = 2
-"""The value of a frame's word `fresh` if each tile makes its own copies, for lack of memory to keep them.
+"""The value of a frame's word `fresh` if each tile makes its own copies because there is no memory to keep them.
 
-Otherwise `fresh` is 1 for the first tile of some rows, which makes the copies, and 0 for the tiles beside it, which
-read them.
+Otherwise `fresh` is 1 for the first tile of a row of tiles, and this tile makes the copies. `fresh` is 0 for the other
+tiles of the row; they read the copies.
 """
 
 
 def line_bytes(k: int, taps: int) -> int:
-    """The bytes of the copy of a row with `taps` taps of `k` bytes, including 32 bytes of slack.
+    """The size of the copy of a row with `taps` taps of `k` bytes, in bytes, with 32 bytes of slack.
 
-    The size is an odd multiple of 64, so that the copies of all rows are spread over all sets of the L1 cache.
+    The size is an odd multiple of 64, so the copies of all rows spread over all sets of the L1 cache.
     """
     step = 64 if k >= 64 else 4
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
@@ -61,14 +63,14 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
         tiles = Tiles(b, state, emulated)
         with b.if_else(rows > 0) as (configure, release):
             with configure:
-                # In the configuration, byte 0 is the palette (1), the bytes of a row (64, as u16) are from byte 16 on,
-                # and the rows of each tile from byte 48 on.
+                # Layout of the configuration: byte 0 is the palette (1), the bytes of a row (64, as u16) start at byte
+                # 16, and the rows of each tile at byte 48.
                 words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
                 constant(vector(I64, 8), words).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
-                    left = (left > 0).select(left, 16)  # 16 rows for a tile that will not be used
+                    left = (left > 0).select(left, 16)  # 16 rows for a tile that is not used
                     for number in (*sums_of[r], a_of[r]):
                         left.trunc(I8).store(state + (48 + number))
                 tiles.configure()
@@ -86,9 +88,9 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
 
 
 KStep = tuple[list[Value], list[Value], Value, Value]
-"""A step of 64 bytes along k: addresses of the row tiles, bytes between their rows, place of the weights, and number.
+"""A step of 64 bytes along k: addresses of the row tiles, bytes between their rows, offset of the weights, and index.
 
-The place is the byte offset of the step's weights in a panel.
+The offset is in bytes, from the start of a panel.
 """
 
 
@@ -116,7 +118,7 @@ class _Rows:
         with Loop(b, self.steps) as loop:
             yield [x + loop.k * 64 for x in rows], [f.stride] * used, loop.k << 10, loop.k
         with b.if_then(self.tail > 0):
-            # weights past the end of a panel or tap are other bytes of the packed buffer, multiplied by zeros
+            # the copy's zeros multiply the bytes that follow the weights of a panel or tap
             yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10,
                    self.steps)
 
@@ -124,11 +126,11 @@ class _Rows:
 class _Pixels:
     """Reads activations as windows of an image.
 
-    A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances; otherwise it is loaded from a
-    copy. Pixels at borders and at ends of lines are not at even distances.
+    A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances. Otherwise, at borders and at
+    ends of lines, it is loaded from a copy.
 
-    If the size of a tap is not a multiple of 64 bytes, its last bytes are copied, too. Taps of less than 64 bytes are
-    copied one after another, at multiples of 4 bytes as in packed weights, so that several taps share a step.
+    If the size of a tap is not a multiple of 64 bytes, its last bytes are copied as well. Taps of less than 64 bytes
+    are copied one after another, at multiples of 4 bytes as in packed weights, so several taps share a step.
     """
 
     def __init__(self, b: Builder, f: Frame, fresh: Value, once: bool) -> None:
@@ -145,13 +147,13 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # copies of all taps are made in one place, which stays in L1
+        if once:  # copies of all taps are made in one place that stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:
-        """The address of the first pixel of row tile `r` at a tap, and whether its pixels are at even distances."""
+        """The address of the first pixel of row tile `r` at a tap, and whether the pixels are at even distances."""
         run = (self.f.runs + (self.taps * r + tap) * 8).load(I64, 8)
         return run, run >= 0
 
@@ -178,7 +180,7 @@ class _Pixels:
                                 self._copy_short(source, place)
 
     def _copy_short(self, source: Value, target: Value) -> None:
-        """Emit the copy of a tap of less than 64 bytes by 32 bytes at a time: stores of 64 would cross cache lines."""
+        """Emit the copy of a tap of less than 64 bytes, 32 bytes at a time: 64-byte stores would cross cache lines."""
         b, k = self.b, self.f.k
         with Loop(b, k >> 5, [source, target]) as half:
             half.values[0].load(HALF).store(half.values[1])
@@ -187,7 +189,7 @@ class _Pixels:
 
     def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Value
               ) -> Iterator[tuple[Value, Value]]:
-        """Emit a loop over `count` rows from `first` on; yields the address that a row reads and that of its copy."""
+        """Emit a loop over `count` rows from `first` on; yields the address of a row and the address of its copy."""
         b, f = self.b, self.f
         words = f.address + ROWS_AT + (first << 4)
         with Loop(b, count, [words, target]) as row:
@@ -216,7 +218,7 @@ class _Pixels:
                     load_bytes(part.values[0], self.tail).store(part.values[1])
 
     def each(self, used: int, first: bool) -> Iterator[KStep]:
-        """Emit the loops over taps and their steps, or over all steps; copies are made in the `first` pass."""
+        """Emit the loops over taps and their steps, or over all steps; the `first` pass makes the copies."""
         b, f, window = self.b, self.f, self.window
         once = self.short.select(1, window.outer), self.short.select(1, window.inner)
         steps = self.short.select(self.all_steps, self.tap_bytes >> 6)
@@ -242,9 +244,8 @@ class _Pixels:
 def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
-    Each product is followed by a few prefetches, rather than each step by many, because loads of tiles wait behind
-    lines that are under way. The layers of 7 x 7 pixels of ResNet-50, whose weights come from L3 at 20 GB/s, take 5 %
-    less time.
+    A few prefetches follow each product, instead of many after each step, because loads of tiles wait behind lines that
+    are still on their way. The 7 x 7 layers of ResNet-50 read their weights from L3 at 20 GB/s and take 5 % less time.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)
@@ -253,7 +254,7 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
 
 
 def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Intrinsic:
-    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` must have run for its rows."""
+    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; call `amx_setup` for its rows first."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 

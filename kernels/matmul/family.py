@@ -1,4 +1,4 @@
-"""The family of matmuls, of integers and of floats: its plan steps, and its record."""
+"""The family of integer and float matmuls: its plan steps, and its record."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add up to four steps: transpose an integer source, pack the weights, sum rows, and multiply."""
+    """Add up to four steps: transpose integer activations, pack the weights, sum rows, and multiply."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
@@ -66,7 +66,7 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
     """The buffer of the activations, and their layout.
 
-    A transposed source is read by columns, or first copied into rows if this is faster. A single row is its own
+    Transposed activations are read by columns, or copied into rows first if this is faster. A single row is its own
     transpose.
     """
     value = node.operand(p.a)
@@ -84,7 +84,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
     """The buffer of the packed weights, and the bytes of a batch element.
 
-    Constants are packed now, and sorted if `sorts` is true; a step packs other weights.
+    Constant weights are packed now, and sorted if `sorts` is true. For other weights, a step packs them.
     """
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
@@ -106,7 +106,7 @@ def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
-    """A buffer with the s32 sums over k of all rows of the activations; `strides` is None if these are dense."""
+    """A buffer with the s32 sums over k of all rows of the activations; `strides` is None if rows are contiguous."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     stride: dict[str, int] = {}

@@ -1,10 +1,11 @@
 """Products of floats for tiles in vector registers, in f32.
 
-f32 and f16 take a fused multiply-add for each product; f16 is widened by vcvtph2ps. bf16 takes vdpbf16ps, which adds
-two products, if the CPU has it. Otherwise bf16, the upper half of an f32, is widened by a shift or a mask, and
-multiplied in the order of vdpbf16ps: the second product of a group comes first. vdpbf16ps takes subnormal numbers as
-zeros, so the other code does so, too: by a mode of the CPU or, if `emulated`, step by step. AMX's tdpbf16ps adds in an
-order of its own, and is not used.
+Each product of f32 or f16 is a fused multiply-add; vcvtph2ps widens f16 first.
+
+bf16 uses vdpbf16ps if the CPU has it; this instruction adds two products. Otherwise bf16, the upper half of an f32, is
+widened by a shift or a mask. The products are then added in the order of vdpbf16ps: the second product of a group comes
+first. vdpbf16ps takes subnormal numbers as zeros, so the other code does the same: by a mode of the CPU or, if
+`emulated`, step by step. AMX's tdpbf16ps is not used, because it adds in another order.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products of f32, bf16 or f16, with `lanes` columns a vector; `emulated` uses no special instructions."""
+    """Products of f32, bf16 or f16, with `lanes` columns per vector; `emulated` uses no special instructions."""
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
@@ -58,8 +59,8 @@ def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
 def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     """Add the products one after the other; a subnormal sum becomes zero.
 
-    As in the instruction, a sum is subnormal if it is below the smallest normal number before rounding. The test
-    therefore looks at 2^64 times the sum, which is rounded as a normal number.
+    vdpbf16ps treats a sum as subnormal if it is below the smallest normal number before rounding. The test therefore
+    looks at 2^64 times the sum, since this is rounded as a normal number.
     """
     for left, right in zip(x, w, strict=True):
         scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")

@@ -1,12 +1,12 @@
-"""Lowering of matmuls of integers and of floats from a partition's body.
+"""Lowering of integer and float matmuls from a partition's body.
 
-An integer matmul's formula (docs/numbers.md), with x, w the quantized operands:
+The formula of an integer matmul (docs/numbers.md), with x, w the quantized operands:
 
     acc = sum_k (x[i,k] - zx) * (w[k,j] - zw[j])          exact, s32
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
-Scales and zero points may be tensors that are known only at run time. ONNX's matmul_integer gives acc itself. For
+Scales and zero points may be tensors that are known only at run time. For ONNX's matmul_integer the result is acc. For
 floats y = acc + b[j], where acc is the f32 sum that `tile_sums` defines.
 """
 from __future__ import annotations
@@ -41,12 +41,12 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
-"""How many operand elements the formula processes at a time when it adds in the order of the graph as written."""
+"""How many operand elements the formula processes at a time when it computes f32 sums as written."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """The operands of a matmul: their numbers among the partition's inputs, their types, shapes and transposition."""
+    """The operands of a matmul: their indices among the partition's inputs, their types, shapes and transposition."""
 
     a: int
     b: int
@@ -69,7 +69,7 @@ class Matmul:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The dimensions of the source before k: batch and m."""
+        """The dimensions of the activations before k: batch and m."""
         shape = self.a_shape
         return (*shape[:-2], shape[-1]) if self.transpose_a else shape[:-1]
 
@@ -81,19 +81,22 @@ class Matmul:
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatmul(Matmul):
-    """A matmul of u8 or s8 operands with zero points, which broadcast to the arrays to multiply and to the result."""
+    """A matmul of u8 or s8 operands.
+
+    The zero points broadcast to the arrays to multiply and to the result.
+    """
 
     a_zp: QuantParameter
     b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32; exact in f64, as products are below 2**18."""
+        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32; f64 is exact, because products are below 2**18."""
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order of the graph as written (docs/numbers.md)."""
+        """The f32 sums of the outputs at these flat indices, in the order as written (docs/numbers.md)."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -113,7 +116,7 @@ class FloatMatmul(Matmul):
     """A matmul of f32, bf16 or f16."""
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The f32 sums in the order in which kernels add (`tile_sums`)."""
+        """The f32 sums in the order of the kernels (`tile_sums`)."""
         a, b = self.operands(inputs)
         return tile_sums(a, b) if a.ndim > 1 else tile_sums(a[None], b)[0]
 
@@ -121,8 +124,7 @@ class FloatMatmul(Matmul):
 class _Checked(NamedTuple):
     """The result of `check_matmul`: the anchor, its operands, and the scales of both if they are dequantized.
 
-    Only the anchor's kernel reads the results of the nodes `producers`, and the anchor's operands whose numbers are in
-    `own`.
+    Only the anchor's kernel reads the results of the nodes `producers` and the operands of the anchor in `own`.
     """
 
     node: Node
@@ -133,7 +135,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Analyse a body: a matmul, an epilogue, and a dequantize of both operands or of neither. Raises Unsupported."""
+    """Analyze a body: a matmul, an epilogue, and a dequantize of both operands or of neither. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
@@ -152,8 +154,8 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_matmul` accepts; raises Unsupported.
 
-    Integer kernels give the sum of the shifted operands without zero points, so the expression of the outputs begins
-    with a correction (see `_compensated`).
+    Integer kernels give the sum of the shifted operands without zero points. The expression of the outputs therefore
+    begins with a correction (see `_compensated`).
     """
     node, product, scales, producers, own = check_matmul(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -167,7 +169,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is only the source of the product, and is read only at the rows of the output."""
+    """Whether input `number` is used only as the activations, and is read only at the rows of the output."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \
@@ -175,9 +177,9 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
-    """Whether input `number`, the transpose `order` of another value, can be read where that value lies.
+    """Whether input `number`, the transpose `order` of another value, can be read in place from the other value.
 
-    This holds for weights that are packed when the model runs, and for a source whose rows stay contiguous.
+    This holds for weights that are packed when the model runs, and for activations whose rows stay contiguous.
     """
     p = lowered.anchor
     assert isinstance(p, Matmul)
@@ -188,7 +190,7 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """The sum in the graph as written. If the matmul has a bias, the sum starts from it, as in ONNX's Gemm."""
+    """The sum as the graph states it. If the matmul has a bias, the sum starts from the bias, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
@@ -223,7 +225,7 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
-    """The integer matmul of a matmul of dequantized operands, and the scales of both operands."""
+    """The integer matmul of dequantized operands, and the scales of both operands."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
@@ -237,7 +239,7 @@ def _quantized(body: Graph, node: Node,
             own=Axes(a, (k,)))
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
-        raise Unsupported("the weights are quantized along {own}, which is not the columns'",
+        raise Unsupported("the weights are quantized along {own}, not along the columns",
                           "quantize the weights along the columns, {columns} of {weights}, or per tensor", 1,
                           own=Axes(b, (right.attrs["axis"],)), columns=Axes(b, (columns,)), weights=b)
     n = (b.type.dims[columns],)
@@ -276,20 +278,20 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
     if value.type.size != 1 and (len(padded) > len(dims) or any(
             d not in (1, most) for d, most in zip(padded, dims, strict=True))):
         raise Unsupported(f"zero points {value.type} of an operand that is {list(dims)} along the sum",
-                          "give the operand one zero point, or one a row (of the weights: a column)",
+                          "give the operand one zero point, or one per row (for weights: per column)",
                           1 if axis == -1 else 0)
     return given(value, body, constants, shape)
 
 
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
-    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they take u8 or s8.
+    """The dequantize nodes of an anchor's activations and weights; raises Unsupported unless they take u8 or s8.
 
-    With `groups` the weights may have a scale for each group of rows.
+    With `groups` the weights may have a scale per group of rows.
     """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     for k, (name, verb, has, producer) in enumerate((("source", "is", "has", left), ("weights", "are", "have", right))):
-        one = f"give the {name} one scale" + (", or one an output channel" if k else "")
+        one = f"give the {name} one scale" + (", or one per output channel" if k else "")
         x = next(producer.operands)
         if x.dtype.name not in RANGES:
             raise Unsupported(f"the {name} {verb} {x.dtype}, integer kernels take u8 and s8",
@@ -321,8 +323,8 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
     """Raise Unsupported if sums over k could exceed s32.
 
-    The bound is the largest product times k. If this is too large and `absolute` gives the sums of |w - zw|, the bound
-    is the largest of these sums times `most_a`.
+    The first bound is the largest product times k. If it is too large and `absolute` gives the sums of |w - zw|, the
+    largest of these sums times `most_a` decides.
     """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
@@ -333,9 +335,9 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """The accumulator from the sum R = sum a' * w' of the operands as kernels take them.
+    """The accumulator from the sum R = sum a' * w' that kernels compute from their own operands.
 
-    a' is u8 (s8 + 128), w' is s8 (u8 - 128). With za and zw shifted in the same way and d = colsum(w') - k * zw: acc =
+    a' is u8 (s8 + 128), w' is s8 (u8 - 128); za and zw are shifted in the same way. With d = colsum(w') - k * zw: acc =
     R - za * d - zw * rowsum(a'), all modulo 2**32.
     """
     za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
@@ -358,12 +360,12 @@ def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamete
                          weights: np.ndarray | None) -> QuantParameter | Expr:
     """The sum of w' - zw over k for every column.
 
-    If the weights are a single constant matrix, it is a constant; otherwise it is read from the packed weights.
+    For a single constant matrix of weights, the sum is a constant. Otherwise it is read from the packed weights.
     """
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
-    # a source of one dimension gives a result of shape (n,)
+    # activations of one dimension give a result of shape (n,)
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:

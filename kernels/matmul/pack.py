@@ -1,18 +1,18 @@
-"""Packed weights: the one layout that the matmul kernels of all ISA levels read, and the functions that pack.
+"""Packed weights: the layout that all matmul kernels read, and the functions that pack.
 
 Weights w (k, n) of s8, or of u8 minus 128, are packed as
 
     column sums   s32 [panels * 16]             over k, 0 for columns past n
     panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0
-    slack         15 lines of 64 bytes          an AMX tile reads 16 groups, also of a panel's last few
+    slack         15 lines of 64 bytes          an AMX tile reads 16 groups, even at the end of a panel
 
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
-For bf16 and f16 a group of 4 bytes has two rows, for f32 one; their column sums are not used.
+For bf16 and f16 a group of 4 bytes has two rows, for f32 one row; their column sums are not used.
 
-Sorted weights are packed in the same way, followed by the result of `sort`, which says which groups vpmaddubsw
-multiplies exactly. vpmaddubsw adds two neighbouring products of u8 and s8 in 16 bits, and saturates. Two weights whose
-sum is from -128 to 128 cannot make it saturate: if their signs differ, the absolute value of each is at most 128; if
-not, the absolute value of their sum is; and 255 * 128 < 2**15.
+Sorted weights are packed in the same way. The result of `sort` follows them: it says which groups vpmaddubsw multiplies
+exactly. vpmaddubsw adds two neighboring products of u8 and s8 in 16 bits, and saturates. Two weights whose sum is from
+-128 to 128 cannot make it saturate. If their signs differ, the absolute value of each is at most 128; if not, the
+absolute value of their sum is; and 255 * 128 < 2**15.
 """
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ PANEL = 16
 SLACK = 15 * LINE
 DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "terms_step", "zero_points",
                     "zero_points_step")
-"""The fields that `matmul_compressed.pack` writes in place of a panel's column sums.
+"""The fields that `matmul_compressed.pack` writes instead of a panel's column sums.
 
     group, groups                   the rows of a group, and the number of groups
     panel_bytes, group_bytes        the bytes of a panel, and of a group
     terms, zero_points              the bytes from a panel's start to the terms, or zero points, of its first group
-    terms_step, zero_points_step    the bytes from those of a group to those of the next group; 0 if all share them
+    terms_step, zero_points_step    the bytes from one group's to the next group's; 0 if all groups share them
 """
 PACK = Record("source", "table", "rows", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """The argument block for packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
 
-The caller fills in the addresses of the weights, of their table (or 0), and of the result `packed`, which is 64-byte
-aligned and has `packed_bytes` for each batch element. The caller may change the bytes between rows (`along_k`) and
-columns (`along_n`). Rows that are not evenly spaced have a table `rows` of k byte offsets, where a negative offset
-stands for a row of zeros; 0 if there is none.
+The caller fills in the addresses of the weights, of their table (or 0), and of the result `packed`. The result is
+64-byte aligned and has `packed_bytes` for each batch element. The caller may change the bytes between rows (`along_k`)
+and columns (`along_n`). If rows are not evenly spaced, `rows` is the address of a table of k byte offsets; a negative
+offset stands for a row of zeros. Otherwise `rows` is 0.
 """
 view = PACK.view
 
@@ -89,7 +89,7 @@ def pack(w: np.ndarray) -> np.ndarray:
     head, end = panels * LINE, panels * LINE * (1 + groups)
     out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
     body = out[:, head:end].view(w.dtype).reshape(batch, panels, groups, PANEL, items)
-    if by_column:  # a group is 4 neighbouring bytes, copied as one number
+    if by_column:  # copy a group of 4 neighboring bytes as one number
         columns = w.swapaxes(1, 2).view(np.uint32).reshape(batch, panels, PANEL, groups)
         body.view(np.uint32)[..., 0] = columns.swapaxes(2, 3)
     else:
@@ -101,10 +101,10 @@ def pack(w: np.ndarray) -> np.ndarray:
 
 
 def sort(w: np.ndarray) -> np.ndarray:
-    """The order in which tiles take the groups of s8 weights (..., taps, k, n): s32 [..., panels, taps, 1 + k // 4].
+    """The order of the groups of s8 weights (..., taps, k, n) in tiles: s32 [..., panels, taps, 1 + k // 4].
 
-    The first number for each panel and tap is how many groups vpmaddubsw multiplies exactly. The numbers after it are
-    the k at which each group begins: first the exact groups, then the others. The last k % 4 rows belong to no group.
+    The first number for each panel and tap is how many groups vpmaddubsw multiplies exactly. The numbers after it give
+    the k of each group's first row: first the exact groups, then the others. The last k % 4 rows belong to no group.
     """
     *outer, taps, k, n = w.shape
     groups, panels = k // 4, panel_count(n)
@@ -122,7 +122,7 @@ def sort_bytes(k: int, n: int, taps: int = 1) -> int:
 
 
 def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
-    """Pack weights (..., taps, rows, n); the result of `sort` for the first k rows of each tap follows them."""
+    """Pack weights (..., taps, rows, n), followed by the result of `sort` for the first k rows of each tap."""
     *outer, taps, rows, n = w.shape
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
@@ -151,7 +151,7 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _pack_rows(itemsize: int) -> Intrinsic:
-    """Make the function that packs `groups` groups of rows of 16 neighbouring elements; it xors bytes with `flip`."""
+    """Make the function that packs `groups` groups of rows of 16 neighboring elementsand xors bytes with `flip`."""
     items = 4 // itemsize
 
     @emits
@@ -169,9 +169,9 @@ def _pack_rows(itemsize: int) -> Intrinsic:
 
 @emits
 def pack_columns(b: Builder, source: Value, apart: Value, groups: Value, target: Value, flip: Value) -> None:
-    """Pack `groups` groups, a multiple of 8, of 16 columns whose bytes along k are contiguous; xor bytes with `flip`.
+    """Pack `groups` groups (a multiple of 8) of 16 columns with contiguous bytes along k; xor bytes with `flip`.
 
-    Columns begin `apart` bytes apart.
+    One column begins `apart` bytes after the other.
     """
     flips = flip.trunc(I8).splat(LINE)
     with Loop(b, groups >> 3) as loop:

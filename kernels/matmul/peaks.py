@@ -1,7 +1,7 @@
-"""Measured peaks of this machine: multiply-accumulates of loops on registers alone, and bytes per second of copies.
+"""Measured peaks of this machine: multiply-accumulates per second in registers, and bytes per second of copies.
 
-A loop runs the instruction that does the products, named as in `assembly`, on independent accumulators. If accumulation
-is an instruction of its own, the loop contains that, too.
+A loop runs the instruction that multiplies, named as in `assembly`, on independent accumulators. If another instruction
+accumulates, the loop runs that instruction as well.
 """
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ COPY = Record("source", "target", "nbytes")
 """The argument block of a copy: `nbytes` for each block."""
 view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
-"""The 32-bit elements of the registers for which a peak is measured; AMX tiles have 16 x 16."""
+"""The number of 32-bit elements in each kind of register that has a peak; AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
             "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
 """Multiply-accumulates that an instruction does for each element of its result."""
 CHAINS = 12
-"""The accumulators of a loop: two instructions a cycle that take 6 cycles each need 12. They fit into 16 registers."""
+"""The accumulators of a loop. Two instructions a cycle that take 6 cycles each need 12; they fit into 16 registers."""
 TURNS = 20_000
 TILE_CHAINS = 4
 """The number of accumulators of a loop on tiles: four products take 64 cycles, and a result is ready after 52."""
 MEMORY = 16_384
 """The bytes of a loop's operands and sums, or of the tile configuration."""
 LARGE = 1 << 28
-"""The largest number of bytes that is copied to measure bandwidth; larger copies have the same bandwidth."""
+"""The most bytes that are copied to measure bandwidth; larger copies have the same bandwidth."""
 ROUNDS = 11
 MOST = 200
 """The most repetitions in one run of a loop."""
 
 
 def products(name: str) -> int:
-    """The multiply-accumulates of an instruction such as `vpdpbusd zmm`; 0 if it has no measured peak."""
+    """The multiply-accumulates of an instruction such as `vpdpbusd zmm`; 0 if no loop measures the instruction."""
     mnemonic, register = _canonical(name)
     return PRODUCTS.get(mnemonic, 0) * LANES.get(register, 0)
 
@@ -58,7 +58,7 @@ def _canonical(name: str) -> tuple[str, str]:
 
 
 def peak_module(name: str) -> Functions:
-    """Make the module of the loop that measures instruction `name` on registers alone; it takes a PEAK."""
+    """Make the module of the loop that measures instruction `name` in registers; its argument block is a PEAK."""
     mnemonic, register = _canonical(name)
     if register == "tmm":
         return _on_tiles(mnemonic == "tdpbssd")
@@ -86,7 +86,7 @@ def _on_tiles(signed: bool) -> Functions:
 
 
 def copy_module() -> Functions:
-    """Make the module that copies memory, 64 bytes at a time; it takes a COPY."""
+    """Make the module that copies memory, 64 bytes at a time; its argument block is a COPY."""
 
     def block(args: int, index: int) -> None:
         a = view_copy(args)
@@ -97,7 +97,7 @@ def copy_module() -> Functions:
 
 
 def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
-    """Make the function `(memory, turns)` that runs CHAINS instructions in each turn, on data at `memory`."""
+    """Make the function `(memory, turns)` that runs CHAINS instructions per iteration, on data at `memory`."""
     kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
 
     def step(b: Builder, acc: Value, x: Value) -> Value:
@@ -106,7 +106,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
         if mnemonic == "vdpbf16ps":
             return dot_bf16(b, acc, *[x.as_type(vector(I32, lanes))] * 2)
         words = vector(I16, 2 * lanes)
-        if mnemonic == "vpmaddubsw":  # the two products' sums are added in 32 bits too, as every use has to do this
+        if mnemonic == "vpmaddubsw":  # also add the sums of two products in 32 bits, since every use has to do it
             return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
         if mnemonic == "vpmaddwd":  # multiplies the accumulator: LLVM would move any other product out of the loop
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
@@ -128,7 +128,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
 
 
 def tile_loop(signed: bool) -> Intrinsic:
-    """Make the function `(memory, turns)` that runs TILE_CHAINS products in each turn, on configured tiles."""
+    """Make the function `(memory, turns)` that runs TILE_CHAINS products per iteration, on configured tiles."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -152,11 +152,11 @@ def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
 def peak(name: str, level: Level, cache: bool = True) -> float:
     """Measure the multiply-accumulates per second of one core by instruction `name`.
 
-    `level` and the machine must have it. Raises KernelError if the instruction needs tile registers and Linux does not
-    grant them: it would kill the process.
+    `level` and the machine must have the instruction. Raises KernelError if the instruction needs tile registers and
+    Linux does not grant them: it would kill the process.
     """
     if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
-        raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
+        raise KernelError(f"{name} needs AMX's tile registers, but Linux does not grant them to this process")
     memory = np.zeros(MEMORY, np.uint8)
     args = np.array(PEAK.words({"memory": memory.ctypes.data, "turns": TURNS}), np.int64)
     chains = TILE_CHAINS if name.endswith("tmm") else CHAINS
@@ -174,7 +174,7 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
-    """Measure the seconds that `threads` blocks of a module take when they run side by side."""
+    """Measure the seconds that `threads` blocks of a module take that run at the same time."""
     row = module.block, args.ctypes.data, threads, threads if threads > 1 else 0
 
     def prepare(times: int) -> Callable[[], None]:
@@ -184,7 +184,7 @@ def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool
 
 
 def samples(prepare: Callable[[int], Callable[[], object]], seconds: float = 0.02) -> list[float]:
-    """Measure the seconds of one repetition in each of ROUNDS runs, which take about `seconds` in all.
+    """Measure the seconds of one repetition, in each of ROUNDS runs of about `seconds` in all.
 
     `prepare(times)` returns the function that does `times` repetitions.
     """

@@ -3,9 +3,11 @@
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
-R is the same at every level; the Store, the epilogue, compensates zero points and shifts. For floats R is the f32 sum.
-The block function loops over tiles. For each tile it calls a tile function by address, which leaves R in scratch memory
-on the stack. Then it calls a function of the Store (`outputs`), which computes the outputs while R is in L1. So tile
+R is the same at every level. The Store, the epilogue, corrects it for zero points and shifts. For floats R is the f32
+sum.
+
+The block function loops over tiles. For each tile it calls a tile function by address, and the tile function leaves R
+in scratch memory on the stack. Then a function of the Store (`outputs`) computes the outputs while R is in L1. So tile
 functions are compiled once per machine, not once per Store.
 
 `tile_frame` says how tiles find activations: as rows or columns of `a`, or as windows of an image. With windows, and
@@ -35,7 +37,7 @@ from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, loca
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
-"""The most vectors of a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""
+"""The most vectors in a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""
 
 MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order",
                 "order_bytes", "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels",
@@ -46,7 +48,7 @@ MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_t
 
     layout                   the number of the layout of activations in LAYOUTS
     panel_bytes              bytes of a panel of w
-    order, order_bytes       of sorted weights: bytes from w to the order of the first panel, and from panel to panel
+    order, order_bytes       for sorted weights: bytes from w to the order of the first panel, and from panel to panel
     each_rows, each_panels   the size of a block
     rows, panels             the size of a tile
     tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns
@@ -56,29 +58,29 @@ MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_t
     rooms, room_count        memory for copies of activations (AMX): `room_bytes` for each piece of the blocks
     kept                     bytes of a tile's copies if they are kept for all columns
     row_scales, row_scales_table    with compressed weights, the scales of activations
-    row_scales_row, row_scales_step    the bytes from a row's scale to that of the next row, and of the next group
-    row_sums, row_sums_table    the s32 sums of activations of each row and group, as `row_sums` gives them
-    row_sums_row             the bytes from a row's sums to those of the next row
+    row_scales_row, row_scales_step    the bytes from a scale to the next row's, and to the next group's
+    row_sums, row_sums_table    the s32 sums of activations of each row and group, from `row_sums`
+    row_sums_row             the bytes from a row's sums to the next row's
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of an epilogue that tiles compute themselves, in unrolled code: enough to add a residual."""
+"""The longest epilogue, in operations, that tiles compute themselves, in unrolled code: enough to add a residual."""
 SHORT_ROW = 256
-"""The largest k in bytes for which tiles compute the epilogue themselves."""
+"""If k has more bytes than this, tiles do not compute the epilogue themselves."""
 MANY = 1 << 14
-"""The fewest outputs for which tiles compute the epilogue themselves, since compiling a tile takes 0.1 to 0.3 s."""
+"""If there are fewer outputs, tiles do not compute the epilogue themselves: compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and one to spare."""
+"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and a spare entry."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile.
 
 - "function": the epilogue's function (`outputs`) writes them, from sums in memory.
 - "tile": the tile function writes them, from registers.
-- "both": the tile function writes those of whole tiles, the epilogue's function those of partial tiles. Sums are then
-  also stored in memory, since outputs near rounding ties are computed again.
+- "both": the tile function writes whole tiles, the epilogue's function writes partial tiles. Sums are also stored in
+  memory, since outputs near rounding ties are computed again.
 """
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
@@ -87,8 +89,8 @@ class Product(NamedTuple):
     """A product of `batch` elements: activations (m, k) of `a_dtype` times packed weights (k, n).
 
     `layout` is the layout of the activations. With "windows" the product is a convolution of m output pixels over
-    `taps` taps of k channels each. `w_dtype` says how the weights are packed: by `pack.pack_sorted` if it is SORTED, by
-    `matmul_compressed.pack` if it is a name of `matmul_compressed.tiles`, otherwise by `pack.pack`.
+    `taps` taps of k channels each. `w_dtype` says how the weights are packed: SORTED by `pack.pack_sorted`, a name of
+    `matmul_compressed.tiles` by `matmul_compressed.pack`, anything else by `pack.pack`.
     """
 
     a_dtype: str
@@ -109,7 +111,7 @@ class Product(NamedTuple):
     def dtypes(self) -> tuple[str, str]:
         """The dtypes of activations and packed weights.
 
-        If `w_dtype` is None, weights are s8 or have the float dtype of a.
+        If `w_dtype` is None, weights are s8 or have the activations' float dtype.
         """
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
@@ -125,7 +127,7 @@ class Product(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """The bytes of activations in a sum. Each of several taps is rounded up to whole groups of four bytes."""
+        """The bytes of activations in a sum. With several taps, each tap is rounded up to whole groups of 4 bytes."""
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
@@ -147,7 +149,7 @@ def count_blocks(args: int) -> tuple[int, int]:
 def area(args: int, index: int) -> tuple[int, int, int, int, int]:
     """The part of the result that block `index` computes, as (batch, i0, i1, j0, j1).
 
-    It is rows i0 to i1 (exclusive) and panels j0 to j1 (exclusive) of batch element `batch`.
+    The part is rows i0 to i1 (exclusive) and panels j0 to j1 (exclusive) of batch element `batch`.
     """
     x, (down, across) = view(args), count_blocks(args)
     batch, inner = index // (down * across), index % (down * across)
@@ -164,9 +166,9 @@ def room(args: int, index: int) -> int:
 
 @njit
 def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
-    """The memory to prefetch in `steps` equal steps: returns its address, and the bytes of a step.
+    """The memory to prefetch in `steps` equal steps: its address, and the bytes of a step.
 
-    It is the `size` bytes at `address`, or the weights of the plan's next step if `size` is 0.
+    If `size` is 0, it is the weights of the plan's next step; otherwise the `size` bytes at `address`.
     """
     x = view(args)
     if size == 0:
@@ -175,7 +177,7 @@ def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
 
 
 def matmul_blocks() -> Functions:
-    """Make the block function of matmuls: a single one for all kernels, layouts of activations and Stores."""
+    """Make the block function of matmuls; all kernels, layouts of activations and Stores use the same function."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -192,7 +194,7 @@ def matmul_blocks() -> Functions:
         f.args = args
         f.batch = batch
         first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
-        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches a share
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches part of it
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
             is_tail = now < width or (x.tail_panels == width and j + now == panels)
@@ -233,8 +235,8 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     """Choose who writes the outputs: tiles do if k (`depth` bytes) and the Store are short, and there are many outputs.
 
     Tiles that write outputs are compiled for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24,
-    8 % at 32, and 2 % at 100; for VNNI 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of
-    MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
+    8 % at 32, and 2 % at 100. For VNNI it saves 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All
+    of MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
@@ -246,8 +248,8 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
     """Choose the (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
 
-    The panels of a block are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles,
-    so that its activations stay in L2 while the loop goes over its columns.
+    The panels of a block are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles:
+    its activations then stay in L2 while the loop goes over its columns.
     """
     best: tuple[float, int] = (float("inf"), 0)
     chosen = (1, width)
@@ -263,16 +265,16 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""For an open size, kernels are chosen for the example's size times each of these factors.
+"""For an open size, kernels are chosen for the example's size times each of these numbers.
 
-With half as many factors, some kernels that a call needs would be missing.
+With half as many numbers, some kernels that a call needs would be missing.
 """
 
 
 @lru_cache(maxsize=256)
 def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
-    """The kernels that `select` may choose for other sizes than the example's (m, n, k), in the order of `fitting`."""
+    """The kernels that `select` may choose for sizes other than the example's (m, n, k), in the order of `fitting`."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
@@ -302,8 +304,8 @@ class _Blocks(NamedTuple):
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
     """Choose the blocks for the cheapest of the kernels `names`.
 
-    `tail`, if given, is the number of panels of the narrower tiles at the end of a row of tiles; by default they have
-    all remaining panels. `strip_rows`, if given, is the number of rows of a block.
+    `tail`, if given, is the number of panels of the narrower tiles at the end of a row of tiles. By default the tiles
+    have all remaining panels. `strip_rows`, if given, is the number of rows of a block.
     """
     costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
@@ -331,8 +333,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
                 strip_rows: int | None = None) -> Step:
     """Plan a product; `store` is its epilogue.
 
-    `kernel` forces a kernel; otherwise `select` chooses one, for open sizes one at each size. `strip_rows`, if given,
-    is the number of rows of a block. Raises KernelError if there is no kernel.
+    `kernel` forces a kernel; otherwise `select` chooses a kernel; with open sizes, it chooses at each size.
+    `strip_rows`, if given, is the number of rows of a block. Raises KernelError if there is no kernel.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
@@ -348,7 +350,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # tiles with a Store of their own take long to compile
+    if is_open(x) and not forced and not inside:  # tiles with their own Store take long to compile
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
@@ -394,19 +396,19 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant integer weights are sorted (`pack.sort`), as they are for CPUs without VNNI."""
+    """Whether constant integer weights are sorted (`pack.sort`): they are for CPUs without VNNI."""
     return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2
-"""The cycles that a transposing copy takes for a byte (18 GB/s)."""
+"""The cycles per byte of a transposing copy (18 GB/s)."""
 INTERLEAVED = 16
 """The cycles to interleave four columns of transposed activations.
 
-Behind the products of a 6 x 64 tile, which take 24 cycles, all but one of these cycles are hidden.
+The products of a 6 x 64 tile take 24 cycles and hide all but one of these cycles.
 """
 SPREAD = 8
-"""The additional cycles for a group of transposed floats: they need broadcasts where rows need plain loads."""
+"""The additional cycles for a group of transposed floats: they need broadcasts, rows only need plain loads."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

@@ -1,4 +1,4 @@
-"""Sums of activations over k, by rows or (if transposed) columns, which compensate the zero points of weights."""
+"""Sums of activations over k, by rows or (if transposed) by columns: epilogues use them to correct for zero points."""
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
@@ -67,12 +67,12 @@ def offset(table: int, batch: int) -> int:
 
 @njit
 def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, target: int) -> None:
-    """Store the sum of one row. The arguments are those of `_sum_columns`; `stride` and `count` are not used."""
+    """Store the sum of one row. The arguments are the same as for `_sum_columns`; `stride` and `count` are not used."""
     store_s32(target, _sum_row(source, k, flip))
 
 
 def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
-    """Make the block function from `sums`, which takes `unit` rows at a time; with `columns` they are transposed."""
+    """Make the block function from `sums`, a function for `unit` rows; with `columns` the rows are transposed."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -99,7 +99,7 @@ def column_sum_block() -> Functions:
 
 def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
               strip_rows: int | None = None) -> Step:
-    """Plan the s32 sums over k of `m` rows of activations, taken as u8: for s8, 128 is added to each element.
+    """Plan the s32 sums over k of `m` rows of activations, in u8; 128 is added to each s8 element.
 
     With `columns` the activations are stored transposed, as k rows of m bytes. `strip_rows`, if given, is the number of
     sums of a block. The caller fills in the addresses of SUMS.

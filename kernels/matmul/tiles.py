@@ -1,8 +1,8 @@
 """The table of matmul kernels, the factories of their tiles at each ISA level, and their estimated costs.
 
-The name of a Kernel follows from its fields, and two kernels of one name are refused. Selection filters by dtypes,
-level and layout of activations, then takes the kernel with the least estimated cost; of several, one of the highest
-level, and of these the first in the table.
+The name of a Kernel follows from its fields; a second kernel of the same name is refused. Selection filters by dtypes,
+level and layout of activations, then chooses the kernel with the least estimated cost. If several cost the same, the
+highest level wins, then the first in the table.
 """
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows"
 class Kernel(NamedTuple):
     """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
-    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16.
-    `build(dtypes, rows, columns, emulated, layout)` makes the module of its tiles, whose `columns` are a multiple of
-    16, or of 8 if the kernel `takes_halves`. The module has the block functions `tile` and, if the machine needs
-    preparation, `setup`. The `build` of a kernel whose tiles write outputs takes two more arguments: a Store, and
-    whether its bytes are `packed` (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core.
-    `layouts` are the layouts of activations that the kernel can read (see `tile_frame`).
+    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16. `build(dtypes, rows, columns,
+    emulated, layout)` makes the module of its tiles. `columns` is a multiple of 16, or of 8 if the kernel
+    `takes_halves`. The module has the block functions `tile` and, if the machine needs preparation, `setup`. If its
+    tiles write outputs, `build` takes two more arguments: a Store, and whether the Store's bytes are `packed`
+    (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
+    activations that the kernel can read (see `tile_frame`).
     """
 
     dtypes: Dtypes
@@ -69,7 +69,7 @@ class Kernel(NamedTuple):
 
     @property
     def takes_halves(self) -> bool:
-        """Whether its tiles may leave out the second half of their last panel: it is a vector of its own."""
+        """Whether its tiles may leave out the second half of their last panel, because it is a separate vector."""
         return self.takes_store and self.isa.lanes == 8
 
     @property
@@ -91,7 +91,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Make a decorator that registers a builder as a kernel for each of `dtypes` and `tiles`.
 
-    Raises KernelError if a kernel of the same name exists, and for a tile of too many rows or of no whole panels.
+    Raises KernelError if a kernel of the same name exists, or if a tile has too many rows or a partial panel.
     """
 
     def register(build: Builder) -> Builder:
@@ -117,9 +117,9 @@ def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
 
 @cache
 def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
-    """The kernels that `select` chooses from, those of the highest level first. Raises KernelError if there is none."""
+    """The kernels that `select` chooses from, the highest level first. Raises KernelError if no kernel fits."""
     found = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
-    found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)  # a stable order
+    found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)  # keeps the table's order within a level
     if not found:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
     return found
@@ -136,7 +136,7 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
 
 
 def scalar_tile(shift: int, layout: str) -> Callable[[int, int], None]:
-    """Make the tile function of one panel for activations in `layout`; `shift` (128 for s8) is xored to each byte."""
+    """Make the tile function of one panel for activations in `layout`; `shift` (128 for s8) is xored with each byte."""
     windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 
     def tile(frame: int, index: int) -> None:
@@ -161,16 +161,16 @@ def scalar_tile(shift: int, layout: str) -> Callable[[int, int], None]:
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
-"""The kernel table's name for the dtype of weights packed by `pack.pack_sorted`."""
+"""The name in the kernel table for weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 BF16 = ("bf16", "bf16")
 FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
-"""The layouts of kernels for which transposed activations are copied into rows first.
+"""Layouts of activations; for kernels that read these, transposed activations are copied into rows first.
 
-Interleaving transposed activations anew for each tile would take at least half as long as the products. Only the 6 x 64
-tile of AVX-512 VNNI takes no more than 3 % for it (96 x 1024 x 384 on Zen 4). A copy takes 3 %, too, and more for
-smaller n.
+Interleaving transposed activations again for each tile would take at least half as long as the products. Only in the 6
+x 64 tile of AVX-512 VNNI it takes at most 3 % (96 x 1024 x 384 on Zen 4). A copy also takes 3 %, and more for smaller
+n.
 """
 
 
@@ -188,14 +188,14 @@ def tile_count(rows: int, panels: int, m: int, n: int) -> float:
 def _stream(rows: int, panels: int, m: int) -> float:
     """Estimate the cycles to load four rows of weights: 20 bytes a cycle if they are used once, 30 if reused.
 
-    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. The estimate is the same for all kernels, so AMX
-    gains nothing for a single row.
+    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. All kernels have the same estimate, so AMX gains
+    nothing for a single row.
     """
     return panels * 64 / (20 if m <= rows else 30)
 
 
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate the cycles of a matmul; `group(panels)` are those of four steps along k in a tile of `panels` panels.
+    """Estimate the cycles of a matmul; `group(panels)` estimates four steps along k in a tile of `panels` panels.
 
     Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
     """
@@ -209,10 +209,10 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: four steps along k take as long as their products, loads, weights or the latency of 4 cycles.
+    """Estimate cycles: the longest of products, loads, weights and the latency of 4 cycles, for four steps along k.
 
-    The longest of these counts. A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted
-    on Zen 4, for four steps: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.
+    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four steps: 24
+    cycles for tiles of 6 x 64, 13 for 1 x 64.
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts,
@@ -220,7 +220,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: each of a panel's `parts` takes 4 operations per row and 3 to widen its weights; a row takes 2.
+    """Estimate cycles: for each row 2 operations and 4 for each of a panel's `parts`, and 3 to widen a part's weights.
 
     A cycle does `rate` operations. Fitted on a Xeon for four steps along k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51
     for 12 x 32 on AVX-512 (rate 2.4).
@@ -233,8 +233,8 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles, from Intel's tables: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied.
 
-    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 cycles for a tile's start, and 8 for a vector of output, or 5 if four
-    vectors are packed together.
+    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 cycles for a tile's start, and 8 for a vector of output. If four vectors
+    are packed together, a vector of output takes 5.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), most)
@@ -254,7 +254,7 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles that are plain loops."""
+    """Build tiles of plain loops."""
     return Functions(speed=3, tile=scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
@@ -262,7 +262,7 @@ def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
+    """Build tiles of vpmaddwd with 8 columns per vector; bytes are widened to 16 bits."""
     return vector_tiles(rows, columns, widened(dtypes[0], 8, emulated), layout, store, packed)
 
 
@@ -270,7 +270,7 @@ def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build tiles with 8 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
+    """Build tiles with 8 columns per vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
     return vector_tiles(rows, columns, in_order(dtypes[0], 8, emulated), layout, store, packed)
 
 
@@ -278,7 +278,7 @@ def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                         store: Store | None = None, packed: bool = False) -> Functions:
-    """Build tiles with 16 columns a vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
+    """Build tiles with 16 columns per vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
     return vector_tiles(rows, columns, in_order(dtypes[0], 16, emulated), layout, store, packed)
 
 
@@ -286,7 +286,7 @@ def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool,
                  layouts=COPYING)
 def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd with 8 columns a vector."""
+    """Build tiles of vpdpbusd with 8 columns per vector."""
     return vector_tiles(rows, columns, vnni(dtypes[0], 8, emulated), layout, store, packed)
 
 
@@ -294,7 +294,7 @@ def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layo
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
-    """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
+    """Build tiles of vpmaddwd with 16 columns per vector; bytes are widened to 16 bits."""
     return vector_tiles(rows, columns, widened(dtypes[0], 16, emulated), layout, store, packed)
 
 
@@ -303,16 +303,16 @@ def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout
                  partial(estimate_vnni, parts=1))
 def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd with 16 columns a vector; `packed` is the result of `outputs.packs` for the Store."""
+    """Build tiles of vpdpbusd with 16 columns per vector; `packed` is the result of `outputs.packs` for the Store."""
     return vector_tiles(rows, columns, vnni(dtypes[0], 16, emulated), layout, store, packed)
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
-    """Estimate cycles: those of the products or those to load the weights, whichever are more.
+    """Estimate cycles: the larger of the cycles for the products and the cycles to load the weights.
 
-    A product of 16 columns takes one cycle; with `pairs`, two products do. The products of a step along k of a tile
-    take at least four cycles, since each product of an accumulator waits for the one before. Fitted on Zen 4, for AVX2
-    and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
+    A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. A tile's products of one step
+    along k take at least four cycles, since each product waits for the previous product of its accumulator. Fitted on
+    Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize
@@ -322,14 +322,14 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 
 @register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
 def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
+    """Build tiles of fused multiply-adds with 4 columns per vector, for any CPU."""
     return vector_tiles(rows, columns, floats(dtypes[0], 4, True), layout)
 
 
 @register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build tiles of vfmadd with 8 columns a vector."""
+    """Build tiles of vfmadd with 8 columns per vector."""
     return vector_tiles(rows, columns, floats(dtypes[0], 8, emulated), layout, store, packed)
 
 
@@ -337,7 +337,7 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
                  partial(estimate_floats, parts=1, pairs=True))
 def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vdpbf16ps with 16 columns a vector."""
+    """Build tiles of vdpbf16ps with 16 columns per vector."""
     return vector_tiles(rows, columns, bf16_pairs(emulated), layout, store, packed)
 
 
@@ -347,7 +347,7 @@ def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
                  partial(estimate_floats, parts=1))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                         store: Store | None = None, packed: bool = False) -> Functions:
-    """Build tiles of vfmadd with 16 columns a vector. bf16 and f16 have smaller tiles, as widening takes registers."""
+    """Build tiles of vfmadd with 16 columns per vector; bf16 and f16 have smaller tiles: widening takes registers."""
     return vector_tiles(rows, columns, floats(dtypes[0], 16, emulated), layout, store, packed)
 
 

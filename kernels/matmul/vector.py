@@ -1,11 +1,12 @@
-"""Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd and vpmaddubsw.
+"""Tiles of a matmul in vector registers, and integer products by vpdpbusd (VNNI) or by vpmaddwd and vpmaddubsw.
 
-A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. On VNNI the tile of
-6 rows x 64 columns keeps its accumulators in 24 of the 32 registers; 4 loads of weights and 6 broadcasts of activations
-feed 24 products. It reaches 0.465 TOPS on one Zen 4 core, which is the limit: one 64-byte product a cycle.
+A tile is `rows` x `columns` outputs. Their accumulators stay in registers over all of k. On VNNI the tile of 6 rows x
+64 columns keeps its accumulators in 24 of the 32 registers; 4 loads of weights and 6 broadcasts of activations feed 24
+products. It reaches 0.465 TOPS on one Zen 4 core. The limit of the core is the same: one 64-byte product a cycle.
 
 Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
-weights (`pack.sort`) that cannot make it saturate; vpmaddwd multiplies the others, widened to 16 bits in registers.
+weights (`pack.sort`) that cannot make it saturate. The other groups are widened to 16 bits in registers and multiplied
+by vpmaddwd.
 """
 from __future__ import annotations
 
@@ -23,27 +24,27 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
 
-FLIP = 0x80808080  # xor with it turns four s8 into s8 + 128 as u8
+FLIP = 0x80808080  # xor with this number turns four s8 into s8 + 128 as u8
 
 Factor: TypeAlias = tuple[Value, ...]
-"""A group of activations or of weights, as the vectors that are multiplied one after the other."""
+"""A group of activations or of weights, split into the vectors that are multiplied one after the other."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """How an instruction multiplies groups; a group is the 4 bytes of a row, or of a column of weights, in one lane.
+    """How an instruction multiplies groups: the 4 bytes of a row, or of a column of weights, in one lane.
 
     A panel of 16 columns takes `parts` vectors of weights and as many accumulators (of type `kind`). `activations(b,
     group)` spreads a group (s32) over a vector, `weights(b, address)` loads the vectors of weights of a part, and
     `dot(b, acc, x, w)` accumulates.
 
-    Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and these sums are
-    added in order, which makes the rounding errors of floats smaller. `total(b, sum)` is applied to each sum of two
+    Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
+    runs are added in order: floats then have smaller rounding errors. `total(b, sum)` is applied to each sum of two
     runs. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent` bytes
     (padding) adds nothing to the sums, so it may be left out.
 
-    `exact_first` are the products by which the first groups of sorted weights, which cannot saturate, are multiplied
-    into the same accumulators.
+    `exact_first`, if given, multiplies the first groups of sorted weights into the same accumulators; these groups
+    cannot saturate.
     """
 
     parts: int
@@ -60,13 +61,13 @@ class Products:
 
 
 def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool) -> Value:
-    """Spread a group of four activations over a vector as u8; s8 become s8 + 128."""
+    """Spread a group of four activations over a vector as u8; s8 becomes s8 + 128."""
     x = group.splat(lanes)
     return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
 
 
 def silent(a_dtype: str) -> int:
-    """The byte of an activation that `unsigned` turns into 0, so that padding with it adds nothing to sums."""
+    """The activation byte that `unsigned` turns into 0; padding with this byte adds nothing to sums."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
@@ -120,7 +121,7 @@ NEAR = 8
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
 """A function that emits the products of one group.
 
-It takes the number of the group, the addresses of the cursors and the sums before the group. It returns the sums after
+It gets the index of the group, the addresses of the cursors and the sums before the group. It returns the sums after
 the group.
 """
 
@@ -128,9 +129,9 @@ the group.
 class Cursor(NamedTuple):
     """An address that moves `step` bytes with every group.
 
-    Without cursors, LLVM gives every row and panel of a tile an address of its own; all of them move and are spilled to
-    the stack. A group of 8 x 48 floats then took 85 instructions instead of 48, and a 3.2 GHz Xeon with two units for
-    them did 66 G multiply-adds a second instead of 83.
+    Without cursors, LLVM gives every row and panel of a tile a separate address; all of them move and are spilled to
+    the stack. A group of 8 x 48 floats then took 85 instructions instead of 48. A 3.2 GHz Xeon with two units for them
+    did 66 G multiply-adds a second instead of 83.
     """
 
     start: Value
@@ -141,11 +142,11 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
                 packs: bool = False) -> Intrinsic:
     """Make the tile function of `rows` x `columns` outputs; `layout` says how it finds activations (Frame).
 
-    `columns` is a multiple of the lanes of `products`. In memory each row of sums has room for whole panels of 16.
+    `columns` is a multiple of the lanes of `products`. In memory, a row of sums has room for whole panels of 16.
 
     With `result`, an epilogue, the tile function writes the outputs itself, from registers if the whole tile is valid.
-    In a partial tile, floats are written from sums in memory, and outputs that may be near rounding ties are left to
-    the caller. `packs` is the parameter of `store_code.epilogue`.
+    In a partial tile, it writes floats from sums in memory, and leaves outputs that may be near rounding ties to the
+    caller. `packs` is the parameter of `store_code.epilogue`.
     """
 
     @emits
@@ -185,7 +186,7 @@ class _Tile:
         return self.over_k(groups, f.w, tap_bytes, state)
 
     def over_taps(self, window: Window, tap_bytes: Value, state: list[Value]) -> list[Value]:
-        """Emit the products of all taps of the tile's pixels; lines of taps that are only padding are left out."""
+        """Emit the products of all taps of the tile's pixels; rows of taps that lie in the padding are skipped."""
         b, f, rows, silent = self.b, self.f, self.rows, self.products.silent
         panel_bytes = tap_bytes * (window.outer * window.inner)
         with Loop(b, window.outer, state) as outer:
@@ -202,14 +203,14 @@ class _Tile:
                tap: Value | None = None) -> list[Value]:
         """Emit the products of all groups of k (with windows, of one tap's k); returns the new state of the sums.
 
-        The first panel's weights are at `w`, and those of each next panel `panel_bytes` further. Sorted weights are
-        multiplied in an order of their own, which differs from `tap` to tap.
+        The first panel's weights are at `w`, and each next panel's weights `panel_bytes` further. Sorted weights are
+        multiplied in their sorted order; each `tap` has its own.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
-        # The CPU prefetches the weights of a single row by itself. With one vector of weights a turn, tiles are bound
-        # by their loads, of which prefetches are some: without them, tiles of 8 x 16 floats take 7 to 10 % less time.
+        # The CPU prefetches the weights of a single row by itself. With one vector of weights per iteration, loads
+        # limit the tile, and prefetches are loads: without them, tiles of 8 x 16 floats take 7 to 10 % less time.
         prefetches = self.rows > 1 and self.panels * products.parts > 1
 
         def turn(number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
@@ -288,7 +289,7 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
 def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value], packs: bool) -> None:
     """Emit the epilogue for sums in registers if the tile is whole.
 
-    The returned value is the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
+    Also stores the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
     """
     block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
@@ -304,10 +305,10 @@ def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[
 
 
 class _TileSums:
-    """The sums of a tile of `rows` x `columns` outputs, which stay in registers over all of k.
+    """The sums of a tile of `rows` x `columns` outputs. They stay in registers over all of k.
 
     The `state` of the sums is a list of values that loops carry: here the sums themselves. In memory the sums lie at
-    `places`, in bytes from the first one.
+    `places`, in bytes from the first sum.
     """
 
     def __init__(self, products: Products, rows: int, columns: int) -> None:
@@ -345,7 +346,7 @@ class _Blocks(_TileSums):
     """Sums of floats that are added up in blocks of `block` groups, in the order of k through all taps.
 
     The totals of the blocks are in memory. The state has the registers, the number of groups that the current block
-    still takes, and whether it is the first block, whose sums are not yet added to totals.
+    still lacks, and whether it is the first block, whose sums are not yet added to totals.
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
@@ -355,7 +356,7 @@ class _Blocks(_TileSums):
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
         block = self.products.block
-        rest = count - state[-2]  # groups after the current block, which go to further blocks
+        rest = count - state[-2]  # the groups that belong to further blocks
         more = (rest + (block - 1)) // block
         pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:
@@ -366,7 +367,7 @@ class _Blocks(_TileSums):
         return loop.values[1:]
 
     def end_block(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the end of a block, for the case that it is full."""
+        """Emit the end of a block; it runs only if the block is full."""
         full, before = state[-2].eq(0), b.block
         with b.if_then(full):
             self.store(f, self.totals(b, f, state))
@@ -379,7 +380,7 @@ class _Blocks(_TileSums):
         return out
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the additions to the totals. In the first block they add to +0, so that no total is -0."""
+        """Emit the additions to the totals. The first block adds its sums to +0: no total is -0."""
         sums: list[list[Value]] = []
         blocks = []
         with b.if_else(state[-1].ne(0)) as branches:

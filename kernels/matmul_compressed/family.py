@@ -22,7 +22,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step of the matmul, after one that sums groups of integer activations; weights are packed now."""
+    """Add the step of the matmul, after a step that sums groups of integer activations; weights are packed now."""
     p = lowered.anchor
     assert isinstance(p, CompressedMatmul)
     item = STORAGE[p.a_dtype].itemsize
@@ -57,9 +57,9 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """The pattern matmul(x, weights, bias?), where x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
+    """The pattern matmul(x, weights, bias?); x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
 
-    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32: w is s4, u4, s8
+    `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32. w is s4, u4, s8
     or u8, with one scale for the tensor, for each column, or for each group of rows and columns.
     """
     q, w = Var("q"), (Var("w"), Var("scales"))

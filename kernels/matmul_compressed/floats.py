@@ -1,15 +1,15 @@
-"""Tiles of float activations and packed weights of 4 or 8 bits, which are unpacked in registers.
+"""Tiles of float activations times packed weights of 4 or 8 bits; registers hold the unpacked weights.
 
-In the order of `float_sums`, whose blocks consist of whole groups,
+The sums have the order of `float_sums`, with blocks of whole groups:
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-where the second factor may be rounded to a narrower float. Activations of bf16 are multiplied in the order of
+The weight f32(u - z) * scale may be rounded to a narrower float. bf16 activations are multiplied in the order of
 `tile_sums`, two at a time, as in float matmuls (`matmul.float`).
 
-The bits of u become the last bits of the f32 2**23, which gives 2**23 + u, and the subtraction of 2**23 + z is exact.
-Compressed weights take about a fifth or a third of the memory traffic of f32 weights, which bounds a product with one
-row.
+To convert u, a tile writes its bits into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting 2**23
++ z from it is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This
+traffic limits a matmul with one row.
 """
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
 
 AT_ONCE = {4: 4, 8: 6, 16: 8}
-"""How many rows a tile of floats multiplies at a time, by the columns of a vector: registers hold the accumulators."""
+"""How many rows a tile of floats multiplies at a time, by the columns of a vector; registers hold their sums."""
 
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
-"""Emits the weights of the line of a given number, step by step, a factor for each vector of columns.
+"""A function that emits the weights of line `number`, step by step, with a `Factor` for each vector of columns.
 
 A step is as many rows as 4 bytes of activations multiply: one for f32, two for bf16.
 """
 
 
 class Floats(NamedTuple):
-    """How float activations are multiplied: by `products`, whose factors of weights are `vectors` vectors of `kind`.
+    """How float activations are multiplied: by `products`, with weights of `vectors` vectors of `kind`.
 
-    `factor(b, rows)` emits the factor of the rows of a step, which are vectors of f32.
+    `factor(b, rows)` emits the weights of a step's rows, given as vectors of f32.
     """
 
     products: Products
@@ -55,11 +55,11 @@ class Floats(NamedTuple):
 
 
 def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
-    """Fused multiply-adds, with `lanes` columns a vector; vectors below 8 lanes are for CPUs without f16."""
+    """Fused multiply-adds, with `lanes` columns per vector; vectors below 8 lanes are for CPUs without f16."""
     dtype, rounds = dtypes[0], ROUNDS.get(dtypes[1])
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
-        rows = rows[::-1]  # the second of two goes first
+        rows = rows[::-1]  # the second of two rows is added first
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
     products = floats(dtype, lanes, emulated or lanes < 8)
@@ -67,7 +67,7 @@ def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
 
 
 def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
-    """The products of bf16 by vdpbf16ps, with 16 columns a vector."""
+    """Products of bf16 by vdpbf16ps, with 16 columns per vector."""
     if emulated:
         return by_fma(dtypes, 16, True)
     return Floats(bf16_pairs(False), vector(I32, 16), 1, lambda b, rows: (pairs(b, *rows),))
@@ -76,7 +76,8 @@ def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
 class _FloatTile(Tile):
     """A tile of floats. It multiplies `at_once` of its rows at a time, with accumulators in registers.
 
-    If it has more rows, the first of them leave the weights of a block of sums unpacked on the stack for the others.
+    If the tile has more rows, the first `at_once` rows leave the unpacked weights of a block on the stack for the
+    others.
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
@@ -103,7 +104,7 @@ class _FloatTile(Tile):
     def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Steps]) -> None:
         """Emit the products of `at_once` rows from `row` on with `count` groups from `first` on, and add them.
 
-        `weights` emits what a group needs, given its number and that in its block of sums.
+        `weights` emits the loads of a group, given the index of the group and its index in the block of sums.
         """
         b, f, products = self.b, self.f, self.how.products
         sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
@@ -125,7 +126,7 @@ class _FloatTile(Tile):
             products.total(b, address.load(self.kind) + value).store(address)
 
     def unpack(self, group: Value, index: Value) -> Steps:
-        """Emit the loads of a group's scales; the result unpacks a line, and stores it if the tile has more rows."""
+        """Emit the loads of a group's scales; the result unpacks a line, and keeps it if the tile has more rows."""
         scales, of_zeros = ([address.load(self.kind) for address in addresses]
                             for addresses in (self.scales(group), self.terms(group)))
         first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
@@ -149,7 +150,7 @@ class _FloatTile(Tile):
         return steps
 
     def load(self, group: Value, index: Value) -> Steps:
-        """As `unpack`, of weights that are on the stack."""
+        """Like `unpack`, for weights that are already unpacked on the stack."""
 
         def steps(line: Value) -> Iterator[list[Factor]]:
             for step in range(self.line_rows // self.step_rows):

@@ -1,15 +1,16 @@
 """Lowering of a body with compressed weights, and the NumPy formula of the same numbers.
 
-Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. Activations
-x of 8 bits have one zero point zx, and scales sx: a single one, one for each row, or one for each row and group. Then
+Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. 8-bit
+activations x have one zero point zx, and scales sx: one scale, one per row, or one per row and group. Then
 
     acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
 The sum starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
-Activations of f32 and bf16 are multiplied by the weights of the graph as written, f32(w - zw) * s, rounded to f16 or
-bf16 if the graph dequantizes to these, and added as in all float kernels (`tile_sums`). Bias and epilogue follow as in
-`matmul.lower`.
+
+f32 and bf16 activations are multiplied by the weights as written, f32(w - zw) * s. If the graph dequantizes to f16 or
+bf16, the weights are rounded to this type first. The products are added as in all float kernels (`tile_sums`). Bias and
+epilogue follow as in `matmul.lower`.
 """
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_intege
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
-"""For each dtype of weights, the number that is added to them so that their range begins at 0."""
+"""For each dtype of weights, the number that moves the start of their range to 0."""
 FLOATS = ("f32", "bf16")
 """The dtypes of activations that are multiplied as floats."""
 FINEST = 8
@@ -41,12 +42,12 @@ FINEST = 8
 
 @dataclass(frozen=True, eq=False)
 class CompressedMatmul:
-    """The operands of a matmul with compressed weights: numbers of the partition's inputs, and its constants.
+    """The operands of a matmul with compressed weights: indices of the partition's inputs, and its constants.
 
-    `a` is the number of the input with the activations, `row_scales` of that with the scales (..., row_groups) of
-    their rows. `weights` are as in the graph: (k, n), or (n, k) if `transposed`. Kernels take u, which are the weights
-    with LOW added, and `z` (groups, n), the zero points of u. `scales` (groups, n) are s of the module's formula. If
-    activations have no `row_scales`, `a_scale` is their scale. `rounding` is the type to which the weights are rounded.
+    `a` is the index of the activations, `row_scales` the index of the scales (..., row_groups) of their rows. `weights`
+    are as in the graph: (k, n), or (n, k) if `transposed`. Kernels read u, the weights with LOW added, and `z` (groups,
+    n), the zero points of u. `scales` (groups, n) are s of the module's formula. If activations have no `row_scales`,
+    `a_scale` is their scale. The weights are rounded to the type `rounding`.
     """
 
     a: int
@@ -90,7 +91,7 @@ class CompressedMatmul:
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The weights packed for kernels, with corrections for the zero point of 8-bit activations less their shift."""
+        """The weights packed for kernels. 8-bit activations also get corrections for their zero point."""
         if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
@@ -130,7 +131,7 @@ def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, Compr
     right = next(right.operands).node if casts else right
     assert right is not None
     if left is not None and left.op.name == right.op.name == "dequantize":
-        raise Unsupported("of one scale a tensor or column, that are known, the family of matmuls has kernels")
+        raise Unsupported("weights with one known scale per tensor or column belong to the family of matmuls")
     if casts and casts[0].output.dtype != f32:
         raise Unsupported(f"the weights are dequantized to {right.output.dtype} and cast to {casts[0].output.dtype}",
                           "dequantize the weights to the dtype of the source", 1)
@@ -160,7 +161,7 @@ class _Weights:
         w = next(dequantizes.operands)
         if w.dtype.name not in BITS:
             raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4, u4, s8 and u8",
-                              "quantize the weights to 4 or 8 bits, or give them one scale a column", 1)
+                              "quantize the weights to 4 or 8 bits, or give them one scale per column", 1)
         self.rounding = dequantizes.output.dtype.name
         self.dtype, self.transposed = w.dtype.name, node.attrs["transpose_b"]
         self.source_transposed = node.attrs["transpose_a"]
@@ -192,7 +193,7 @@ class _Weights:
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with float activations; groups are split so that a block of a sum has whole groups."""
+    """The operands of a matmul with float activations; groups are split until a block of a sum has whole groups."""
     a = next(node.operands)
     if a.dtype.name not in FLOATS:
         raise Unsupported(f"the source is {a.dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 that "
@@ -201,7 +202,7 @@ def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
         raise Unsupported("with compressed weights the source is not transposed", "transpose the source before", 0)
     group = gcd(w.k // len(w.z), BLOCK)
     if group % FINEST:
-        raise Unsupported(f"groups of {w.k // len(w.z)} rows are no multiple of {FINEST}",
+        raise Unsupported(f"groups of {w.k // len(w.z)} rows are not a multiple of {FINEST}",
                           f"take groups of a multiple of {FINEST} rows", 1)
     z, scales = w.repeated(w.k // group)
     if w.rounding == "bf16":
@@ -245,8 +246,8 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
-    """How many scales each row of dynamically dequantized activations has; raises Unsupported for other layouts."""
-    attrs, wanted = left.attrs, "a source of compressed weights whose scales are tensors has them in groups of rows"
+    """The number of scales per row of dynamically dequantized activations; raises Unsupported for other layouts."""
+    attrs, wanted = left.attrs, "a source of compressed weights needs scales in groups of rows if they are tensors"
     if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
         raise Unsupported(f"{wanted}, and no zero points",
                           "quantize the source symmetrically, in groups of [1, ..., size]", 0)
@@ -254,12 +255,12 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of a dequantize of weights; None if it is absent. Raises Unsupported if not constant."""
+    """The data of an operand of the weights' dequantize; None if it is absent. Raises Unsupported if not constant."""
     if v is None:
         return None
     data = constants[index[v]]
     if data is None:
-        raise Unsupported("compressed weights are packed at compile time: they, scales and zero points must be "
+        raise Unsupported("compressed weights are packed at compile time: weights, scales and zero points must be "
                           "constant", "make weights, scales and zero points constants", 1)
     return data
 
@@ -273,7 +274,7 @@ class _Spread:
         self.n = shape[1 - self.along_k]
         if self.attrs["qtype"] == "per_channel" and self.attrs["axis"] % 2 == self.along_k:
             weights = next(node.operands)
-            raise Unsupported("the weights are quantized along {own}, which is not the columns'",
+            raise Unsupported("the weights are quantized along {own}, not along the columns",
                               "quantize the weights along {columns}, or in groups", 1,
                               own=Axes(weights, (self.along_k,)), columns=Axes(weights, (1 - self.along_k,)))
 

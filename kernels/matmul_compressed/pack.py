@@ -1,7 +1,7 @@
 """Packed weights of 4 or 8 bits: integers that stay packed in memory, with the scales of their groups.
 
-Weights w (k, n) in groups of `group` rows, each with a scale and a zero point per column, are taken as integers u of
-`bits` bits from 0 on, and so are zero points z. They are packed as
+Weights w (k, n) come in groups of `group` rows, each with a scale and a zero point per column. Weights and zero points
+are shifted to integers u and z of `bits` bits that start at 0. They are packed as
 
     descriptors   s64 [panels][8]    DESCRIPTOR
     panels, each  a head: [16] terms of 4 bytes and s32[16] zero points, each 0 unless equal in all groups
@@ -10,9 +10,9 @@ Weights w (k, n) in groups of `group` rows, each with a scale and a zero point p
 
 with panels = ceil(n / 16). A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns,
 the high nibbles rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four
-rows in that order. Numbers past the group or n are 0. What a kernel reads of a panel, it reads in order.
+rows in that order. Numbers past the group or n are 0. A kernel reads a panel from its start to its end.
 
-For activations of 8 bits terms are s32 corrections. For f32 activations they are f32, 2**23 + z, from which kernels
+For 8-bit activations, terms are s32 corrections. For f32 activations, terms are the f32 2**23 + z: kernels use them to
 compute f32(u - z) (`tiles`), and zero points are 0.
 """
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOAT_BASE = np.float32(1 << 23)
 
 
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for activations of 8 bits; s32 z, f32 `scales` and s32 `corrections` are (groups, n). Returns u8.
+    """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `corrections` are (groups, n). Returns u8.
 
     Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
     """
@@ -41,7 +41,7 @@ def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections:
 
 
 def pack_floats(u: np.ndarray, z: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for activations of f32; z and f32 `scales` are (groups, n). Returns u8.
+    """Pack u (k, n) for f32 activations; z and f32 `scales` are (groups, n). Returns u8.
 
     Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
     """

@@ -1,4 +1,4 @@
-"""What the tiles of compressed weights share: the operands in memory, and the accumulators, which are f32."""
+"""The parts that all tiles of compressed weights share: operands in memory, and f32 accumulators."""
 from __future__ import annotations
 
 from graphq.kernels.jit.memory import LINE
@@ -9,7 +9,7 @@ from graphq.kernels.operands.tile_frame import Frame
 
 
 class Tile:
-    """What all tiles of `rows` x 16 * `panels` outputs share, in vectors of `columns` columns: `parts` a panel."""
+    """The base of tiles of `rows` x 16 * `panels` outputs, in vectors of `columns` columns, `parts` per panel."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
         self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
@@ -33,17 +33,17 @@ class Tile:
         return self.vectors(group * self.group_bytes + HEAD)
 
     def terms(self, group: Value) -> list[Value]:
-        """The addresses of a group's terms, as `scales`."""
+        """The addresses of a group's terms, one for each vector of columns."""
         first, step = self.places[:2]
         return self.vectors(first + group * step)
 
     def zero_points(self, group: Value) -> list[Value]:
-        """The addresses of a group's zero points, as `scales`."""
+        """The addresses of a group's zero points, one for each vector of columns."""
         first, step = self.places[2:]
         return self.vectors(first + group * step)
 
     def vectors(self, offset: Value) -> list[Value]:
-        """The addresses at an offset in each panel, of each vector of its columns."""
+        """The addresses of all vectors of columns, at `offset` in each panel."""
         return [self.f.w + self.panel_bytes * j + offset + 4 * self.columns * part
                 for j in range(self.panels) for part in range(self.parts)]
 

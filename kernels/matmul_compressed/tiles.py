@@ -1,18 +1,18 @@
 """Matmul of activations and packed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-For activations of 8 bits, a' s8 (u8 activations: a - 128), with scales s of rows and groups, and S[g, i], the sums of
-a' over a group:
+8-bit activations are a' s8 (u8 activations: a - 128), with scales s of rows and groups, and S[g, i], the sums of a'
+over a group:
 
     R[g, i, j]   = sum_{k in group g} a'[i, k] * u[k, j]                             exact, modulo 2**32
     acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * S[g, i]) * (s[i, g] * scale[g, j])
                                                                                      from 0 on, in order
 
-So instructions that multiply u8 by s8 take the weights as they are, and zero points cost a product for each group.
+So instructions that multiply u8 by s8 read the weights unchanged, and zero points cost one product per group.
 
-Activations of floats are multiplied in another way (`floats`).
+`floats` has the tiles for float activations.
 
-A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, unpacks four of the k,
-which are then multiplied as 8-bit weights are. The accumulators that tiles leave are f32.
+A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, unpacks four of the k;
+they are then multiplied like 8-bit weights. Tiles leave accumulators of f32.
 """
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in (*W_DTYPES.values(), *ROUNDED.values()))
 BF16 = tuple(("bf16", name) for name, dtype in ROUNDS.items() if dtype == "bf16")
 AHEAD = 3072
-"""How many bytes ahead of its loads a tile of one row prefetches weights, each of which it reads once.
+"""How many bytes ahead of its loads a tile of one row prefetches weights; it reads each weight once.
 
-1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). Products whose weights are in the caches
-take as long as without prefetches.
+1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). If the weights are in the caches already,
+prefetches cost nothing.
 """
 UNROLLED = 32
-"""How many k a tile of one row multiplies in a turn of its loop.
+"""How many k a tile of one row multiplies per iteration of its loop.
 
-1 x 4096 x 4096 takes 10 % less time than with one line of weights a turn (Zen 5).
+1 x 4096 x 4096 takes 10 % less time than with one line of weights per iteration (Zen 5).
 """
 
 
 def partial_group(address: Value, count: Value, fill: int) -> Value:
-    """Load `count` (1 to 3) bytes as a group (s32), filled up with bytes `fill`; reads nothing beyond them."""
+    """Load `count` (1 to 3) bytes as a group (s32), padded with bytes `fill`; reads nothing beyond them."""
     group, last = constant(I32, 0), count - 1
     for i in range(4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
@@ -81,7 +81,7 @@ class _IntegerTile(Tile):
 
     @staticmethod
     def rows_at(args: Value, batch: Value, i: Value, name: str) -> tuple[Value, Value]:
-        """The address of the numbers `name` of row `i`, and the bytes to those of the next row."""
+        """The address of the number `name` of row `i`, and the bytes from a row's number to the next row's."""
         first, table, row = (MATMUL.load(args, x) for x in (name, f"{name}_table", f"{name}_row"))
         has_table = table.ne(0)
         offset = has_table.select(table + batch * 8, args).load(I64)
@@ -106,7 +106,7 @@ class _IntegerTile(Tile):
             here, first, done = line + whole * (lines * LINE), k + whole * step, rest & -4
             with Loop(b, rest >> 2, loop.values) as loop:
                 loop.update(self.multiply(self.quads(first + loop.k * 4), here, loop.k * 4, loop.values))
-            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # this loop mostly has no turn
+            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # usually no iteration
                 x = [partial_group(source + first + done, rest - done, self.flip & 0xFF) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
@@ -116,7 +116,7 @@ class _IntegerTile(Tile):
         return [(source + k).load(I32) for source in self.sources]
 
     def prefetch(self, offset: Value, lines: int) -> None:
-        """Emit prefetches of what lies AHEAD of `lines` lines at an offset in each panel, or in the next tile."""
+        """Emit prefetches of `lines` lines, AHEAD bytes after `offset` in each panel, or in the next tile."""
         ahead = offset + AHEAD
         ahead = ahead + (ahead < self.panel_bytes).select(0, self.panel_bytes * (self.panels - 1))
         for address in self.vectors(ahead)[::self.parts]:
@@ -124,7 +124,7 @@ class _IntegerTile(Tile):
                 (address + LINE * n).prefetch()
 
     def multiply(self, x: Sequence[Value], lines: Value, k: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of four k of every row with the weights of row `k` and the next ones, after `lines`."""
+        """Emit the products of four k of every row with the weights from row `k` on, in the lines at `lines`."""
         weights, out = [], list(acc)
         for address in self.vectors(lines + (k >> self.line_shift) * LINE):
             packed = address.load(self.kind)
@@ -174,7 +174,7 @@ def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale:
 
 
 def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
-    """Make the tile function of one panel as plain loops."""
+    """Make the tile function of one panel, as plain loops."""
     rows_of_line, flip = 32 // bits, 0 if a_dtype == "u8" else 128
 
     @njit
@@ -206,11 +206,11 @@ def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
 
 
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles; `rate` operations are done a cycle.
+    """Estimate cycles, with `rate` operations per cycle.
 
     Four rows of weights take a product for each row and part of a panel, and 1.25 operations for each part to unpack
-    them; but at least 4 cycles, and as long as the weights take to arrive (20 bytes a cycle).
-    Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
+    them. They take at least 4 cycles, and at least as long as the weights take to arrive (20 bytes a cycle). Measured
+    on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * BITS[kernel.dtypes[1]] / 20)
@@ -220,8 +220,8 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles for `k` bytes: a row of weights takes its products, and 1.5 operations to unpack a vector.
 
-    Where the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored. With
-    `pairs` an instruction multiplies two rows of weights.
+    If the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored. With `pairs`
+    an instruction multiplies two rows of weights.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     at_once, elements = min(rows, AT_ONCE[PANEL // parts]), 4 // STORAGE[kernel.dtypes[0]].itemsize
@@ -232,55 +232,55 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 
 
 def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles: about three for each product."""
+    """Estimate cycles: about three per product."""
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles that are plain loops."""
+    """Build tiles of plain loops."""
     return Functions(speed=3, tile=scalar_tile(dtypes[0], BITS[dtypes[1]]))
 
 
 @register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
                  layouts=("rows",))
 def build_avx2_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddubsw with 8 columns a vector; products of 4-bit weights cannot saturate."""
+    """Build tiles of vpmaddubsw with 8 columns per vector; products of 4-bit weights cannot saturate."""
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_saturating(8, emulated), emulated))
 
 
 @register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
                  layouts=("rows",))
 def build_avx2_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddwd with 8 columns a vector; bytes are widened to 16 bits."""
+    """Build tiles of vpmaddwd with 8 columns per vector; bytes are widened to 16 bits."""
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_words(8, emulated), emulated))
 
 
 @register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
                  layouts=("rows",))
 def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpdpbusd with 8 columns a vector."""
+    """Build tiles of vpdpbusd with 8 columns per vector."""
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(8, emulated), emulated))
 
 
 @register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
                  partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
 def build_avx512_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddubsw with 16 columns a vector; products of 4-bit weights cannot saturate."""
+    """Build tiles of vpmaddubsw with 16 columns per vector; products of 4-bit weights cannot saturate."""
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_saturating(16, emulated), emulated))
 
 
 @register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
 def build_avx512_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddwd with 16 columns a vector; bytes are widened to 16 bits."""
+    """Build tiles of vpmaddwd with 16 columns per vector; bytes are widened to 16 bits."""
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_words(16, emulated), emulated))
 
 
 @register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
 def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpdpbusd with 16 columns a vector."""
+    """Build tiles of vpdpbusd with 16 columns per vector."""
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(16, emulated), emulated))
 
 
@@ -291,14 +291,14 @@ def float_tiles(rows: int, columns: int, dtypes: Dtypes, how: Floats) -> Functio
 
 @register_kernel(FLOATS + BF16, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
 def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of fused multiply-adds with 4 columns a vector, for any CPU."""
+    """Build tiles of fused multiply-adds with 4 columns per vector, for any CPU."""
     return float_tiles(rows, columns, dtypes, by_fma(dtypes, 4, emulated))
 
 
 @register_kernel(FLOATS + BF16, ((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
                  partial(estimate_floats, parts=2), layouts=("rows",))
 def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd with 8 columns a vector."""
+    """Build tiles of vfmadd with 8 columns per vector."""
     return float_tiles(rows, columns, dtypes, by_fma(dtypes, 8, emulated))
 
 
@@ -307,12 +307,12 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
 @register_kernel(BF16, ((32, 32), (8, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1), layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd with 16 columns a vector. bf16 has smaller tiles, as widening takes registers."""
+    """Build tiles of vfmadd with 16 columns per vector; bf16 has smaller tiles, as widening takes registers."""
     return float_tiles(rows, columns, dtypes, by_fma(dtypes, 16, emulated))
 
 
 @register_kernel(BF16, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
                  partial(estimate_floats, parts=1, pairs=True), layouts=("rows",))
 def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vdpbf16ps with 16 columns a vector."""
+    """Build tiles of vdpbf16ps with 16 columns per vector."""
     return float_tiles(rows, columns, dtypes, by_pairs(dtypes, emulated))

@@ -1,4 +1,4 @@
-"""The kernel table's names for compressed weights, and how kernels round weights to a narrower float."""
+"""Names of compressed weights in the kernel table, and the rounding of weights to a narrower float."""
 from __future__ import annotations
 
 from graphq.kernels.jit.values import I16, I32, Builder, Value, vector
@@ -6,16 +6,19 @@ from graphq.kernels.jit.x86 import instruction
 from graphq.kernels.lanes.vector import narrow, widen
 
 W_DTYPES = {4: "s4", 8: "s8groups"}
-"""The kernel table's names for the dtypes of compressed weights, by their bits."""
+"""The names in the kernel table for compressed weights, by their bits."""
 ROUNDED = {(bits, dtype): f"s{bits}{dtype}" for bits in W_DTYPES for dtype in ("f16", "bf16")}
-"""The same of weights that are rounded to a narrower float before activations of f32, or of it, multiply them."""
+"""The names for compressed weights that kernels round to a narrower float, by their bits and the float.
+
+The activations are f32 or have the narrower type.
+"""
 BITS = {**{name: bits for bits, name in W_DTYPES.items()}, **{name: bits for (bits, _), name in ROUNDED.items()}}
 ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
-"""The bits of a weight, and the float that weights are rounded to, by these names."""
+"""By name: the bits of a weight, and the narrower float."""
 
 
 def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Emit the rounding of finite f32 to a narrower float and back; below 8 lanes are for CPUs without f16."""
+    """Emit the rounding of finite f32 to a narrower float and back; fewer than 8 lanes are for CPUs without f16."""
     if dtype == "bf16":
         bits = x.as_type(vector(I32, lanes))
         return ((bits + 0x7FFF + (bits.shr(16) & 1)) & -0x10000).as_type(x.type)
@@ -24,7 +27,7 @@ def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
 
 
 def pairs(b: Builder, first: Value, second: Value) -> Value:
-    """Emit the rounding of two vectors of 16 f32 to bf16: each s32 has the bits of both, those of `first` below.
+    """Emit the rounding of two vectors of 16 f32 to bf16. Each s32 has the bits of both, `first` in its lower half.
 
     vcvtne2ps2bf16 takes subnormal numbers as zeros, as vdpbf16ps does.
     """

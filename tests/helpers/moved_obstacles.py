@@ -106,7 +106,7 @@ MEAN = f"%g = reduce_mean(%dy, axes=[1,2], keep_dims=true)\n %q = quantize(%g, {
 # the graph, the value outside, parts of the reason, parts of the edit, and the edit as replacements in the graph's text
 OBSTACLES = {
     "weights along the inputs of a product, before a transpose": (
-        TRANSPOSED_WEIGHTS, "%y", ["along axis 1, which is not the columns'", "%dw = dequantize(%w)"],
+        TRANSPOSED_WEIGHTS, "%y", ["along axis 1, not along the columns", "%dw = dequantize(%w)"],
         "along the columns, axis 0 of s8[2,4]", {channels(1): channels(0, "0.1, 0.2")}),
     "activations of a depthwise convolution along the height": (
         conv(x=channels(2, FOUR + ", 0.5"), weights="s8[4,1,3,3]", attrs=", groups=4"), "%y",
@@ -119,7 +119,7 @@ OBSTACLES = {
 MORE = {
     "weights of a transposed convolution kernel": (
         conv(w=channels(0), before="%t = static_transpose(%dw, order=[1,0,2,3])", operands="%dx, %t"), "%y",
-        ["along axis 0, which is not that of the output channels"], "the output channels, axis 1 of s8[4,4,3,3]",
+        ["along axis 0, not along the output channels"], "the output channels, axis 1 of s8[4,4,3,3]",
         {channels(0): channels(1)}),
     "activations behind a transpose": (
         ACTIVATIONS, "%y", ["along axis 0", "%dx = dequantize(x) : f32[4,3]"], "quantize the source per tensor",

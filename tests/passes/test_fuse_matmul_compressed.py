@@ -85,9 +85,9 @@ def test_a_row_scale_that_is_computed_stays_outside():
     (dict(x="bf16", scales=np.float32([2.0**-127]), options=dict(dtype="bf16")), "round finite and normal numbers"),
     (dict(x="f16", options=dict(qtype="per_group", group_shape=[4, 1], dtype="f16")), "the source is f16"),
     (dict(w=np.ones((2, 8, 3), UINT4), shape=(2, 4, 8), scales=np.ones(1, np.float32), options={}), "are one matrix"),
-    (dict(scales=np.ones(8, np.float32), options=dict(qtype="per_channel", axis=0)), "is not the columns'"),
+    (dict(scales=np.ones(8, np.float32), options=dict(qtype="per_channel", axis=0)), "not along the columns"),
     (dict(zps=np.full((2, 3), 1 << 22, np.int32)), "zero points are beyond 22 bits"),
-    (dict(x="f32"), "groups of 4 rows are no multiple of 8"),
+    (dict(x="f32"), "groups of 4 rows are not a multiple of 8"),
     (dict(x="f32", zps=np.full((1, 3), -1 << 22, np.int32), scales=ONES[:1],
           options=dict(qtype="per_group", group_shape=[8, 1])), "zero points are beyond 22 bits"),
 ])

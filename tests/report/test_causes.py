@@ -49,7 +49,7 @@ TWELVE = {
         "quantize the source per tensor", FUSED),
     "axis mismatch": (
         FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4]'),
-        "y", "the weights are quantized along axis 0, which is not the columns'",
+        "y", "the weights are quantized along axis 0, not along the columns",
         "quantize the weights along the columns, axis 1 of s8[4,2]",
         FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=1, scales=[0.1, 0.2]')),
     "unsupported operation between": (

@@ -38,9 +38,9 @@ INSIDE = "the source is quantized per channel along axis {}: its scale would sta
 @pytest.mark.parametrize("options, reason, edit, operand", [
     (dict(left=channels(4, -1)), INSIDE.format(3), "quantize the source per tensor", 0),
     (dict(left=channels(2, 0)), INSIDE.format(0), "quantize the source per tensor", 0),
-    (dict(right=channels(4, 1)), "the weights are quantized along axis 1, which is not that of the output channels",
+    (dict(right=channels(4, 1)), "the weights are quantized along axis 1, not along the output channels",
      OUTPUTS.format("axis 0"), 1),
-    (dict(right=channels(2, -1)), "the weights are quantized along axis 3, which is not that of the output channels",
+    (dict(right=channels(2, -1)), "the weights are quantized along axis 3, not along the output channels",
      OUTPUTS.format("axis 0"), 1),
     (dict(w="u8"), "the weights are u8 or have zero points, and are not constant",
      "make the weights a constant, or quantize them to s8 without zero points", 1),
@@ -49,7 +49,7 @@ INSIDE = "the source is quantized per channel along axis {}: its scale would sta
     (dict(data_format="NCX", dims=(2, 4, 5, 6)), "the convolution is channels-first (NCX), kernels are channels-last "
      "(NXC)", "", None),
     (dict(op="conv_transpose", strides=[65, 64], dims=(1, 2, 2, 4)),
-     "strides of [65, 64] make 4160 kinds of pixels, kernels take 4096", "take smaller strides", None)])
+     "strides of [65, 64] make 4160 phases, kernels take at most 4096", "take smaller strides", None)])
 def test_refusals(options, reason, edit, operand):
     assert refusal(**options) == (reason, edit, operand)
 

@@ -41,10 +41,10 @@ ROWS = {"qtype": "per_channel", "scales": [1.0] * 4}
      "one scale and zero point for the source", "quantize the source per tensor", 0),
     (dict(dims=(4, 3), transpose_a=True, left=dict(ROWS, axis=0)), "the source is quantized per channel along axis 0: "
      "its scale would stand inside the sum", "quantize the source per tensor", 0),
-    (dict(right=dict(ROWS, axis=0)), "the weights are quantized along axis 0, which is not the columns'",
+    (dict(right=dict(ROWS, axis=0)), "the weights are quantized along axis 0, not along the columns",
      "quantize the weights along the columns, axis 1 of s8[4,5], or per tensor", 1),
-    (dict(w_dims=(5, 4), transpose_b=True, right=dict(ROWS, axis=-1)), "the weights are quantized along axis 1, which "
-     "is not the columns'", "quantize the weights along the columns, axis 0 of s8[5,4], or per tensor", 1),
+    (dict(w_dims=(5, 4), transpose_b=True, right=dict(ROWS, axis=-1)), "the weights are quantized along axis 1, not "
+     "along the columns", "quantize the weights along the columns, axis 0 of s8[5,4], or per tensor", 1),
     (dict(w_dims=(4,)), "one-dimensional operands [3, 4] and [4]", "reshape both to matrices", None),
     (dict(dims=(4,), w_dims=(2, 4, 5)), "one-dimensional operands [4] and [2, 4, 5]", "reshape both to matrices",
      None)])
@@ -163,7 +163,7 @@ def test_zero_points_along_the_sum_are_refused(dims, zps, w_zps, operand):
     g.output(g.matmul_integer(*(None if s is None else g.input(n, dtype=t, shape=s) for n, t, s in shapes)), name="y")
     reason, edit, number = refused(check_matmul, g, [None] * len(g.inputs))
     assert "of an operand that is" in reason and "along the sum" in reason and number == operand
-    assert edit == "give the operand one zero point, or one a row (of the weights: a column)"
+    assert edit == "give the operand one zero point, or one per row (for weights: per column)"
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
@@ -203,7 +203,7 @@ def four(w="s4", x="u8", dims=(2, 8), w_dims=(8, 6), zps=None, zp_dtype="s32", l
     return g, constants
 
 
-PACKED = "compressed weights are packed at compile time: they, scales and zero points must be constant"
+PACKED = "compressed weights are packed at compile time: weights, scales and zero points must be constant"
 PER_COLUMN = {"qtype": "per_channel", "axis": 1}
 
 
@@ -233,9 +233,9 @@ def test_zero_points_of_4_bit_weights(w, zps, fits):
     (dict(), 2, PACKED, 1),
     (dict(zps=[0]), 3, PACKED, 1),
     (dict(right={"qtype": "per_channel", "axis": 0}, w_dims=(6, 8), dims=(2, 6)), None,
-     "the weights are quantized along axis 0, which is not the columns'", 1),
+     "the weights are quantized along axis 0, not along the columns", 1),
     (dict(right={"qtype": "per_channel", "axis": 1}, w_dims=(8, 6), dims=(2, 6), transpose_b=True), None,
-     "the weights are quantized along axis 1, which is not the columns'", 1)])
+     "the weights are quantized along axis 1, not along the columns", 1)])
 def test_4_bit_weights_that_are_refused(options, missing, reason, operand):
     g, constants = four(**options)
     if missing is not None:
