@@ -1,4 +1,4 @@
-"""Equal arrays as one array: weights that many operations or plans use are packed once, and stored once."""
+"""Deduplication of equal arrays: weights that many operations or plans use are packed once and stored once."""
 from __future__ import annotations
 
 import weakref
@@ -11,13 +11,13 @@ import numpy as np
 from graphq.base.sizes import plain
 
 LINE = 64
-"""Kernels read packed weights by aligned vectors of up to this many bytes."""
+"""The alignment of packed weights in bytes: that many bytes has the widest vector that kernels load."""
 SAMPLE = 64
-"""About how many elements of an array are compared before all of them."""
+"""About how many elements of an array its hash covers."""
 
 
 class Content:
-    """An array as a dict key: equality compares dtype, shape and all bits, the hash takes a sample of the elements."""
+    """An array as a dict key. Equality compares dtype, shape and all bits; the hash covers a sample of the elements."""
 
     __slots__ = ("array", "hash", "kind")
 
@@ -41,9 +41,9 @@ def _address(array: np.ndarray) -> int:
 
 
 class Arrays:
-    """The arrays of a model, each of them once. They must not change; what nothing else uses is forgotten.
+    """The arrays of a model, without duplicates. Arrays must not change. Only weak references to them are kept.
 
-    Threads may call it at the same time; then an array may stay beside an equal one.
+    Several threads may use it at the same time; in rare cases it then keeps two equal arrays.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Arrays:
         return not self._known
 
     def one_for(self, array: np.ndarray) -> np.ndarray:
-        """The first array with this dtype, this shape and these bits: an earlier one or, if there is none, `array`."""
+        """The first array with this dtype, this shape and these bits: an earlier array, otherwise `array`."""
         return self._add(array) if (known := self._find(array, 1)) is None else known
 
     def aligned(self, array: np.ndarray) -> np.ndarray:
-        """The first equal array at a multiple of LINE; if there is none, `array` or a copy of it."""
+        """The first equal array whose address is a multiple of LINE, otherwise `array` or an aligned copy of it."""
         array = np.ascontiguousarray(array)
         known = self._find(array, LINE)
         return self._add(_aligned(array)) if known is None else known
@@ -77,9 +77,9 @@ class Arrays:
         return array
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
-        """`make(array, *args)`, aligned; `make` is called once for equal arguments, and must depend on nothing else.
+        """`make(array, *args)`, aligned. `make` runs once for equal arguments, and must depend only on them.
 
-        Open sizes among `args` become plain numbers, as all plans of a model share the result.
+        Open sizes among `args` become plain numbers, because all plans of a model share the result.
         """
         array, args = self.one_for(array), plain(args)
         key = make, id(array), args

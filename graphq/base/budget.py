@@ -1,9 +1,9 @@
 """The limit on the memory that loading or compiling a model may take.
 
 A model file of a hundred bytes can ask for terabytes, by a padding of 2^40 elements or a constant of any shape. Code
-that makes an array whose size depends on numbers in the model therefore calls `reserve` first, or `expect` for an array
-that lives only for a moment; both raise before anything is allocated. Reserved memory stays counted until the `budget`
-ends or a `recount` replaces the count.
+therefore calls `reserve` before it allocates an array whose size depends on numbers in the model. For an array that
+lives only for a moment it calls `expect`. Both raise CompileError if the memory would exceed the limit. Reserved memory
+stays counted until the `budget` ends or a `recount` replaces the count.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphq.base.sizes import assumed, is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Totals below this many bytes are always allowed: reading the default limit, which is larger, takes 0.1 ms."""
+"""Totals below this many bytes are always allowed. The default limit is larger, and takes 0.1 ms to read."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -32,7 +32,7 @@ class _Budget:
         self._given, self.used, self.live = limit, 0, 0
 
     def allows(self, nbytes: int) -> bool:
-        """Whether `nbytes` more are within the limit."""
+        """Whether `nbytes` more bytes are within the limit."""
         total = self.used + nbytes
         return self._given is None and total < SMALL or total <= self.limit
 
@@ -47,8 +47,8 @@ _CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
 def default_limit() -> int:
     """Half of the memory in bytes that the machine, or the process's control group, has.
 
-    If the address space is limited (`ulimit -v`), it is at most a quarter of that limit, since libraries, the stacks of
-    threads and temporary copies of arrays take addresses, too.
+    If the address space is limited (`ulimit -v`), the result is at most a quarter of that limit: libraries, the stacks
+    of threads and temporary copies of arrays also take addresses.
     """
     memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in _CGROUP:
@@ -61,16 +61,16 @@ def default_limit() -> int:
 
 
 def check_limit(memory: Any) -> None:
-    """Raise CompileError unless `memory` is None, for the default, or a positive number of bytes."""
+    """Raise CompileError unless `memory` is a positive number of bytes, or None (the default limit)."""
     if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 1):
         raise CompileError(f"memory must be a positive number of bytes, got {memory!r}")
 
 
 @contextmanager
 def budget(memory: int | None) -> Iterator[None]:
-    """Limit what a block reserves to `memory` bytes (None: `default_limit()`); the limit of an outer block wins.
+    """Limit the memory that a `with` block reserves to `memory` bytes (None: `default_limit()`).
 
-    What a block reserved that raises no longer counts.
+    Within another budget, only the outer limit counts. If the block raises, its reservations no longer count.
     """
     check_limit(memory)
     outer = _CURRENT.get()
@@ -87,9 +87,9 @@ def budget(memory: int | None) -> Iterator[None]:
 
 
 def expect(nbytes: int, what: str) -> None:
-    """Raise CompileError if `nbytes` for `what`, added to what the `budget` has reserved, exceed its limit.
+    """Raise CompileError if `nbytes` and the memory reserved so far exceed the `budget`; `what` names the new memory.
 
-    Outside of a budget only `nbytes` are compared with the default limit.
+    Outside of a budget, only `nbytes` is compared with the default limit.
     """
     if is_open(nbytes):  # a Runner checks it at the sizes of a call
         return
@@ -97,15 +97,15 @@ def expect(nbytes: int, what: str) -> None:
     now = current or _Budget()
     if not now.allows(nbytes):
         hint = "; the option memory=BYTES of load_onnx and compile raises it"
-        taken = f", which with the {size_text(now.used)} taken so far" if now.used else ", which"
+        taken = f", which with the {size_text(now.used)} reserved so far" if now.used else ", which"
         raise CompileError(f"{what} would take {size_text(nbytes)}{taken} is more than the limit of "
                            f"{size_text(now.limit)}{hint if current else ', half of the memory here'}")
 
 
 def reserve(nbytes: int, what: str) -> None:
-    """Count `nbytes` that are about to be allocated for `what`; raises as `expect` does.
+    """Count `nbytes` that are about to be allocated for `what`; raises CompileError as `expect` does.
 
-    If `nbytes` depends on open sizes, what is allocated now is for the sizes that the plan assumes.
+    If `nbytes` depends on open sizes, the number for the sizes that the plan assumes counts.
     """
     nbytes = assumed(nbytes)
     expect(nbytes, what)
@@ -115,7 +115,7 @@ def reserve(nbytes: int, what: str) -> None:
 
 
 def recount(live: Callable[[], int]) -> None:
-    """Replace the count of reserved bytes by `live()`, if any were reserved since the last recount."""
+    """Replace the count of reserved bytes by `live()`, if bytes were reserved since the last recount."""
     now = _CURRENT.get()
     if now is not None and now.used > now.live:
         now.used = now.live = live()

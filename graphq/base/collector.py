@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, which is off while a graph is loaded, changed and planned."""
+"""Pause Python's cyclic garbage collector while a graph is loaded, changed and planned."""
 from __future__ import annotations
 
 import gc
@@ -11,11 +11,11 @@ _paused = False
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep the collector off within a block; as a decorator, within a function.
+    """Keep the collector off within a `with` block or a decorated function.
 
-    Compiling makes hundreds of thousands of objects that live on. The collector would look through them a hundred times
-    and free next to nothing, for a tenth of the time. It stays as it is where it is off already. If threads do this at
-    once, it is on again when the first of them ends, even if another thread has switched it off meanwhile.
+    Compiling makes hundreds of thousands of objects that live on. The collector would scan them a hundred times and
+    free next to nothing; that would take a tenth of the compile time. If the collector is already off, it stays off. If
+    several threads pause it at once, the first thread to finish switches it on again.
     """
     global _paused
     if not gc.isenabled():
@@ -36,4 +36,4 @@ def _on_again() -> None:
         gc.enable()
 
 
-os.register_at_fork(after_in_child=_on_again)  # the thread that would end the pause is not in the child
+os.register_at_fork(after_in_child=_on_again)  # the thread that would end the pause does not exist in the child

@@ -1,16 +1,15 @@
 """Locks between threads that survive forks and signal handlers.
 
-A fork copies locks, but not the threads that hold them: the child would wait for such a lock for ever. There are two
-kinds of locks, for two kinds of state:
+A fork copies locks, but not the threads that hold them, so the child could wait for a lock forever. There are two kinds
+of locks, for two kinds of state:
 
 - `Lock()` guards Python objects that are in a valid state whenever another thread may run. The child gets a new, free
   lock.
-- `Lock(fork_waits=True)` guards state that we cannot repair, such as LLVM's, or a module's while it is imported.
-  The thread that forks takes the lock first, so that no other thread is changing the state at that moment.
+- `Lock(fork_waits=True)` guards state that graphq cannot repair, such as LLVM's state, or a module during its import.
+  The thread that forks takes the lock first, so no other thread is changing the state at that moment.
 
-All locks are re-entrant: a signal handler runs on the main thread between two of its instructions, and may call a model
-while that thread holds a lock. So guarded state may change during any call that the holder of a lock makes, and has to
-be read again afterwards.
+All locks are re-entrant, because a signal handler may call a model while the interrupted thread holds a lock. Guarded
+state may therefore change during any call that the holder of a lock makes. Read it again after the call.
 
 `lazy_property` needs no lock.
 """
@@ -34,7 +33,8 @@ log = logging.getLogger("graphq")
 PATIENCE_SECONDS = 10.0
 """The most seconds that a fork waits for a lock.
 
-The thread that holds the lock may itself wait for a lock that another library took in its fork hook."""
+Without a limit two threads could wait for each other: the thread that holds the lock may itself wait for a lock that
+another library took in its fork hook."""
 _waited_for: list[Lock] = []
 _taken: list[Lock] = []
 _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
@@ -43,8 +43,9 @@ _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
 class lazy_property(Generic[T]):
     """A property that is computed when it is first read, and kept in the object's `__dict__`.
 
-    Threads that read it at the same time may all compute it; the first result is kept, and all threads get it. There is
-    no lock: `functools.cached_property` has one in Python 3.11, and a fork may copy it while another thread holds it.
+    Threads that read it at the same time may all compute it; the first result is kept, and all threads get that result.
+    There is no lock, because a fork may copy a lock while a thread holds it. (`functools.cached_property` of Python
+    3.11 has a lock.)
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -58,17 +59,17 @@ class lazy_property(Generic[T]):
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
     def __get__(self, instance: object | None, owner: type) -> lazy_property[T] | T:
-        """The kept result; it is computed if there is none."""
+        """The kept result; the first read computes it."""
         if instance is None:
             return self
         return instance.__dict__.setdefault(self.name, self.compute(instance))
 
 
 class Lock:
-    """A re-entrant lock, taken by `with lock.hold:`; the module's text explains `fork_waits`."""
+    """A re-entrant lock for `with lock.hold:`; the module's docstring explains `fork_waits`."""
 
     def __init__(self, *, fork_waits: bool = False) -> None:
-        self.hold = threading.RLock()  # frames within `with` release this object, even after a fork replaced `hold`
+        self.hold = threading.RLock()  # a `with` block releases this object, even if a fork replaces `hold`
         if fork_waits:
             _waited_for.append(self)
         else:
@@ -82,7 +83,7 @@ def _before() -> None:
         else:
             # Hooks before a fork run in reverse order of registration, so logging's hook has not taken its lock yet.
             log.warning("a fork waited %g s for another thread to compile or import, and goes on: its child may hang "
-                        "where it does the same", PATIENCE_SECONDS)
+                        "when it compiles or imports", PATIENCE_SECONDS)
 
 
 def _after() -> None:
@@ -100,13 +101,12 @@ def _in_child() -> None:
 
 
 importing = Lock(fork_waits=True)
-"""The lock that code holds while it imports another package late, since Python's own locks of modules do not survive a
-fork."""
+"""The lock to hold during a late import of another package: Python's own module locks do not survive a fork."""
 
 
 @contextmanager
 def files_needed(what: str) -> Iterator[None]:
-    """Raise CompileError with `what` cannot be done if the process or the system has too many open files."""
+    """Raise CompileError if too many files are open in the process or system. `what` begins the message."""
     try:
         yield
     except (OSError, ImportError) as e:  # ImportError for shared libraries

@@ -1,4 +1,4 @@
-"""File paths that users give: the files there, and Python objects in files and modules."""
+"""Files at paths that users give, and Python objects that users name."""
 from __future__ import annotations
 
 import importlib
@@ -27,10 +27,10 @@ def path_of(path: Any) -> Path:
 
 @contextmanager
 def regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[BufferedReader, int]]:
-    """Open a regular file, and yield it with its size in bytes. Callers read no more than this size.
+    """Open a regular file, and yield it with its size in bytes. Read no more than this size.
 
-    Reading anything else could wait, or never end: a pipe, a device, or a file that grows or that the system makes up.
-    Raises ParseError for what is no regular file, OSError for a file that cannot be opened.
+    To read a pipe or a device could block. To read a file that grows, or that the system makes up, could never end.
+    Raises ParseError if the path is not a regular file, OSError if the file cannot be opened.
     """
     try:
         mode = os.stat(path).st_mode
@@ -44,7 +44,7 @@ def regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[BufferedReader,
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a file without waiting, even if a pipe has taken its place."""
+    """Open a file without waiting, even if a pipe has replaced it."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -59,11 +59,11 @@ def read_file(path: str | os.PathLike[str], growth: int) -> bytes:
 
 
 SOURCE_GROWTH = 100
-"""About the bytes of memory that Python takes to compile one byte of source."""
+"""About how many bytes of memory Python uses to compile one byte of source."""
 
 
 class _Loader(SourceFileLoader):
-    """Python's loader of a file, for regular files alone: it would wait for a pipe."""
+    """Python's loader of source files, limited to regular files: Python's own would wait for a pipe."""
 
     def get_data(self, path: str) -> bytes:
         return read_file(path, SOURCE_GROWTH)
@@ -72,7 +72,8 @@ class _Loader(SourceFileLoader):
 def named_object(text: str) -> Any:
     """The Python object that `FILE.py:NAME` or `module:NAME` names.
 
-    Raises ImportError, AttributeError, ParseError or OSError if there is none, and any error of the file or the module.
+    Raises ImportError, AttributeError, ParseError or OSError if it does not exist, and any error that the code of the
+    file or module raises.
     """
     place, _, name = text.rpartition(":")
     if not place.endswith(".py"):

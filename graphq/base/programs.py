@@ -1,8 +1,8 @@
-"""Programs compute the numbers of an open plan at other sizes than its example's. Also traces in files, guards as text.
+"""Compute the numbers of an open plan for new sizes, convert traces to plain data, and print guards as text.
 
-The module `sizes` explains traces, guards and the example; a slot is the number of a value in a trace. A program first
-runs the calls that guards need. If a guard has another answer than in the example, the plan does not hold for these
-sizes, and nothing else is computed.
+`base.sizes` explains traces, guards and the example; a slot is the number of a value in a trace. A program first runs
+the calls that guards depend on. If a guard has another answer than in the example, the plan does not hold for these
+sizes, and the program stops.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphq.errors import GraphqError
 
 
 class Program:
-    """Computes a trace again for other sizes: only the values that its guards and `results` need."""
+    """Recomputes a trace for new sizes: only the values that its guards and `results` depend on."""
 
     def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
         self._results = {x.slot for x in results}
@@ -41,7 +41,7 @@ class Program:
         return self._run(sizes)[1]
 
     def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
-        """The values of all slots, and the slot at which the computation failed (None if it did not fail)."""
+        """The values of all slots, and the slot whose guard or computation failed (None if all succeeded)."""
         values, slot = self._values.copy(), 0
         for slot, size in zip(self._leaves, sizes, strict=True):
             values[slot] = size
@@ -58,14 +58,14 @@ class Program:
 
 
 def _getter(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function that takes the values of these slots from a list. It takes half of the time of a loop over them."""
+    """A function that reads these slots from a list, in half the time of a loop."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """These slots, and all slots that they are computed from."""
+    """These slots, and all slots that their values are computed from."""
     out = set(slots)
     for call in reversed(trace.calls):
         if call.slot in out:
@@ -74,7 +74,7 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
 
 
 class TraceRecord(NamedTuple):
-    """The parts of a trace that a `Program` needs, as plain data; `values` are by the numbers of their slots."""
+    """The parts of a trace that a `Program` needs, as plain data; the keys of `values` and `guards` are slots."""
 
     values: Mapping[int, Any]
     calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
@@ -84,7 +84,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace for computing `results`; values computed from sizes are left out unless they are PLAIN."""
+    """The record of a trace for computing `results`. It leaves out computed values whose types are not in PLAIN."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
@@ -104,7 +104,7 @@ def restored(record: TraceRecord) -> Trace:
 
 
 class Values:
-    """The results of a program at given sizes, by the numbers of their slots."""
+    """The results of a program at given sizes, by slot."""
 
     def __init__(self, by_slot: Mapping[int, Any]) -> None:
         self.by_slot = by_slot
@@ -127,14 +127,14 @@ class Values:
 
 
 class Numbers:
-    """A list of numbers, some of them Sizes and Laters; `at` takes a fifth of the time of `Values.of` for each."""
+    """A list of numbers; some are open (Size or Later). `at` takes a fifth of the time of `Values.of` on each."""
 
     def __init__(self, numbers: Sequence[Any]) -> None:
         self._plain = list(numbers)
         self._open = [(k, x.slot) for k, x in enumerate(numbers) if isinstance(x, Size | Later)]
 
     def at(self, values: Values) -> list[Any]:
-        """The numbers at the sizes of these values."""
+        """The numbers, with these values for the open ones."""
         out, known = self._plain.copy(), values.by_slot
         for k, slot in self._open:
             out[k] = known[slot]
@@ -147,7 +147,10 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 
 
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
-    """The number in a `slot` of the trace as a formula of the open sizes `names`; functions go by their names."""
+    """The number in `slot` as a formula of the open sizes, called `names`, such as `(rows * 2) // 3`.
+
+    A function without an operator sign is written as its name and the sizes that it depends on.
+    """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 
     def text(slot: int, depth: int) -> str:
@@ -164,7 +167,7 @@ def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
 
 
 def why_not(program: Program, trace: Trace, sizes: Sequence[int], names: Sequence[str]) -> str:
-    """The first guard that fails at these sizes, as text with the `names` of the open sizes; empty if all hold."""
+    """The first guard that fails at these sizes, as text with the `names` of the open sizes; "" if no guard fails."""
     slot = program.failed(sizes)
     if slot is None:
         return ""

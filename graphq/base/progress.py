@@ -1,4 +1,4 @@
-"""Progress bars for long work, where `bars` asks for them and the package tqdm (the extra `progress`) is installed."""
+"""Progress bars for long work, within `bars()` and if the package tqdm (the extra `progress`) is installed."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -9,14 +9,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DELAY = 1.0
-"""The seconds after which a bar appears, so that short work shows none."""
+"""The seconds after which a bar appears."""
 
 _wanted: ContextVar[bool] = ContextVar("wanted", default=False)
 
 
 @contextmanager
 def bars(wanted: bool = True) -> Iterator[None]:
-    """Show bars on stderr, or show none, while this context is active in this thread."""
+    """Show bars on stderr, or hide them, while this context is active in this thread."""
     before = _wanted.set(wanted)
     try:
         yield
@@ -25,7 +25,7 @@ def bars(wanted: bool = True) -> Iterator[None]:
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items; if bars are wanted, a bar counts those that are done while the caller loops over them."""
+    """The items. If bars are wanted, a bar counts the items while the caller loops over them."""
     if not _wanted.get():
         return items
     try:

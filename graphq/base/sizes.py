@@ -1,14 +1,13 @@
-"""Open sizes: integers of a graph that are not known yet, and the trace of all that was computed from them.
+"""Open sizes: integers of a graph that are known only at run time, and the trace of all computations with them.
 
 A graph with open dimensions is compiled once and runs at many shapes. Types, lowering and plans are computed as for a
-graph of fixed shape, but with a `Size` in place of each open dimension. A Size has the value of one example, the
-assumed value, and the `Trace` records how each further number is computed from it. A decision that depends on a Size (a
-comparison, a conversion to int) is made for the example, and the trace keeps it as a guard. A `programs.Program`
-computes the numbers again for other sizes, and tells if a guard has another answer: then the plan does not hold for
-these sizes.
+graph of fixed shape, but with a `Size` instead of each open dimension. A Size has a value in one example: the assumed
+value. The `Trace` records how further numbers are computed from it. A decision that depends on a Size (a comparison, a
+conversion to int) is made for the example, and the trace keeps it as a guard. A `programs.Program` computes the numbers
+again for other sizes. If a guard then has another answer, the plan does not hold for these sizes.
 
-So code that is written for ints is correct for Sizes, too: at worst it converts to an int, and its plan holds for one
-size only. The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
+So code that is written for ints is also correct for Sizes. At worst it converts a Size to an int, and its plan holds
+for one size only. The method is symbolic shapes with guards, as in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
 """
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """A recorded call: the value in `slot` is `function` of the values in the slots `arguments` (see `Trace`)."""
+    """A recorded call: the value in `slot` is `function(*values in the slots arguments)` (see `Trace`)."""
 
     slot: int
     function: Callable[..., Any]
@@ -32,15 +31,15 @@ class Call(NamedTuple):
 
 
 PLAIN = frozenset({int, float, str, bool, type(None)})
-"""Types of values that contain no Size, that can be compared by their contents, and that a file can keep."""
+"""Types whose values contain no Size, are compared by their contents, and can be written to a file."""
 
 
 class Trace:
-    """The record of all that was computed from open sizes.
+    """The record of all computations with open sizes.
 
-    A slot is the number of a value. `values` has the value of each slot in the example, `calls` the calls that computed
-    them, `leaves` the slots of the open sizes. `guards` maps slots to the answers that a plan relies on. A `sealed`
-    trace takes no new guards.
+    Each value has a number, its slot. `values` are the values of all slots in the example, `calls` the calls that
+    computed them. `leaves` are the slots of the open sizes; `assumed` maps the place of each open size to its value in
+    the example. `guards` maps slots to the answers that a plan relies on. A `sealed` trace adds no guards.
     """
 
     def __init__(self) -> None:
@@ -53,28 +52,28 @@ class Trace:
         self._known: dict[Any, int] = {}
 
     def leaf(self, assumed: int, place: str, name: str = "") -> int:
-        """A new open size: `assumed` in the example, identified by `place`, and called `name` in texts for the user."""
+        """A new open size: `assumed` in the example, identified by `place`, called `name` in messages."""
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
         return cast(int, Size(self, slot, name or place))  # code that computes with ints sees no difference
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
-        """Call a function on the example's values and record it; returns the result's slot, which equal calls share."""
+        """Call a function on the example's values and record the call; returns its slot. Equal calls share a slot."""
         slots = tuple([self.slot(x) for x in arguments])
         key = function, slots
         if key not in self._known:
             slot = self._new(function(*[self.values[k] for k in slots]))
-            self.calls.append(Call(slot, function, slots))  # first, as other threads may use the slot once it is known
+            self.calls.append(Call(slot, function, slots))  # before `_known`, since other threads may then use the slot
             self._known[key] = slot
         return self._known[key]
 
     def slot(self, x: Any) -> int:
         """The slot of an argument of a call.
 
-        A Size or Later already has a slot; TypeError is raised for one of another trace. For a list, tuple or dict that
-        holds one, a call is recorded that builds it again. Any other object gets a slot of its own, which equal objects
-        share.
+        A Size or Later already has a slot. For a list, tuple or dict that contains a Size or Later, a call that builds
+        it again is recorded. Any other object gets a slot that equal objects share. Raises TypeError for a Size or
+        Later of another trace.
         """
         kind = type(x)
         if kind is Size or kind is Later:
@@ -92,7 +91,7 @@ class Trace:
         return self._known[key]
 
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result in the example. It is recorded as a guard, unless the trace is sealed."""
+        """The function's result in the example, recorded as a guard unless the trace is sealed."""
         if self.sealed:
             return function(*[assumed(x) for x in arguments])
         slot = self.call(function, *arguments)
@@ -125,7 +124,7 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
 
 
 def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
-    """Make the method of Size that applies `function` to it and another number; `neutral` leaves the Size as it is."""
+    """Make the method of Size that applies `function` to it and another number; `neutral` changes nothing."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
             return NotImplemented
@@ -178,11 +177,11 @@ def _is_number(x: Any) -> bool:
 
 
 class Size:
-    """A number that depends on open sizes, for code that computes with ints; it has the value of the trace's example.
+    """A number that depends on open sizes. Code computes with it as with an int of its value in the trace's example.
 
-    Arithmetic gives Sizes. Every other use adds a guard to the trace, since it depends on the number: a comparison, a
-    conversion, a use as an index or by NumPy. Texts (`str`, `format`) and `hash` add none. Sizes of two traces are
-    never equal.
+    Arithmetic returns Sizes. Every other use depends on the number, so it adds a guard to the trace: a comparison, a
+    conversion, a use as an index or by NumPy. Only texts (`str`, `format`) and `hash` add no guard. Sizes of two traces
+    are never equal.
     """
 
     __slots__ = ("name", "slot", "trace")
@@ -237,8 +236,8 @@ class Size:
 class Later:
     """An array, or another object, that depends on open sizes: the result of `later`.
 
-    `assumed` is its value in the example. NumPy's functions and Python's operators accept a Later in place of an array,
-    and return a Later. A use that needs to know the value, such as a condition or a shape, adds a guard.
+    `assumed` is its value in the example. NumPy's functions and Python's operators accept a Later instead of an array,
+    and return a Later. A use that depends on the value, such as a condition, adds a guard.
     """
 
     __slots__ = ("slot", "trace")
@@ -279,15 +278,15 @@ class Later:
 
     @property
     def size(self) -> int:
-        """The number of elements, which is recorded as a guard."""
+        """The number of elements, recorded as a guard."""
         return self.trace.decide(np.size, self)
 
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
-    """`function(*arguments)`; if arguments hold Sizes, a Later that stands for the result at all sizes.
+    """`function(*arguments)`; if an argument contains a Size or Later, a Later that stands for the result at all sizes.
 
-    A Later can be an argument of further calls of `later` and a constant of a plan; its value is not known before a
-    plan runs. The function is called with plain numbers. It must depend only on its arguments and must not change them.
+    A Later can be an argument of further calls of `later`, and a constant of a plan; its value is known at run time.
+    The function is called with plain values. It must depend only on its arguments and must not change them.
     """
     trace = trace_of(arguments)
     if trace is None:
@@ -296,7 +295,7 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def parts(x: Any) -> Iterator[Size | Later]:
-    """All Sizes and Laters in `x`, which may be nested in lists, tuples, dicts and the arguments of partials."""
+    """All Sizes and Laters in `x`, also those nested in lists, tuples, dicts and the arguments of partials."""
     if isinstance(x, Size | Later):
         yield x
     elif isinstance(x, list | tuple):
@@ -309,7 +308,7 @@ def parts(x: Any) -> Iterator[Size | Later]:
 
 
 def trace_of(x: Any) -> Trace | None:
-    """The trace of the first Size or Later in `x`; None if there is none."""
+    """The trace of the first Size or Later in `x`; None if `x` contains neither."""
     if (kind := type(x)) in PLAIN or kind is np.ndarray:
         return None
     if kind is not tuple:
@@ -321,17 +320,17 @@ def trace_of(x: Any) -> Trace | None:
 
 
 def is_open(x: Any) -> bool:
-    """Whether `x` is, or holds, a Size or Later."""
+    """Whether `x` is or contains a Size or Later."""
     return trace_of(x) is not None
 
 
 def assumed(x: Any) -> Any:
-    """The value of `x` in the example, without a guard: only for choices that affect speed or memory, never results."""
+    """The value of `x` in the example, without a guard. Use it only for choices that cannot affect results."""
     return x.assumed if isinstance(x, Size | Later) else x
 
 
 def plain(x: T) -> T:
-    """`x` with its Sizes (a Size, or a tuple of them) converted to plain numbers; guards record the numbers."""
+    """`x`, a Size or a tuple with Sizes, with plain numbers instead of the Sizes; guards record the numbers."""
     if isinstance(x, Size):
         return x.trace.decide(_same, x)
     if isinstance(x, tuple) and is_open(x):
@@ -345,22 +344,22 @@ def _same(x: Any) -> Any:
 
 
 def smallest(*numbers: T) -> T:
-    """The least number, as a Size if one of them is a Size; `min` would add a guard."""
+    """The smallest number, as a Size if any number is a Size; `min` would add a guard."""
     return number(min, *numbers)
 
 
 def largest(*numbers: T) -> T:
-    """The greatest number, as a Size if one of them is a Size; `max` would add a guard."""
+    """The largest number, as a Size if any number is a Size; `max` would add a guard."""
     return number(max, *numbers)
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, a number: a Size if arguments hold a Size or Later. `later` has the function's rules."""
+    """`function(*arguments)`, a number: a Size if an argument contains a Size or Later. The rules of `later` apply."""
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
 
 def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """The `count` numbers that `function(*arguments)` returns, as Sizes if arguments hold one (see `number`)."""
+    """The `count` numbers that `function(*arguments)` returns, as Sizes if an argument contains a Size or Later."""
     found: Any = later(function, *arguments)
     return found if isinstance(found, tuple) else tuple([number(operator.getitem, found, k) for k in range(count)])

@@ -1,1 +1,1 @@
-"""Plans: tables of steps over one arena, the code that builds them, and the runtime that runs them."""
+"""Plans: tables of steps over one arena, the builder of plans, and the runtime that runs them."""

@@ -1,4 +1,4 @@
-"""The arena: the memory of values between a plan's steps, buffers' offsets in it, and arenas that runs share."""
+"""The arena, the memory of values between a plan's steps: place its buffers, and share arenas between runs."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
-"""For every buffer in the arena, the buffers whose lifetimes overlap its own."""
+"""For each buffer in the arena, the buffers with overlapping lifetimes. They cannot share memory."""
 
 
 Lives: TypeAlias = Mapping[int, tuple[int, int]]
-"""For each buffer number the buffer's lifetime: the first and the last step that touch it."""
+"""The lifetime of each buffer, by its number: the first and the last step that touch it."""
 
 
 class Allocation(NamedTuple):
@@ -27,7 +27,7 @@ class Allocation(NamedTuple):
 
 
 def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
-    """The lifetimes of all buffers; `touched` lists for each step the buffers that it touches."""
+    """The lifetimes of all buffers. `touched` has the numbers of the buffers that each step touches."""
     lives: dict[int, tuple[int, int]] = {}
     for k, buffers in enumerate(touched):
         for b in buffers:
@@ -36,7 +36,7 @@ def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
 
 
 def find_clashes(lives: Lives) -> Clashes:
-    """For each buffer, the buffers whose lifetimes overlap its own, with which it cannot share memory."""
+    """For each buffer, the buffers with overlapping lifetimes."""
     return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
             for b, (first, last) in lives.items()}
 
@@ -44,8 +44,8 @@ def find_clashes(lives: Lives) -> Clashes:
 def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
     """Offsets of buffers of these `sizes` in the arena, and the arena's size.
 
-    Buffers that do not clash may share memory. The algorithm is greedy by size: the largest buffer first, each at the
-    lowest offset that is free over its lifetime.
+    Buffers that do not clash may share memory. The algorithm is greedy: it places the largest buffer first, and each at
+    the lowest offset that is free over the buffer's lifetime.
     """
     spans: dict[int, tuple[int, int]] = {}
     for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
@@ -60,7 +60,7 @@ def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, in
 
 
 PATIENCE = 64
-"""An arena is freed when this many runs in a row did not need it."""
+"""An arena is freed after this many runs in a row that did not use it."""
 
 
 class Arena:
@@ -72,7 +72,7 @@ class Arena:
         try:
             self.array = aligned_empty(nbytes)
         except MemoryError:
-            raise CompileError(f"the plan needs {nbytes} bytes for what is between its inputs and outputs") from None
+            raise CompileError(f"not enough memory: values between inputs and outputs need {nbytes} bytes") from None
         self.address: int = self.array.ctypes.data
         self.last = 0
 
@@ -80,9 +80,8 @@ class Arena:
 class Arenas:
     """The arenas of one model, for all its shapes and callers.
 
-    There are as many arenas as there were concurrent runs. A run that gets an arena that is too small replaces it by a
-    larger one. Between runs at most one idle arena per core is kept, and arenas that `PATIENCE` runs did not need are
-    freed.
+    Each concurrent run has an arena of its own. If the arena of an earlier run is too small, a larger one replaces it.
+    At most one idle arena per core is kept, and an arena that `PATIENCE` runs did not use is freed.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,7 @@ class Arenas:
         self._most = len(process_cores())
 
     def take(self, nbytes: int) -> Arena:
-        """An arena of at least `nbytes` bytes, which belongs to the caller until `give_back`."""
+        """An arena of at least `nbytes` bytes. It belongs to the caller until `give_back`."""
         try:
             arena = self._idle.pop()
         except IndexError:
@@ -100,9 +99,9 @@ class Arenas:
 
     def give_back(self, arena: Arena) -> None:
         """Give an arena back for the next run."""
-        arena.last = self._runs = self._runs + 1  # without a lock a count may get lost, which only frees an arena later
+        arena.last = self._runs = self._runs + 1  # without a lock a count may be lost: then an arena is freed later
         idle = self._idle
         idle.append(arena)
-        first = idle[:1]  # other threads may take it, and all others, at any moment
+        first = idle[:1]  # a copy: other threads may empty the list at any moment
         if len(idle) > 1 and (len(idle) > self._most or first and first[0].last < self._runs - PATIENCE):
             del idle[:1]

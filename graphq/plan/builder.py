@@ -1,6 +1,7 @@
-"""PlanBuilder: collects the buffers and steps of a plan, those too that run strip by strip.
+"""PlanBuilder: collects the buffers and steps of a plan.
 
-A value between two steps then takes memory only for the rows of a strip.
+Some steps run strip by strip: a strip of rows goes through all of them before the next strip does. A value between two
+such steps takes memory only for the rows of a strip.
 """
 from __future__ import annotations
 
@@ -44,23 +45,22 @@ from graphq.plan.plan import (
 ROOM = 600_000
 """The most bytes that the values between the steps of a strip take.
 
-It is about half of an L2 cache of 1 MiB, since the other operands of the steps need room, too. Measured on Zen 5 with
-attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice as much never takes less.
+This is about half of an L2 cache of 1 MiB; the other operands of the steps need the rest. Measured on Zen 5 with
+attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice the limit is never faster.
 """
 UNITS = (48, 24, 16, 8)
-"""Divisors of the number of rows of a strip, so that strips are cut into whole tiles of matrix products.
+"""Possible divisors of the number of rows of a strip; with them a strip consists of whole matmul tiles.
 
-The number of rows that fit into ROOM is rounded down to a multiple of the first of these numbers that does not exceed
-it.
+The number of rows that fit into ROOM is rounded down to a multiple of the largest divisor that fits.
 """
 
 
 class Strips(NamedTuple):
     """Steps that run strip by strip: a strip is `each` of the `m` rows of one of `batch` elements.
 
-    Threads share the strips in `pieces` pieces; 0 means that one thread runs them all. `rooms` maps the buffer of each
-    value between two steps to the bytes between its rows; the buffer has memory for one strip (a room) for each piece.
-    `steps` are the steps that were added so far.
+    The strips are cut into `pieces` pieces, and threads share the pieces; 0 means that one thread runs all strips. The
+    buffer of a value between two steps has memory for one strip (a room) per piece. `rooms` maps the buffer to the
+    bytes between its rows. `steps` are the steps that were added so far.
     """
 
     batch: int
@@ -72,20 +72,20 @@ class Strips(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of strips; each is a block of the step that `step` makes."""
+        """The number of strips; each strip is a block of the step that `step` makes."""
         return self.batch * -(-self.m // self.each)
 
     def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:
-        """Whether an argument block with these words and slots has the address of a value between two of the steps."""
+        """Whether one of these words and slots is the address of a value between two of the steps."""
         return any(isinstance(w, Ref) and w.buffer in self.rooms for w in chain(words.values(), *slots))
 
     def add(self, step: Step) -> None:
-        """Add a step. Its blocks must be the strips."""
+        """Add a step that has one block per strip."""
         assert assumed(step.blocks) == assumed(self.blocks)
         self.steps.append(step)
 
     def step(self, target: Target) -> Step:
-        """The step that takes each strip through all steps that were added."""
+        """The step that runs all added steps on one strip after another."""
         block = modules.load("strips", strips_module, cache=target.cache).block
         parts = [Part(step, tuple([(k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
                                    if isinstance(w, Ref) and w.buffer in self.rooms])) for step in self.steps]
@@ -103,8 +103,8 @@ def _joined(names: Sequence[str]) -> str:
 def row_stride(nbytes: int) -> int:
     """The distance in bytes between rows of `nbytes` bytes in a strip's memory: an odd multiple of 64.
 
-    If the distance were a multiple of 4096, the rows of a tile would share a few sets of the L1 cache. For attention
-    scores of 4,096 keys in u8 and in f32 the odd multiple takes 2 to 4 % less time (Zen 5).
+    At a multiple of 4096, the rows of a tile would compete for a few sets of the L1 cache. For attention scores of
+    4,096 keys in u8 and in f32 the odd multiple takes 2 to 4 % less time (Zen 5).
     """
     return 64 * (-(-nbytes // 64) | 1)
 
@@ -112,7 +112,7 @@ def row_stride(nbytes: int) -> int:
 def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> tuple[int, int]:
     """The number of rows of a strip, and the number of pieces, for `rows` = (batch, m).
 
-    `strides` has for each value between two steps the bytes between its rows.
+    `strides` are the bytes between the rows of each value between two steps.
     """
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
@@ -130,16 +130,15 @@ MOST_AHEAD = 1 << 18
 
 
 class PlanBuilder:
-    """Collects the buffers and steps of a plan; `target` is the machine that the steps are made for.
+    """Collects the buffers and steps of a plan for the machine `target`.
 
-    `arrays` are those of the model's other plans, which share equal ones.
-    `of` has the buffers of values. A value in `strides` is not dense there: these are its bytes from element to element
-    along each axis.
+    `arrays` are the constant arrays of the model's plans; all plans share equal arrays. `of` maps values to the numbers
+    of their buffers. `strides` maps the values that are not dense in their buffers to their byte strides.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
-        team.modules_of_team(threads, cache)  # compiled beside the kernels of the steps
+        team.modules_of_team(threads, cache)  # compiled at the same time as the kernels of the steps
         self._arrays = Arrays() if arrays is None else arrays
         self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []
@@ -158,9 +157,9 @@ class PlanBuilder:
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
-        """The number of a constant buffer for an array that steps need besides the graph's constants, such as tables.
+        """The number of a constant buffer for an array that steps need, such as packed weights or a table.
 
-        Equal arrays have one buffer, whose array is contiguous and aligned to a cache line.
+        Equal arrays share one buffer. Its array is contiguous and aligned to a cache line.
         """
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
@@ -171,18 +170,18 @@ class PlanBuilder:
         return self._constants[id(one)]
 
     def packed(self, pack: Callable[..., np.ndarray], weights: np.ndarray, *args: Any) -> int:
-        """The number of a constant buffer with `pack(weights, *args)`, which is called once for equal arguments."""
+        """The number of a constant buffer with `pack(weights, *args)`; `pack` is called once for equal arguments."""
         return self.constant(self._arrays.made(pack, weights, *args))
 
     def temporary(self, nbytes: int) -> int:
-        """Add a buffer in the arena, which one step writes and a later one reads; returns its number."""
+        """Add a buffer in the arena that one step writes and a later step reads; returns its number."""
         expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
     def report(self, make: MakeError) -> int:
-        """Add a buffer of one s64, in which a step reports an error by storing a number other than 0.
+        """Add a buffer of one s64 for errors of a step; returns its number.
 
-        `make` takes this number and returns the exception that the run then raises. Returns the buffer's number.
+        If the step stores a number other than 0, the run raises the exception `make(number)`.
         """
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
@@ -192,14 +191,14 @@ class PlanBuilder:
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The word of an argument block for a table of offsets, which becomes a constant; 0 if there is no table."""
+        """The word for a table of offsets, which becomes a constant of the plan; 0 for None."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
         """Add a kernel's step with these words and slots, unless it has no blocks.
 
-        If its argument block has the word `rooms`, scratch memory is added in the arena, one part for each piece of the
-        step's blocks. Raises KernelError for a word that the argument block does not have.
+        If the step has the word `rooms`, it gets scratch memory in the arena, a part for each piece. Raises KernelError
+        for a word that the step's record does not have.
         """
         if step.blocks > 0:
             strips = self.strips if self.strips is not None and self.strips.touched_by(words, slots) else None
@@ -216,9 +215,10 @@ class PlanBuilder:
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
         """Within the context, steps that touch one of the values `between` run strip by strip (`Strips`).
 
-        One step writes each of these values, and only the next step reads it: to compute some rows of its output, that
-        step may need only the same rows. The last step writes `result`. A strip is a block of rows of the value with
-        the fewest rows, m. If another value has r * m rows for each batch element, it has an rth of the batch elements.
+        One step writes each of these values, and only the next step reads it. Each row of a step's output may depend
+        only on the same row of such a value. The last step writes `result`. A strip is a block of rows of the value
+        with the fewest rows, m. A value with r * m rows per batch element counts as r times as many batch elements of m
+        rows.
         """
         m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims
@@ -240,10 +240,10 @@ class PlanBuilder:
         return None if self.strips is None else self.strips.each
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
-        """The plan; `nodes` has for each step the number of the graph's node that it belongs to.
+        """The plan; `nodes` are the numbers of the graph's nodes that the steps belong to.
 
-        A step whose argument block has the word `ahead` prefetches weights: those of the next step that has this word,
-        if they are constant, at most MOST_AHEAD bytes.
+        Steps with the word `ahead` prefetch the constant weights of the next step that has the word, at most MOST_AHEAD
+        bytes.
         """
         steps = list(self.steps)
         prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
@@ -259,9 +259,9 @@ class PlanBuilder:
                     tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
 
     def result(self, value: Value) -> int:
-        """The number of the buffer that a node writes `value` to; adds the buffer if there is none.
+        """The number of the buffer that a node writes `value` to; the first call adds the buffer.
 
-        If `value` is an output of the graph, or an output is a view of it, the buffer is the array of that output.
+        If `value` is an output of the graph, or an output is a view of `value`, the buffer is that output's array.
         """
         if value not in self.of:
             expect(value.type.nbytes, "the result")
@@ -296,8 +296,7 @@ def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple
                *arrays: np.ndarray | None) -> Any:
     """Run the operation's reference; its errors name the node `where`.
 
-    An array in the buffer of a view may have another shape than the operand, so each array is reshaped to its operand's
-    shape.
+    Each array is reshaped to its operand's shape, because a view shares the buffer of a value of another shape.
     """
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:

@@ -1,11 +1,10 @@
-"""The Plan: buffers, and a flat table of steps over them, which `runtime` runs; and Step, which runs a kernel.
+"""The data types of a plan: Plan, Buffer, Step (runs a kernel) and PythonStep (runs a NumPy reference).
 
-A kernel family's plan function makes the step. `PlanBuilder.run` adds it to a plan with the addresses of its operands,
-and `runtime.OpenPlan` computes the numbers of its argument block. Tests run a step by itself.
+A kernel family's plan function makes a Step. `PlanBuilder.run` adds it to a plan with the addresses of its operands,
+and `runtime.OpenPlan` computes the numbers of its argument block. Tests run a Step without a plan.
 
-A buffer is the memory of a value: the array of an input, an output or a constant, or a piece of the arena whose offset
-depends on lifetimes. Neighbouring steps of kernels (`Step`) run in one call; a Python step runs a NumPy reference
-in between.
+A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena. Neighboring
+kernel steps run in one native call.
 
 If the graph has open sizes, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`) instead of
 ints.
@@ -32,8 +31,8 @@ from graphq.kernels.threads.steps import MOST_PIECES
 class Target(NamedTuple):
     """The machine that steps are planned for.
 
-    `level` is its ISA level, `threads` the number of threads that share blocks; `cache` says whether kernels are kept
-    on disk.
+    `level` is its ISA level, `threads` the number of threads that share blocks, and `cache` whether kernels are kept on
+    disk.
     """
 
     level: Level
@@ -42,26 +41,26 @@ class Target(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """A word of an argument block that is an address: that of a buffer of the plan, plus `offset` bytes."""
+    """A word of an argument block that is an address: `offset` bytes after the start of a buffer."""
 
     buffer: int
     offset: int = 0
 
 
 Word: TypeAlias = int | Ref | Function | FunctionTable
-"""A word (64 bits) of an argument block. A function stands for its address, which is known once it is compiled."""
+"""A word (64 bits) of an argument block. A function stands for its address, known after its compilation."""
 Slot: TypeAlias = tuple[Word, Word, Word]
-"""The place of an operand or of the output of an epilogue (`Store`), as the words of `SLOT`.
+"""The place of an operand or output of an epilogue (`Store`), as the words of `SLOT`.
 
-They are its address, a table of offsets by batch element, and the bytes between rows.
+The words are its address, a table of offsets by batch element, and the bytes between rows.
 """
 
 
 def pieces(blocks: int, worth: int, threads: int) -> int:
     """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
 
-    A single block runs on one thread, and so does work that is `worth` waking only one (`threads_for`). Block i is in
-    piece ((i + 1) * pieces - 1) // blocks.
+    One thread runs a single block, and work for which `worth` (the result of `threads_for`) is 1. Block i is in piece
+    ((i + 1) * pieces - 1) // blocks.
     """
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 
@@ -71,16 +70,15 @@ class Step(NamedTuple):
 
         kernel     the name in reports
         words      the first words of the argument block by name, in the order of its record
-        pieces     how many pieces the blocks are cut into, which threads share; 0: one thread runs all blocks
-        slots      the words of the operands and of the output of a Store, which begin after HEADER_WORDS words
+        pieces     the number of pieces that the blocks are cut into for threads; 0: one thread runs all blocks
+        slots      the words of the operands and output of a Store; they follow the first HEADER_WORDS words
         macs       the number of multiply-accumulates of the result, for reports
         exact      the share of products that vpmaddubsw computes, if the weights are packed for it
                    (`matmul.pack.pack_sorted`)
-        aligned    whether a run copies the array of operand `a` to a multiple of 64 bytes, if `a` is an input of
-                   the graph that does not start at one
-        parts      for a step that runs other steps strip by strip (`builder`): those steps
+        aligned    whether operand `a` must start at a multiple of 64 bytes; a run copies an input that does not
+        parts      the steps that this step runs strip by strip (`builder`)
 
-    A plan fills in these words if an argument block has them:
+    A plan fills in these words, if the record has them:
 
         rooms                 the address of scratch memory: `room_count` rooms of `room_bytes`, one for each piece
         ahead, ahead_bytes    memory to prefetch: the constant weights `w` of the next step that has these words
@@ -98,17 +96,17 @@ class Step(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
-        """The step with these words set, and more slots. Raises KernelError for a word that it does not have."""
+        """The step with these words set, and with more slots. Raises KernelError for a word that it does not have."""
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
     def shared(self, pieces: int) -> Step:
-        """The step with its blocks cut into `pieces` pieces; if it needs scratch memory, each piece has its own."""
+        """The step with its blocks cut into `pieces` pieces; each piece has its own scratch memory, if any."""
         step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
         return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
 
     @property
     def room(self) -> int:
-        """The bytes of its scratch memory, for all pieces."""
+        """The bytes of scratch memory for all pieces."""
         words: Mapping[str, Any] = self.words
         return words["room_bytes"] * words["room_count"] if "rooms" in words else 0
 
@@ -119,7 +117,7 @@ class Step(NamedTuple):
                 *chain(*(part.words for part in self.parts))]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
-        """The argument block as an array, with the addresses of operands as numbers; for tests and self-tests.
+        """The argument block as an array, for tests and self-tests; `words` and `slots` have addresses as numbers.
 
         Scratch memory, if the step needs any, follows the block in the same array.
         """
@@ -139,8 +137,8 @@ class Step(NamedTuple):
 class Part(NamedTuple):
     """A step that runs strip by strip, as a part of the step of all strips.
 
-    `moved` has a pair for each word of the step that is an address in the memory of a strip: the index of the word, and
-    the bytes between rows there.
+    `moved` has a pair for each word of the step that is an address in a strip's memory: the index of the word, and the
+    bytes between rows.
     """
 
     step: Step
@@ -148,17 +146,17 @@ class Part(NamedTuple):
 
     @property
     def words(self) -> list[Word]:
-        """What the argument block of the step of all strips contains for this part (see `threads.strips`)."""
+        """The words for this part in the argument block of the step of all strips (see `threads.strips`)."""
         block = self.step.block
         return [self.step.function, len(block), len(self.moved), *block, *chain(*self.moved)]
 
 
 BLOCK_CYCLES = 10_000
-"""The fewest cycles of work for which another thread is woken, as a parallel step costs at least 2.5 us."""
+"""The least work, in cycles, for which another thread is woken. A parallel step costs at least 2.5 us."""
 
 
 def threads_for(threads: int, cycles: float) -> int:
-    """How many threads, at most `threads`, are worth waking for work that takes one core `cycles` cycles."""
+    """The number of threads, at most `threads`, that are worth waking for work of `cycles` cycles on one core."""
     return number(_threads_for, threads, cycles) if threads > 1 else 1
 
 
@@ -186,11 +184,11 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
               rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
               each: int | None = None, level: Level | None = None) -> Step:
-    """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
+    """Plan a loop over the `rows` of each of `batch` elements; `factory(*of)` makes its block function.
 
     `words` are the fields of its `record` except `each`, the number of rows of a block. By default `each` is a multiple
     of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row. Code is compiled for
-    `level`, by default for the lowest with vectors of the target's width.
+    `level`, by default the lowest level with vectors of the target's width.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each
@@ -206,7 +204,7 @@ VIEWS = frozenset({"static_reshape"})
 
 @dataclass(frozen=True)
 class Buffer:
-    """The memory of a value; `storage` says where it is, `type` is the value's type if it has one.
+    """The memory of a value of type `type` (None: bytes without a type), in the kind of memory `storage`.
 
     For "input", "output" and "report", `index` is the number of the array or report. For "constant", `data` is the
     array. "arena" is memory between steps.
@@ -244,14 +242,15 @@ def touched(step: AnyStep) -> list[int]:
 
 
 MakeError: TypeAlias = Callable[[int], Exception]
-"""A function that makes the exception for a number that a step stored in a report."""
+"""A function that makes the exception for the number that a step stored as its report."""
 
 
 class Plan(NamedTuple):
-    """Buffers, steps in order, and for each report the function that makes the exception for its number.
+    """Buffers, and steps in the order in which they run.
 
-    `nodes` has for each step the number of its node in the graph; None for a copy to an output. `in_place` has pairs of
-    numbers: an input and an output that may share memory if their shapes are equal.
+    `errors` has the function that makes the exception of each report. `nodes` has the number of each step's node in the
+    graph; None for a copy to an output. `in_place` has pairs (input, output) of numbers: the two may share memory if
+    their shapes are equal.
     """
 
     buffers: tuple[Buffer, ...]

@@ -1,8 +1,8 @@
-"""The runtime of a Plan: its argument words, the arena they point into, and one call for neighbouring steps of kernels.
+"""Run plans: fill in the argument words of their kernels, place buffers in an arena, and call the steps.
 
-An `OpenPlan` has the argument words of all steps. They are computed once, since most are the same in all runs. A
-`Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance` with a copy of the words, into
-which it writes the addresses of the call's arrays and of an arena.
+An `OpenPlan` has the argument words of all steps. They are computed once, since most words are the same in all runs. A
+`Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance` with its own copy of the words.
+The run writes the addresses of the call's arrays and of an arena into this copy.
 """
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ STEP_WORDS = len(STEP.fields)
 
 
 class Places(NamedTuple):
-    """The buffers' offsets in the arena, its size in bytes, and the addresses of `OpenPlan.arena_words` relative to it.
+    """The buffers' offsets in the arena, the arena's bytes, and `OpenPlan.arena_words` relative to its start.
 
-    Offsets within buffers that are open sizes are not in these addresses.
+    The relative values do not include offsets within buffers that are open sizes.
     """
 
     offsets: dict[int, int]
@@ -50,17 +50,17 @@ class Places(NamedTuple):
 
 
 class OpenPlan:
-    """A plan, and the trace of its open sizes (`base.sizes`), which is empty if all shapes are fixed.
+    """A plan for many sizes, with the trace of its open sizes (`base.sizes`).
 
-    `at` returns a Runner. `passed` has the graphs before and after the passes, and the refusals of the passes; it is
-    None for a plan that was read from a file. `because` is set if earlier plans for sizes of the same class did not
-    hold: it names the comparisons of sizes that failed.
+    The trace is empty if all shapes are fixed. `at` returns a Runner. `passed` has the graphs before and after the
+    passes, and the refusals of the passes; it is None for a plan from a file. If earlier plans for sizes of the same
+    class did not hold, `because` names the comparisons of sizes that failed.
 
-    `template` has the table of all kernels' steps, a row each (`threads.steps.STEP`), then their argument blocks one
-    after another; `starts` says where each block begins. Words that are not the same in all runs are 0 in the template,
-    and are listed in `places` or, as open sizes, in `numbers`, with their indices in `numbers_at`. `segments` are the
-    Python steps, and for each group of neighbouring steps of kernels a slice of the table. `aligned` has the numbers of
-    the inputs whose arrays a run copies if they do not start at a cache line.
+    `template` has one row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
+    block begins at its index in `starts`. Words that differ between runs are 0 in the template. `places` lists them if
+    they are addresses. Open sizes are in `numbers`, and their indices in `numbers_at`. `segments` has the Python steps,
+    and a slice of the table for each group of neighboring kernel steps. `aligned` has the numbers of the inputs that a
+    run copies if they do not start at a cache line.
     """
 
     because = ""
@@ -106,9 +106,9 @@ class OpenPlan:
 
     @lazy_property
     def array_words(self) -> tuple[list[tuple[int, int, int]], bool]:
-        """The words that are addresses in arrays of a call, as triples, and whether one of the offsets is an open size.
+        """The words that are addresses in a call's arrays, and whether any of their offsets is an open size.
 
-        A triple has the index of the word, the number of the array (inputs, then outputs), and the offset in bytes.
+        Each has three numbers: the index of the word, the array (inputs, then outputs), and the offset in bytes.
         """
         buffers, inputs = self.plan.buffers, sum(b.storage == "input" for b in self.plan.buffers)
         words = [(at, first + buffers[k].index, offset) for storage, first in (("input", 0), ("output", inputs))
@@ -117,10 +117,9 @@ class OpenPlan:
 
     @lazy_property
     def arena_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, int]]]:
-        """The words that are addresses in the arena: three arrays with their indices, their buffers and their offsets.
+        """The words that are addresses in the arena: arrays of their indices, buffers and offsets, and a list.
 
-        Offsets that are open sizes are 0 in the array; a list after the arrays has their positions there and their
-        Sizes.
+        Offsets that are open sizes are 0 in the array. The list has their positions in the array and their Sizes.
         """
         places = self.places["arena"]
         numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
@@ -128,7 +127,7 @@ class OpenPlan:
         return at, k, offsets, [(n, offset) for n, (_, _, offset) in enumerate(places) if is_open(offset)]
 
     def places_at(self, values: Values) -> Places:
-        """The buffers' places in the arena, which are those of the latest other sizes if all buffers are as large."""
+        """The buffers' places in the arena, computed again only if the size of a buffer has changed."""
         sizes = self._nbytes.at(values)
         latest, places = self._latest
         if sizes != latest:
@@ -140,7 +139,7 @@ class OpenPlan:
 
     @lazy_property
     def program(self) -> Program:
-        """The program that computes, for given sizes, the plan's numbers that depend on open sizes."""
+        """The program that computes the plan's open numbers for given sizes."""
         results = list(parts(open_numbers(self.plan)))
         for x in results:
             self.trace.slot(x)  # raises for a number of another trace
@@ -152,7 +151,7 @@ class OpenPlan:
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Word) -> int:
-        """The template's entry at index `at`; 0 for a word that differs between runs, whose place is recorded."""
+        """The template's entry at index `at`. If the word differs between runs, record its place and return 0."""
         if type(word) is int:
             return word
         if isinstance(word, Function | FunctionTable):
@@ -169,7 +168,7 @@ class OpenPlan:
         return 0
 
     def address_functions(self) -> None:
-        """Fill the addresses of functions into the template; waits until the functions are compiled."""
+        """Wait until the functions are compiled, and write their addresses into the template."""
         for at, function in progress(self.functions, "kernels"):
             self.template[at] = index(function)
         self.functions = []
@@ -188,7 +187,7 @@ class Runner:
         self.in_place = open.plan.in_place
         self._places = open.places_at(values)
         self.arena_bytes = self._places.nbytes
-        reserve(self.arena_bytes, "what lies between inputs and outputs")
+        reserve(self.arena_bytes, "the memory of values between inputs and outputs")
         for type in self.output_types:
             expect(type.nbytes, "the result")
         self._pool: list[_Instance] = []
@@ -196,11 +195,11 @@ class Runner:
 
     @lazy_property
     def plan(self) -> Plan:
-        """The plan with the numbers that its open sizes have here."""
+        """The plan with plain numbers instead of its open sizes."""
         return _plan_at(self.open, self._values) if self.sizes else self.open.plan
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on checked, contiguous arrays; returns the outputs, which are new arrays or the given ones, filled."""
+        """Run on checked, contiguous arrays; returns the outputs: `outputs` if given, otherwise new arrays."""
         outs = list(outputs) if outputs is not None else [np.empty(*spec) for spec in self.output_specs]
         try:
             instance = self._pool.pop()
@@ -220,11 +219,11 @@ class Runner:
         return outs
 
     def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
-        """Run on checked arrays as calls do, and record when and on which thread each piece of each step ran.
+        """Run like a call on checked arrays, and record when and on which thread each piece of each step ran.
 
-        The result has an array for each run and each step, of shape [pieces, 3]: the thread (`threading.get_ident`),
-        and the begin and end in ns of `time.perf_counter_ns`. Before the measured runs come others, until all threads
-        of the plan take part.
+        The result has an array of shape [pieces, 3] for each run and step: the thread (`threading.get_ident`), and the
+        begin and end in ns (`time.perf_counter_ns`). Runs to warm up come first, until all threads of the plan take
+        part.
         """
         outs = [np.empty(*spec) for spec in self.output_specs]
         instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
@@ -284,7 +283,7 @@ class Runner:
         if isinstance(part, team.StepTable):
             part.run()
         else:
-            self._raise(instance)  # of a wrong number, a kernel leaves outputs that no other step should read
+            self._raise(instance)  # after an error, the outputs of the kernel are not valid operands of this step
             self._python(part, instance, inputs, outputs)
 
     def _python(self, step: PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
@@ -302,9 +301,9 @@ class Runner:
 
 
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
-    """The plan at `values`: with the numbers and functions that its open sizes decide.
+    """The plan at `values`: with plain numbers and functions instead of open ones.
 
-    Numbers in argument blocks are not filled in here, since an `_Instance` does that.
+    Numbers in argument blocks stay open; an `_Instance` fills them in.
     """
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
@@ -326,10 +325,10 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """The data of a single run at a time: its own argument words, and the plan's `segments`.
+    """The data of one run at a time: its own argument words, and the plan's `segments`.
 
-    A segment is a Python step, or a table of neighbouring steps of kernels, which run in one call. If `traced`, steps
-    record when and where they run: the attribute `traced` has their recorders, None for a Python step.
+    A segment is a Python step, or a table of neighboring kernel steps that run in one call. If `traced`, steps record
+    when and on which thread they run; the attribute `traced` has their recorders (None for a Python step).
     """
 
     def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[int | Function | FunctionTable],
@@ -386,7 +385,7 @@ class _Instance:
         return raw.view(type.dtype.numpy).reshape(type.dims)
 
     def _data(self, b: int) -> np.ndarray | None:
-        """The array of a constant buffer at these sizes. It is made once, since words have its address."""
+        """The array of a constant buffer at these sizes, made once because words contain its address."""
         if b not in self._constants:
             self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
         return self._constants[b]
@@ -403,7 +402,7 @@ class _Instance:
         return self._values.of(step)
 
     def _table(self, rows: np.ndarray, cache: bool, traced: bool) -> team.StepTable:
-        """The table of neighbouring steps of kernels; if `traced`, the steps of `rows` become traced ones."""
+        """The table of neighboring kernel steps; if `traced`, traced steps replace the steps in `rows`."""
         if traced:
             from graphq.kernels.threads.traced import TracedStep
 

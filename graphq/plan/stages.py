@@ -1,9 +1,12 @@
-"""Stages: cut a graph at operations whose shapes depend on data, or that run bodies, into three parts.
+"""Stages: cut a graph into three parts, at operations whose shapes depend on data and at operations with bodies.
 
-A plan needs all shapes and has no branches. In the first part, the head, all shapes are known. The second part, the
-cut, has the operations whose result shapes depend on data, and those with bodies. They run as references; their bodies
-are compiled. After they have run, the shapes of their results are known. So the third part, the tail, is compiled at
-that time, and it may be cut again.
+A plan needs all shapes and has no branches.
+
+- The head has the operations whose shapes are known.
+- The cut has the operations whose result shapes depend on data, and the operations with bodies. They run as references;
+  their bodies are compiled.
+- The tail has the operations that use results of the cut. It is compiled once the cut has run and the shapes of its
+  results are known. The tail may be cut again.
 """
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ from graphq.ops.quant import DEQUANTIZES
 class Stages(NamedTuple):
     """Three graphs to run in this order. A value that one of them passes to another has the same name in both.
 
-    `outputs` are the names of the whole graph's outputs. `constants` has the arrays of those outputs that are
-    constants.
+    `outputs` are the names of the whole graph's outputs. `constants` has the arrays of constant outputs.
     """
 
     head: Graph
@@ -34,23 +36,23 @@ class Stages(NamedTuple):
 STAGES = "stages"
 """The key in the `meta` of a stage's graph for facts about the other stages.
 
-Its value maps the name of an input to a description of the operation that computes it, and the name of an output to a
-description of the operation that uses it.
+Its value maps the name of each input from another stage to a description of the operation that computes the input, and
+the name of each output to a description of the operation that uses it.
 """
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
-"""Operations with bodies; a graph that has one of them runs in stages."""
+"""Operations with bodies. A graph with any of them runs in stages."""
 
 
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
 """Operations of the head that move to the tail if only the tail uses their results.
 
-A dequantize is then in the same part as the product that it fuses with.
+A dequantize is then in the same part as the layer that it fuses with.
 """
 
 
 def in_one_plan(graph: Graph) -> bool:
-    """Whether all shapes are known and no operation runs bodies, so that the graph needs no stages."""
+    """Whether the graph needs no stages: all shapes are known and no operation has a body."""
     return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
 
 
@@ -84,7 +86,7 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """Each value with its name, or with a new name that no other value has."""
+    """Each value with its name; a value without a name gets a new one."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name
@@ -103,10 +105,10 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 
 
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
-    """A graph of these nodes; values of other nodes become inputs, except for constants, which are copied.
+    """A graph of these nodes: it copies their constants, and values of other nodes become inputs.
 
-    Its `meta[STAGES]` describes for each input from another stage the operation that computes it, and for each output
-    the first operation of another stage that uses it.
+    `meta[STAGES]` describes the operation that computes each input from another stage, and the first operation of
+    another stage that uses each output.
     """
     part = Graph(graph.name)
     new: dict[Value, Value] = {}
