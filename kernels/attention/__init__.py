@@ -1,1 +1,1 @@
-"""Kernels of attention with caches."""
+"""Kernels of attention with KV caches."""

@@ -1,8 +1,8 @@
-"""The kernel of attention to caches: a tile of query rows attends to all keys of a head that the rows see.
+"""The kernel of attention to KV caches: a tile of query rows attends to all keys of a head that the rows see.
 
-Several heads of queries may share one head of keys. Such a group has one query row for each of its tokens and heads;
-the heads of a token are side by side. Keys are transposed in registers, 16 at a time. Scores and their powers are kept
-in a temporary buffer; each piece of the blocks has a buffer of its own.
+Several heads of queries may share one head of keys. These heads form a group, with one query row for each token and
+head; the heads of a token are next to each other. The kernel transposes keys in registers, 16 at a time. A temporary
+buffer keeps scores and their powers; each piece of the blocks has its own buffer.
 """
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
                 "key_scale", "value_scale", "each")
 """The argument block: `batch` elements of `tokens` query tokens, and `groups` heads of keys.
 
-Each head of keys is used by `shared` heads of queries. The tokens of the query are `stride` bytes apart. rows,
-capacity, most, half, places and positions have the meaning that `cache.KEEP` gives them. `scale` and `softcap` are the
-bits of f32 numbers. The strides of `bias` are in bytes. `each` is the number of query rows of a block. The caller fills
-in the addresses; those of scales are needed only for caches of integers.
+`shared` heads of queries use each head of keys. The tokens of the query are `stride` bytes apart. rows, capacity, most,
+half, places and positions mean the same as in `cache.KEEP`. `scale` and `softcap` are the bits of f32 numbers. The
+strides of `bias` are in bytes. `each` is the number of query rows of a block. The caller fills in the addresses; scales
+are needed only for caches of integers.
 """
 ROW = Record("query", "first", "last", "target", "bias", "stats")
-"""What a tile keeps of a query row in the temporary buffer.
+"""A tile's record of a query row, in the temporary buffer.
 
 The record has the addresses of the query, the output and the bias, the first key that the row sees, the key after the
-last one, and the reciprocal of the sum of the powers. After the records of a tile follows a line of scores for each
-row; the score of the attention sink stands in front of the line.
+last key that it sees, and the reciprocal of the sum of the powers. A line of scores for each row follows the records of
+a tile; the score of the attention sink stands in front of the line.
 """
 
 
@@ -85,7 +85,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
                 return chains
 
             def summed(first: Value, count: int) -> list[Value]:
-                """The sums of at most BLOCK products, one chain each."""
+                """The sums of at most BLOCK products, each in one chain."""
                 with Loop(b, c64(count // LANES), [b.value(kind, 0.0)] * rows) as parts:
                     parts.update(chained(first + parts.k * LANES, LANES, parts.values))
                 if count % LANES:
@@ -118,7 +118,7 @@ def _added(totals: list[Value], sums: list[Value]) -> list[Value]:
 
 def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str,
            emulated: bool) -> list[Value]:
-    """Load 16 numbers of each row from number `first` on, as f32; if only `left` exist, zeros follow them."""
+    """Load 16 numbers of each row from index `first` on, as f32; if only `left` exist, zeros follow them."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
         whole = count == lanes
@@ -140,10 +140,9 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
 
 
 def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
-    """Make the function that emits the weighted sums of values of a tile.
+    """Make the function that emits a tile's sums of values, weighted by the scores' powers.
 
-    A row leaves out the values of keys that it does not see. All rows see the keys from `common` up to `until`
-    (exclusive).
+    A row skips the values of keys that it does not see. All rows see the keys from `common` to `until` (exclusive).
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))
@@ -196,7 +195,7 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
 
 def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
-    """Make the block function for tiles of `rows` query rows and heads of `size` numbers in caches of `kept`."""
+    """Make the block function for tiles of `rows` query rows; heads have `size` numbers, caches the type `kept`."""
     rotate, scores, outputs = (rotation(bool(interleaved)),
                                _scores(rows, size, bool(capped), bool(biased), kept, bool(emulated)),
                                _outputs(rows, size, kept, bool(emulated)))
@@ -231,7 +230,7 @@ def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, inter
         key_scale, value_scale = (x + scales for x in fields("key_scale", "value_scale"))
 
         def describe(k: Value, row: Value, last: Value, first: Value) -> None:
-            """Store what the tile keeps of its row `k`, and the rotated query."""
+            """Store the record of the tile's row `k`, and the rotated query."""
             record, i, h = room + k * LINE, row.udiv(shared), group * shared + row.urem(shared)
             token = n * tokens + i
             query, target, step = fields("query", "target", "stride")
@@ -280,7 +279,7 @@ def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, inter
 
 def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, interleaved: bool, capped: bool,
                    biased: bool, sunk: bool, target: Target) -> Step:
-    """Plan the attention to caches; `words` are the numbers of ATTEND, `kept` the type of a number in the caches."""
+    """Plan the attention to KV caches; `words` are fields of ATTEND, `kept` is the type of a number in the caches."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)

@@ -1,7 +1,7 @@
 """The kernel that writes a cache of keys or values: the rows of the past cache, then the new rows.
 
-New rows are rotated if there are angles (rotary position embedding). If the new cache has the memory of the past one,
-only the new rows are written.
+If there are angles, new rows are rotated (rotary position embedding). If the new cache shares the memory of the past
+cache, only the new rows are written.
 """
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 MOST = 1024
-"""The largest size of a head for which there are kernels: a row of f32 lies on the stack."""
+"""The largest size of a head that kernels take: a row of f32 lies on the stack."""
 WIDTHS = {"f32": 32, "bf16": 16, "f16": 16, "s8": 8, "s4": 4}
 """The bits of a number in a cache, by its type."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
               "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
 """The argument block: the caches of `heads` heads, `groups` of them in a batch element, `each` heads in a block.
 
-The `new` tokens are `stride` bytes apart, and a token's heads of `size` f32 numbers are side by side. Past caches have
-`rows` rows and new caches `capacity` rows, of which tokens take at most `most`. The tables of angles (`cos`, `sin`)
-have `places` > 0 rows of `half` numbers. `positions` says which row a token takes; if it is 0, the row is the token's
-place in the cache. A wrong position is written to `wrong_position`, and a wrong length to `wrong_length` as `reported`
-encodes it. `scale` is f32 [groups, size], for caches of integers. The caller fills in the addresses.
+The `new` tokens are `stride` bytes apart, and a token's heads of `size` f32 numbers lie next to each other. Past caches
+have `rows` rows and new caches `capacity` rows; tokens fill at most `most` of them. The tables of angles (`cos`, `sin`)
+have `places` > 0 rows of `half` numbers. `positions` gives a token's row in these tables; if it is 0, the row is the
+token's place in the cache. A wrong position is written to `wrong_position`, and a wrong length, encoded by `reported`,
+to `wrong_length`. `scale` is f32 [groups, size], for caches of integers. The caller fills in the addresses.
 """
 view = KEEP.view
 
 
 def rotation(interleaved: bool) -> Callable[..., None]:
-    """Make the function that emits stores of the `half` pairs of a row, rotated by their angles."""
+    """Make the function that emits stores of the `half` pairs of numbers of a row, rotated by their angles."""
 
     def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value) -> None:
         if interleaved:
@@ -68,9 +68,9 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
 
 
 def packing(kept: str, emulated: bool) -> Intrinsic:
-    """Make the function that rounds `size` f32 numbers to `kept`, a type of fewer bits, and stores them.
+    """Make the function that rounds `size` f32 numbers to the narrower type `kept` and stores them.
 
-    `emulated` takes no instruction for f16.
+    `emulated` uses no instruction for f16.
     """
     half = 1 << WIDTHS[kept] - 1
 
@@ -97,23 +97,23 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
 
 
 def emulates(kept: str, target: Target) -> int:
-    """Whether caches are f16, for which the target has no instructions."""
+    """Whether caches are f16 and the target has no instructions for f16."""
     return int(kept == "f16" and not target.level.has("f16c"))
 
 
 @njit
 def reported(number: int) -> int:
-    """Encode a wrong length as an error report. A report is never 0, so lengths from 0 on get 1 added."""
+    """Encode a wrong length as an error report. A report is never 0, so 1 is added to lengths from 0 on."""
     return number + 1 if number >= 0 else number
 
 
 def number_of(report: int) -> int:
-    """Decode a report of `reported`."""
+    """Decode a report that `reported` encoded."""
     return report - 1 if report > 0 else report
 
 
 def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Functions:
-    """Make the block function that writes caches of numbers `kept` as a key of WIDTHS; the others are flags."""
+    """Make the block function that writes caches of numbers of the type `kept`; the other arguments are flags."""
     copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept, bool(emulated))
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
@@ -152,7 +152,7 @@ def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Function
 
 
 def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, kept: str, target: Target) -> Step:
-    """Plan the writing of a cache of keys or values; `words` are the numbers of KEEP."""
+    """Plan the writing of a cache of keys or values; `words` are fields of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
                      of=(int(rotary), int(rotary and interleaved), kept, emulates(kept, target)))

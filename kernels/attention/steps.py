@@ -18,7 +18,7 @@ from graphq.plan.plan import Ref, Word
 def attention_steps(b: PlanBuilder, node: Node) -> None:
     """Add three steps: write both caches, then attend to them. Wrong lengths and positions raise errors after the run.
 
-    Heads above `MOST` numbers, and angles of no places, run by the reference.
+    If a head has more than `MOST` numbers, or the tables of angles have no rows, the reference runs instead.
     """
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]

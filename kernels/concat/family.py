@@ -42,7 +42,7 @@ def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tupl
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
     operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
-    # Rows of the kernel are dense, so a part that is one element wide along the axis has rows of one element.
+    # The kernel's rows are contiguous, so a part that is one element wide along the axis has rows of one element.
     last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
     space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)

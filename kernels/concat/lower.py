@@ -1,4 +1,4 @@
-"""Lowering of a concat: each source has a lane-wise expression of its own, which computes its slice of the result.
+"""Lowering of a concat: a lane-wise expression for each source computes the source's slice of the result.
 
     result[part k] = f(dequantize?(x_k))        f: the epilogue of the concat, with the scales of this part's channels
 
@@ -52,7 +52,7 @@ class Concat(Lowered):
     parts: tuple[Part, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
-        """Replace operations on one byte by table look-ups in each part, as `Lowered.tabulated` does."""
+        """Replace operations on one byte by table look-ups in each part, like `Lowered.tabulated`."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
@@ -63,7 +63,7 @@ class Concat(Lowered):
 
 
 class _Chain(NamedTuple):
-    """The operations that compute one part, which begins at element `start` of the axis: a body of lane-wise nodes.
+    """The operations that compute the part from element `start` of the axis on, as a body of lane-wise nodes.
 
     A body without nodes is a copy. Input k of the body is input `inputs[k]` of the partition. `result` is the body's
     result.
@@ -110,10 +110,10 @@ def _lowered(chain: _Chain) -> Lowered:
 
 def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,
           start: int) -> _Chain:
-    """The part of one source: the body with the source in place of the concat.
+    """The part of one source: the body with the source instead of the concat.
 
-    `rest` are the nodes of the body without those that compute the concat's sources, so that the time for n parts is
-    proportional to n. `numbers` gives each input of the body its number.
+    `rest` are the nodes of the body except those that compute the concat's sources; without them, the time for n parts
+    is proportional to n. `numbers` gives each input of the body its index.
     """
     nodes = [*([] if source.node is None else [source.node]), *rest]
     read = {source, *(v for n in nodes if n is not node for v in n.operands)}
@@ -142,14 +142,14 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:
-    """Refuse operands of nodes after the concat that vary along its axis, since no part would see all of an operand."""
+    """Refuse operands of nodes after the concat that vary along its axis: a part sees only a piece of them."""
     rank = len(node.output.type.dims)
     for v in node.operands:
         shape = v.type.dims
         k = along - (rank - len(shape))
-        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # it runs along dimension 1, not the last
+        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
         if v not in after and v.type.size != 1 and (channels or k >= 0 and shape[k] != 1):
-            raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, that of the concat",
+            raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, the axis of the concat",
                               f"quantize and dequantize the concat before the {node.op.name}",
                               other=v, own=Axes(joined, (along,)))
 

@@ -1,20 +1,20 @@
-"""Depthwise convolutions of f32, bf16 and f16: several output pixels at a time, a fused multiply-add for each product.
+"""Depthwise convolutions of f32, bf16 and f16, with a fused multiply-add for each product.
 
     acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
     out[i, c] = Store(acc[i, c], operands)
 
 Taps outside of the image read a row of padding. m is the multiplier: how many output channels read an input channel.
 
-A tile is some neighbouring pixels of a line times some vectors of channels. Each accumulator stays in a register from
-the first product to the Store. With sums in memory in between, as in the loops of `pixels`, 3 x 3 taps took twice as
-long (Zen 4). In a run of taps along a line, neighbouring pixels share columns of the image. Each column is loaded once,
-and so are the run's weights: the 72 products of a tile with 3 x 3 taps take 39 loads. The last tile of a line overlaps
-the tile before it, and writes the same bytes again.
+A tile is some neighboring pixels of a line times some vectors of channels. Each accumulator stays in a register from
+the first product to the Store. With sums in memory instead, as in the loops of `pixels`, 3 x 3 taps took twice as long
+(Zen 4). In a run of taps along a line, neighboring pixels share columns of the image. A tile loads each column once,
+and the weights of the run once: the 72 products of a tile with 3 x 3 taps take 39 loads. The last tile of a line may
+overlap the tile before it, and then writes the same bytes again.
 
-Weights are packed, widened to f32, as [chunk][tap][channels of a chunk]. If the channels do not fill the last chunk, it
-overlaps the chunk before it. If there are fewer channels than a chunk has, they are read and written masked.
+Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. If the channels do not fill the last chunk,
+it overlaps the chunk before it. If they do not fill even one chunk, they are read and written with a mask.
 
-Output row (batch, i) is pixel batch * rows + i of all images, where `rows` is the number of rows of a batch element, a
+Output row (batch, i) is pixel batch * rows + i of all images. `rows`, the number of rows of a batch element, is a
 multiple of the length of a line.
 """
 from __future__ import annotations
@@ -51,17 +51,17 @@ LINE = 8
 ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes for the addresses of a tile's columns: enough for most windows, and enough for all windows."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block: `tiles` is the number of tiles in all, `across` in a line, and `each` in a block.
+"""The argument block: `tiles` is the number of all tiles; a line has `across` tiles, a block has `each`.
 
 The caller fills in the addresses of images, of weights, and of a WINDOWS block that contains the result of `table`.
 """
 
 
 class Tile(NamedTuple):
-    """A tile of outputs: some neighbouring pixels of a line times some vectors of channels.
+    """A tile of outputs: some neighboring pixels of a line times some vectors of channels.
 
-    The fields are the number of pixels, the number of vectors and of their lanes (`width`), the taps of a run, and the
-    stride and dilation of windows along a line.
+    The fields are the number of pixels, the number of vectors, their lanes (`width`), the taps of a run, and the stride
+    and dilation of windows along a line.
     """
 
     pixels: int
@@ -88,15 +88,15 @@ class Tile(NamedTuple):
 
 
 def fits(taps: int, multiplier: int) -> bool:
-    """Whether the kernel takes windows of this many taps, with `multiplier` output channels for each input channel."""
+    """Whether the kernel takes windows of `taps` taps, with `multiplier` output channels per input channel."""
     return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
 
 
 def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
            transposed: bool = False) -> Tile:
-    """Choose the tile for `channels` output channels; `stride` and `dilation` are those along lines.
+    """Choose the tile for `channels` output channels; `stride` and `dilation` are along lines.
 
-    Neighbouring pixels of `transposed` convolutions share no columns.
+    Neighboring pixels of `transposed` convolutions share no columns.
     """
     ow, taps = windows.outputs[-1], windows.kernel[-1]
     width = 8 if channels <= 8 <= lanes else lanes
@@ -106,9 +106,9 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
-    """The byte offsets of the columns that tiles read, int64 [tiles a line, runs, lines * LINE].
+    """The byte offsets of the columns that tiles read, int64 [tiles in a line, runs, lines * LINE].
 
-    `Windows.block` appends them to its own tables.
+    `Windows.block` appends the table to its own tables.
     """
     return later(_table, windows.inner, tile)
 
@@ -140,9 +140,9 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Emit stores of the addresses of the columns that a tile reads, run by run; padding stands for columns outside.
+    """Emit stores of the addresses of the columns that a tile reads, run by run; columns outside read padding.
 
-    `outer` is the number of the tile's line in the image, `tile` its number in the line. The stored addresses take
+    `outer` is the index of the tile's line in the image, `tile` its index in the line. The stored addresses take
     `nbytes` bytes.
     """
     ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
@@ -161,7 +161,7 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
 
 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
-    """Make the function that emits the outputs of the tile at row i, from the addresses that `locate` has stored.
+    """Make the function that emits the outputs of the tile at row i, from the addresses that `locate` stored.
 
     If the image has fewer channels than a chunk, `few` is their number, otherwise 0.
     """
@@ -186,7 +186,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # every pixel then adds its taps in order
+            for n, (_, uses) in enumerate(tile.columns):  # for each pixel, the taps come in order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)
@@ -215,7 +215,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
 
 
 def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
-    """Make the block function, which reserves `room` bytes for the addresses of a tile's columns."""
+    """Make the block function; it reserves `room` bytes for the addresses of a tile's columns."""
     write_tile = multiplication(store, dtype, tile, few, multiplier)
 
     @emits
@@ -236,7 +236,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 
 
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
-    """Plan a depthwise convolution of floats for which `fits` holds, in tiles of `choose`.
+    """Plan a depthwise convolution of floats in tiles of `choose`; `fits` must be true for it.
 
     The caller fills in the addresses of TILES.
     """

@@ -6,16 +6,16 @@
 Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read the same
 input channel. A vector of output channels c loads its input channels c // m once and repeats each m times.
 
-Two taps share a 32-bit lane, and weights are s16: s8, or u8 minus a zero point (pairs). If weights are known to fit
-into s8 and the CPU has vpdpbusd, four taps of a column of the window share a lane (quads). Weights are packed in the
-order in which the kernel reads them:
+There are two layouts. In *pairs*, two taps share a 32-bit lane, and weights are s16: s8, or u8 minus a zero point. In
+*quads*, four taps of a column of the window share a lane; the weights must be known to fit into s8, and the CPU must
+have vpdpbusd. Weights are packed in the order of the kernel's loads:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
-A chunk is two vectors of channels, or four. If the channels do not fill the last chunk, it overlaps the chunk before
-it. If they do not fill one chunk, they are read masked. At the scalar level a chunk is one channel, and loops are
-plain.
+A chunk is two vectors of channels (pairs) or four (quads). If the channels do not fill the last chunk, it overlaps the
+chunk before it. If they do not fill even one chunk, they are read with a mask. At the scalar level a chunk is one
+channel, and loops are plain.
 """
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ MULTIPLIERS = (1, 2, 4, 8)
 """The channel multipliers that the kernels take. Each divides the number of channels of a chunk and of a vector."""
 PAIR, QUAD = 2, 4
 MOST_QUAD_TAPS = 64
-"""The most taps of a window whose taps share lanes by four.
+"""The most taps of a window that is packed in quads, because their code is unrolled.
 
-Their code is unrolled. With 7 x 7 taps it takes 0.4 of the time of a loop over pairs (Zen 5).
+With 7 x 7 taps, quads take 0.4 of the time of a loop over pairs (Zen 5).
 """
 
 
 class Layout(NamedTuple):
-    """How weights of ko x ki taps are packed for vectors of `lanes` s32: pairs of taps, or four taps of a column.
+    """How weights of ko x ki taps are packed for vectors of `lanes` s32: pairs of taps, or quads along a column.
 
-    Four taps of a column are packed for tiles of `pixels` output pixels of a line, whose windows are `stride` pixels
-    apart. If `pixels` is 0, taps are packed in pairs.
+    Quads serve tiles of `pixels` output pixels of a line, with windows `stride` pixels apart. If `pixels` is 0, taps
+    are packed in pairs.
     """
 
     lanes: int
@@ -71,9 +71,9 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of a chunk that each [vector, lane] holds.
+        """The channel of a chunk in each [vector, lane].
 
-        Pairs of taps have the order in which vpunpcklbw interleaves bytes within 128 bits.
+        Pairs of taps have the order that vpunpcklbw makes: it interleaves bytes within 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
@@ -82,7 +82,7 @@ class Layout(NamedTuple):
 
     @property
     def taps(self) -> np.ndarray:
-        """The row-major number of the tap at each place [group, tap of a lane]; ko * ki at places without a tap."""
+        """The row-major index of the tap at each place [group, tap of a lane]; ko * ki at places without a tap."""
         numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
         if not self.pixels:
             return np.append(numbers, np.full(none % PAIR, none)).reshape(-1, PAIR)
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
         return len(self.taps) * 4 * self.size
 
     def offsets(self) -> np.ndarray:
-        """The byte offset (int64) within a chunk of each tap's weight for the first lane."""
+        """The byte offset (int64) of each tap's weight within a chunk, for the first lane."""
         out = np.zeros(self.ko * self.ki + 1, np.int64)
         groups, places = np.indices(self.taps.shape)
         out[self.taps] = groups * 4 * self.size + places * self.item
@@ -119,9 +119,9 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
            dilation: int = 1, transposed: bool = False) -> Layout:
     """Choose the layout for `channels` output channels; `weights` are the numbers to multiply, None if not constant.
 
-    `stride` and `dilation` are those along a line. If four taps share a lane, the vectors are the widest whose chunk
-    (four vectors) has at most `channels` channels. A tile then has several pixels of a line, but only one if the
-    convolution is `transposed`, because its neighbouring pixels share no columns.
+    `stride` and `dilation` are along a line. For quads, the vectors are the widest whose chunk (four vectors) has at
+    most `channels` channels. A tile then has several pixels of a line, but only one if the convolution is `transposed`,
+    because its neighboring pixels share no columns.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
@@ -135,7 +135,7 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 def pixels_within(line: int, most: int) -> int:
     """The pixels of a tile: `most` or, for a shorter line, its length.
 
-    For an open line it is a power of two: code has it as a constant, and one plan then serves several lengths.
+    For an open line it is a power of two: it is a constant in the code, and one plan then serves several lengths.
     """
     if not is_open(line):
         return min(most, line)
@@ -153,7 +153,7 @@ def chunk_starts(channels: int, size: int) -> list[int]:
 
 
 def header_bytes(channels: int) -> int:
-    """Bytes of the column sums that come before the packed weights, a multiple of 64."""
+    """Bytes of the column sums before the packed weights, a multiple of 64."""
     return -(-channels // 16) * 64
 
 
@@ -163,7 +163,7 @@ def packed_bytes(layout: Layout, channels: int) -> int:
 
 
 def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
-    """Pack weights [taps, channels], whose values fit into the layout's 16 or 8 bits, as u8 [packed_bytes]."""
+    """Pack weights [taps, channels] as u8 [packed_bytes]; they must fit into the layout's 16 or 8 bits."""
     taps, channels = w.shape
     if not w.size:
         return lasting_empty(0)
@@ -175,6 +175,6 @@ def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
     sums = np.zeros(head // 4, np.int32)
     sums[:channels] = w.sum(axis=0, dtype=np.int64)
     out[:head] = sums.view(np.uint8)
-    groups = chunks[:, layout.taps][..., layout.order]  # the axes are chunk, group, taps of a lane, vector, lane
+    groups = chunks[:, layout.taps][..., layout.order]  # axes: chunk, group, taps of a lane, vector, lane
     out[head:] = np.ascontiguousarray(groups.transpose(0, 1, 3, 4, 2)).reshape(-1).view(np.uint8)
     return out

@@ -1,10 +1,10 @@
-"""Depthwise convolutions of u8 and s8, by vpmaddwd (two taps a lane) or vpdpbusd (four taps a lane).
+"""Tiles of depthwise convolutions of u8 and s8: by vpmaddwd (two taps a lane) or vpdpbusd (four taps a lane).
 
-The bytes of two taps are interleaved and widened to 16 bits, so u8 and s8 activations are both taken as they are.
+With vpmaddwd, the bytes of two taps are interleaved and widened to 16 bits; u8 and s8 activations need no shift.
 
-The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel. Neighbouring output
-pixels of a line share columns, and the bytes of a column are interleaved once. With 3 x 3 taps, four pixels take 8
-operations for a vector of outputs; by pairs of taps they take 20. s8 activations are read as x + 128, and
+With vpdpbusd, the bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel.
+Neighboring output pixels of a line share columns, and a column's bytes are interleaved once. With 3 x 3 taps, four
+pixels take 8 operations for a vector of outputs; by pairs of taps they take 20. s8 activations are read as x + 128, and
 their sums start from -128 * (sum of w).
 """
 from __future__ import annotations
@@ -26,8 +26,8 @@ from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, til
 def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Fill:
     """Make the function that emits the s32 sums of one output pixel, one channel after another.
 
-    With ko and ki of 0 it takes any window. If there are fewer channels than a chunk has, `few` is their number,
-    otherwise 0. It may write up to a chunk beyond the last channel.
+    With ko and ki of 0 the function takes any window. If there are fewer channels than a chunk has, `few` is their
+    number, otherwise 0. The function may write up to a chunk beyond the last channel.
     """
     taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
@@ -79,7 +79,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
             into = spot.target + c * 4
             if lanes == 1:
                 sums[0].store(into)
-            else:  # the interleaved halves are put back into the order of the channels
+            else:  # put the interleaved halves back into the order of channels
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
@@ -94,7 +94,7 @@ def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: boo
 
 
 def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
-    """Emit stores of the addresses of the image columns which neighbouring output pixels read, line by line.
+    """Emit stores of the addresses of the image columns that neighboring output pixels read, line by line.
 
     The first pixel is at the spot, the others follow it on its line.
     """
@@ -133,17 +133,17 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 
 
 def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bool) -> Fill:
-    """Make the function that emits the s32 sums of `pixels` neighbouring output pixels, one channel after another.
+    """Make the function that emits the s32 sums of `pixels` neighboring output pixels, one channel after another.
 
     Weights and sums are in the order of `packing.pack`. The accumulators of a pixel begin the frame's `stride` after
-    those of the pixel before it.
+    the previous pixel's accumulators.
     """
     lanes, ko, ki = layout.lanes, layout.ko, layout.ki
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Unpacking puts 32-bit element 4 * part + q of each 128-bit part into vector q. This order of the weights and sums
-    # makes each vector a run of channels.
+    # Unpacking puts 32-bit element 4 * part + q of each 128-bit part into vector q. With weights and sums in this
+    # order, each vector is a run of channels.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 

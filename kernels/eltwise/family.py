@@ -1,4 +1,4 @@
-"""The family of lane-wise chains, each one loop over memory: its kernel, plan step and record.
+"""The family of lane-wise chains: each chain is one loop over memory. Its kernel, plan step and record.
 
 As in every kernel, the slots of operands and output follow the record's fields (`store_code.SlotOperand`).
 """
@@ -42,7 +42,7 @@ def eltwise_blocks() -> Functions:
 
 
 def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan `store` over `space`, in blocks of `strip_rows` rows if given; the caller fills in the slots only."""
+    """Plan `store` over `space`, in blocks of `strip_rows` rows if given; the caller fills in only the slots."""
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
     block = modules.load("eltwise", eltwise_blocks, level=target.level.base, cache=target.cache).block
@@ -60,7 +60,7 @@ def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | N
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Choose the batch elements, rows and columns of a block (see `split`), by the time that the work takes.
+    """Choose the batch elements, rows and columns of a block (see `split`), by the time of the work.
 
     A vector takes about one cycle for each operation (measured: 0.65 to 0.85) and 4 cycles to be loaded and stored.
     """

@@ -1,10 +1,11 @@
-"""The family of interpolations, in all modes: the kernel of linear ones, plan steps, its record.
+"""The family of interpolations, in all modes: the kernel of linear modes, plan steps, its record.
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
 d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the f32 product of
-two numbers: one of a table [height, ko] and one of a table [width, ki], which follow each other in memory
-(`windows.WINDOWS`). A tap of weight 0 should point to the padding, which is zeros: 0 times an infinity would be NaN.
+two numbers, from a table [height, ko] and from a table [width, ki]. The tables follow each other in memory
+(`windows.WINDOWS`). A tap of weight 0 should point to the padding, whose elements are 0: 0 times an infinity would be
+NaN.
 """
 from __future__ import annotations
 
@@ -41,14 +42,14 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target
 
 ADDRESSES = 8 * (16 + 1)
-"""Bytes for the addresses of a pixel's taps, of which interpolation along four spatial axes has 16."""
+"""Bytes for the addresses of a pixel's taps; interpolation along four spatial axes has 16 taps."""
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
     """Make the function that emits the means of one output pixel of a ko x ki window.
 
-    The taps are dequantized by the `means.tables` in the frame's `weights`, whose numbers are the pixels' weights along
-    both axes.
+    Taps are dequantized by the `means.tables` at the frame's `weights`; the f64 numbers of these tables are the weights
+    along both axes.
     """
     locate, itemsize = tap_locator(ko, ki), STORAGE[dtype].itemsize
 
@@ -87,7 +88,7 @@ def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan weighted means of at most 16 taps each.
 
     The caller fills in the addresses of `pixels.blocks.PIXELS`. The word `weights` is the address of the tables that
-    `means.tables` packs: their numbers are the weights along both axes.
+    `means.tables` packs; their numbers are the weights along both axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

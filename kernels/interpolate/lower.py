@@ -1,7 +1,7 @@
 """Lowering of an interpolate's body, and the NumPy formula of the same numbers.
 
-Mode nearest takes one pixel: it is a pool of one tap, and exact. Modes linear, bilinear and trilinear (one computation
-for any number of axes) take two elements along every axis. With x the source, dequantized in f32, and w[t] the product
+Mode nearest reads one pixel: it is a pool of one tap, and exact. Modes linear, bilinear and trilinear (one computation
+for any number of axes) read two elements along every axis. With x the dequantized source, in f32, and w[t] the product
 of the axes' weights,
 
     y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
@@ -24,7 +24,7 @@ from graphq.ops.interpolate import elements
 
 
 class Blend(NamedTuple):
-    """Weighted means of the pixels of the partition's input `source`, seen as `shape` [images, spatial..., channels].
+    """Weighted means of pixels of the partition's input `source`, viewed as `shape` [images, spatial..., channels].
 
     Weights are f32, `outer` [height, ko] and `inner` [width, ki], in the order of the tables of the windows. `pad` is a
     padding pixel. Integer sources have `scales`.

@@ -7,7 +7,7 @@ With top = max(x, 0) and low = min(x, 0), ONNX's DynamicQuantizeLinear defines (
     scale = (top - low) / 255, or 1 / 255 if both are 0
     zero point = rint(clip(-low / scale, 0, 255)), or 0 for NaN
 
-Extremes do not depend on the order in which they are found; a NaN anywhere makes both NaN.
+Extremes do not depend on the order of the search; a NaN anywhere makes both NaN.
 """
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from graphq.kernels.lanes.vector import Columns
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 64
-"""Elements of a turn of the loop: four vectors of 16, whose operations do not wait for each other."""
+"""Elements of a loop iteration: four vectors of 16; their operations do not wait for each other."""
 PIECE = 1024
 """A block gets whole pieces of this many elements."""
 RANGE = Record("source", "extremes", "each", "count")
-"""The argument block of the first step: minimum and maximum of `count` f32, `each` pieces a block.
+"""The argument block of the first step, for the minimum and maximum of `count` f32; a block has `each` pieces.
 
 Each block stores two f32 at `extremes`.
 """
@@ -43,12 +43,12 @@ def _larger(x: Value, y: Value) -> Value:
 
 @emits
 def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
-    """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if an element is."""
+    """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if an element is NaN."""
     wide = vector(F32, LANES)
     zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
-        # Comparisons alone would lose a NaN, since it is neither larger nor smaller than a number.
+        # Comparisons would lose a NaN, since it is neither larger nor smaller than a number.
         return [_larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
 
     whole = count // LANES
@@ -82,7 +82,7 @@ def extremes_block() -> Functions:
 
 @emits
 def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point: Value) -> None:
-    """Store the scale and the zero point that follow from `count` pairs of extremes."""
+    """Store the scale and the zero point for the range that `count` pairs of extremes cover."""
     zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
@@ -114,7 +114,7 @@ def scale_block() -> Functions:
 
 
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:
-    """Plan the range of `count` f32: one step finds extremes, a second one computes scale and zero point from them.
+    """Plan the range of `count` f32: one step finds extremes, a second step computes scale and zero point from them.
 
     The caller fills in the addresses of RANGE and of SCALE.
     """

@@ -1,7 +1,7 @@
 """The histogram of an f32 tensor by the highest bits of its elements, and its extremes (operation `histogram`).
 
-Each block counts into a table of its own, and one more step adds the tables up. Counts are integers, and extremes do
-not depend on the order in which they are found, so the result is the same for any number of threads.
+Each block counts into a separate table; a final step adds the tables up. Counts are integers, and extremes do not
+depend on the order of the search, so the result is the same for any number of threads.
 """
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
-"""How many tables a block counts into in turn, so that neighbouring elements of one bin do not wait for each other."""
+"""How many tables a block uses in turn; with several, neighboring elements of one bin do not wait for each other."""
 PART = 4 * TABLES * BINS + 8
-"""The bytes that a block writes: its tables, and its two extremes as integers ordered like floats (`ordered`)."""
+"""The bytes that a block writes: its tables, and its two extremes as s32 in the order of floats."""
 CYCLES = 4
-"""Estimated cycles for each element; they decide how many threads are worth their start."""
+"""Estimated cycles per element; they decide how many threads are worth starting."""
 PIECE = 4096
 """A block gets whole pieces of this many elements."""
 COUNT = Record("source", "parts", "size", "each")
@@ -34,19 +34,19 @@ COUNT = Record("source", "parts", "size", "each")
 Each block writes PART bytes to `parts`.
 """
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""The argument block of the second step, which combines the results of `blocks` blocks."""
+"""The argument block of the second step: it combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """+inf and -inf as s32 in the order of floats (see `numbers.observed.ordered`)."""
 
 
 LANES = 64
-"""Elements of a turn of the loop for extremes: four vectors of 16, whose operations do not wait for each other."""
+"""Elements of a loop iteration for extremes: four vectors of 16; their operations do not wait for each other."""
 
 
 @emits
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
-    """Extend the range at `extremes` so that it contains the `count` f32 at `source`.
+    """Extend the range at `extremes` to include the `count` f32 at `source`.
 
     The range is the least and the greatest element, as s32 in the order of floats (see `numbers.observed.ordered`).
     """
@@ -76,7 +76,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
 
 
 def histogram_block(counting: int) -> Functions:
-    """Make the block function that counts the elements of a block; if not `counting` it only finds their extremes."""
+    """Make the block function that counts the elements of a block; if not `counting` it only finds extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)
@@ -88,7 +88,7 @@ def histogram_block(counting: int) -> Functions:
         store_s32(extremes, POSITIVE_INFINITY)
         store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
-        # one piece at a time, which stays in the L1 cache
+        # one piece at a time stays in the L1 cache
         for start in range(first, min(first + a.each * PIECE, a.size), PIECE):
             end = min(start + PIECE, a.size)
             widen_extremes(source + 4 * start, end - start, extremes)
@@ -105,7 +105,7 @@ def histogram_block(counting: int) -> Functions:
 
 
 def histogram_sum(counting: int) -> Functions:
-    """Make the block function that adds the blocks' counts up; if not `counting` it only combines extremes."""
+    """Make the block function that adds up the blocks' counts; if not `counting` it only combines extremes."""
 
     def block(args: int, index: int) -> None:
         a = view_sum(args)
@@ -130,13 +130,13 @@ def histogram_sum(counting: int) -> Functions:
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
     """Plan the histogram and the extremes of `size` f32; if not `counting`, only the extremes.
 
-    The first step works on blocks, the second one combines their results. The caller fills in the addresses of COUNT
-    and of SUM; `parts` takes PART bytes a block.
+    The first step works on blocks, the second step combines their results. The caller fills in the addresses of COUNT
+    and of SUM; `parts` takes PART bytes per block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))
     cycles = CYCLES if counting else 0.5
-    worth = threads_for(target.threads, cycles * size)  # a block costs time for its tables
+    worth = threads_for(target.threads, cycles * size)  # tables make each block cost time
     each = -(-parts // worth)
     blocks = -(-parts // each)
     count = modules.load("histogram_block", histogram_block, how, level=target.level.base, cache=target.cache).block
@@ -147,7 +147,7 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Add two steps: one counts by blocks, one adds the blocks up. If counts have no users, only extremes are found."""
+    """Add two steps: one counts by blocks, one adds the blocks up; if counts have no users, they only find extremes."""
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

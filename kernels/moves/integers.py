@@ -1,9 +1,9 @@
-"""Kernels of casts, and of arithmetic, comparisons and sums along rows of integers of 32 and 64 bits.
+"""Kernels of casts, and of arithmetic, comparisons and row sums of integers of 32 and 64 bits.
 
 Conversions to f32 round to nearest even. The code is plain vector IR, the same at every ISA level.
 
-Operands and results are seen as rows and columns. An operand that is the same in all rows or all columns has a stride
-of 0 there.
+Operands and results are viewed as rows and columns. If an operand is the same in all rows or all columns, its stride
+there is 0.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fits(source: DType, target: DType) -> bool:
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
     """Make the block function of a cast from integers of `source_bits` bits.
 
-    `how` says what the result is: integers of `target_bits` bits, booleans, or f32.
+    `how` is the kind of result: integers of `target_bits` bits, booleans, or f32.
     """
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
@@ -64,7 +64,7 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
 
 
 def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
-    """Plan the conversion of `size` elements, for which `fits` holds; the caller fills in the addresses of CAST."""
+    """Plan the conversion of `size` elements; `fits` must be true. The caller fills in the addresses of CAST."""
     how = TO_BOOLEAN if result == boolean else TO_F32 if result == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * result.itemsize
@@ -141,7 +141,7 @@ def summing(bits: int) -> Functions:
 
 
 def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
-    """Bytes between rows and between columns of an operand that is broadcast to the shape `result`.
+    """The bytes between rows, and between columns, of an operand that is broadcast to the shape `result`.
 
     The first `split` axes of the result are its rows, the others its columns. Returns None if no such strides exist.
     `dims` and `result` have the same rank.
@@ -160,7 +160,7 @@ def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: in
 
 def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], result: Sequence[int],
                   target: Target) -> Step | None:
-    """Plan a function of operands of these dimensions; None for a broadcast that two strides cannot express."""
+    """Plan a function of operands of these dimensions; None if two strides cannot express a broadcast."""
     padded = [[*[1] * (len(result) - len(d)), *d] for d in dims]
     for split in range(len(result) + 1):
         found = [strides(d, result, split, dtype.itemsize) for d in padded]

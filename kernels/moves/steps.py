@@ -1,7 +1,7 @@
 """The plan steps of operations that move elements, of casts and integers, and of the range of a tensor.
 
-A gather may have several tables. Row r of the target comes from table r // count, at the index number r % count of the
-`count` indices; negative indices count from the table's end.
+A gather may have several tables. Row r of the target comes from table r // count, at index r % count of the `count`
+indices; negative indices count from the table's end.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The argument block: the target has `rows` rows, in blocks of `each`; each table gives `count` of them.
+"""The argument block: the target has `rows` rows, in blocks of `each`; `count` of them come from each table.
 
 A table has `size` rows of `nbytes` bytes. The caller fills in the addresses. An index outside of the table is stored as
 an s64 at the address `outside`.
@@ -72,7 +72,7 @@ NumPy moves a short row in 0.9 ns, kernels in 1.5 ns (slices) to 4.3 ns (gathers
 
 
 def slice_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step, a strided copy."""
+    """Add one step, a strided copy."""
     (source,) = node.operands
     dims, itemsize, a = source.type.dims, source.dtype.itemsize, node.attrs
     strides, offset = dense(dims, itemsize), 0
@@ -88,7 +88,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step; an index out of range raises an error after the run. Empty rows are left to the reference."""
+    """Add the step; an index out of range raises an error after the run. The reference handles empty rows."""
     source, indices = node.operands
     dims = source.type.dims
     axis = normal_axis(node.attrs["axis"], dims)
@@ -107,7 +107,7 @@ def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> In
 
 
 def cast_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step for a cast from integers and booleans; casts from floats are left to the reference."""
+    """Add one step for a cast from integers and booleans; the reference casts floats."""
     (source,) = node.operands
     if not integers.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
@@ -116,12 +116,12 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def is_tiny(nbytes: int, row: int) -> bool:
-    """Whether `nbytes` bytes are more than MANY rows of `row` bytes, and such a row is too short for a kernel."""
+    """Whether `nbytes` bytes are more than MANY rows of `row` bytes, and a row is too short for a kernel."""
     return assumed(row) < SHORT and assumed(nbytes) > MANY * assumed(row)
 
 
 def transpose_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step, a transpose."""
+    """Add one step, a transpose."""
     (source,) = node.operands
     order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
     step = plan_transpose(source.type.dims, order, source.dtype.itemsize, b.target)
@@ -174,7 +174,7 @@ def sum_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def expand_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one strided copy, whose source stride is 0 along the axes that are repeated."""
+    """Add one strided copy; its source stride is 0 along the repeated axes."""
     (source,) = node.operands
     out, itemsize = node.output.type.dims, source.dtype.itemsize
     dims = (1,) * (len(out) - len(source.type.dims)) + source.type.dims
@@ -197,8 +197,8 @@ class Side(NamedTuple):
 def pad_steps(b: PlanBuilder, node: Node) -> None:
     """Add the steps of a pad: a copy of the source, then along each axis copies of the elements before and after it.
 
-    The later copies read the result itself, so the padding along one axis is padded along the next axes, too. Pads that
-    repeat more elements than the source has run by the reference.
+    The later copies read the result itself, so they also pad the padding of earlier axes. If a pad repeats more
+    elements than the source has, the reference runs instead.
     """
     (source,) = node.operands
     dims, out, a = source.type.dims, node.output.type.dims, node.attrs
@@ -207,7 +207,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     sides = [_sides(a["mode"], *of) for of in zip(kept, before, after, strict=True)]
     if 0 in (*kept, *out) or any(s is None for s in sides):
         return reference_steps(b, node)
-    expect(assumed(node.output.type.nbytes), "the result")  # before its padding is made
+    expect(assumed(node.output.type.nbytes), "the result")  # before any padding is allocated
     itemsize, target = source.dtype.itemsize, b.result(node.output)
     source_strides, strides = dense(dims, itemsize), dense(out, itemsize)
     first = sum(max(-p, 0) * s for p, s in zip(a["pads_begin"], source_strides, strict=True))

@@ -1,11 +1,11 @@
-"""Transposes of any rank: axes that stay neighbours are merged, and one of four loops over rows and columns remains.
+"""Transposes of any rank: neighboring axes are merged, and one of four loops over rows and columns remains.
 
 - `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
-- `interleaving`, `deinterleaving`: n or m is 2 to 4, as for the channels of images, by shuffles of that many vectors;
+- `interleaving`, `deinterleaving`: n or m is 2 to 4, like the channels of images, by shuffles of n or m vectors;
 - `copying`: the innermost axis stays the innermost, and longer runs of bytes are copied.
 
-For each index of the outer axes, which follows from a block's number, one of these loops moves `rows` x `columns`
-elements. The code is plain vector IR, the same at every ISA level.
+A block's number gives the index of the outer axes. For each index one of these loops moves `rows` x `columns` elements.
+The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from graphq.kernels.operands.space import dense
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
-"""By the bytes of an element: how many elements a vector has, which is also how many rows and columns a tile has."""
+"""The number of elements in a vector, by the bytes of an element; a tile has as many rows and columns."""
 
 WAYS = 4
 """The most channels that `interleaving` and `deinterleaving` take."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
-"""The argument block: `rows` of `columns` elements for each index of `outer` axes; `each` rows are a block.
+"""The argument block: `rows` x `columns` elements for each index of the `outer` axes; a block has `each` rows.
 
 `source_step` is the bytes between columns of the source, `target_step` the bytes between rows of the target. There are
 two exceptions. For copies, `columns` is the bytes of a row, and `source_step` the bytes between rows of the source. For
@@ -44,7 +44,7 @@ MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
 def _tiles(itemsize: int) -> Intrinsic:
-    """Make the function that transposes the tiles which are side by side in 64 bytes of each row of the source."""
+    """Make the function that transposes all tiles in 64 bytes of each row of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     kind = vector(ir.IntType(8 * itemsize), line)
 
@@ -60,7 +60,7 @@ def _tiles(itemsize: int) -> Intrinsic:
 
 
 def _corner(itemsize: int) -> Intrinsic:
-    """Make the function that transposes `height` columns and `width` rows of a tile, and touches no other memory."""
+    """Make the function that transposes `height` columns and `width` rows of a tile; it touches no other memory."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
 
@@ -85,7 +85,7 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
     """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
-    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # the stream of each woven element, and its place
+    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # the stream of each element, and its place
     if apart:
         order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
 
@@ -124,7 +124,7 @@ def _line(partial: bool) -> Intrinsic:
 
 @njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
-    """Find the addresses of a block's source and target, its first row, and the row after its last one."""
+    """Find the addresses of a block's source and target, its first row, and the row after its last row."""
     a = view(args)
     blocks = (a.rows + a.each - 1) // a.each
     batch, first = index // blocks, index % blocks * a.each
@@ -147,8 +147,7 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares as wide as a cache line, so that fetched lines are used in full. The last tiles overlap those before
-        # them.
+        # Squares as wide as a cache line use fetched lines in full. The last tiles overlap the tiles before them.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):
@@ -183,12 +182,12 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
 
 
 def interleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes whose source has `ways` columns and whose target is dense."""
+    """Make the block function of transposes from a source with `ways` columns to a target without gaps."""
     return _weaving(itemsize, ways, False)
 
 
 def deinterleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes whose source has `ways` dense rows."""
+    """Make the block function of transposes from a source with `ways` rows without gaps."""
     return _weaving(itemsize, ways, True)
 
 
@@ -223,7 +222,7 @@ def copying() -> Functions:
 
 
 class Axis(NamedTuple):
-    """An axis to loop over: its size, and the bytes between its elements in source and target."""
+    """An axis to loop over: its size, and the bytes between its elements in the source and in the target."""
 
     size: int
     source: int
@@ -244,9 +243,9 @@ class Loops(NamedTuple):
 
 def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
            targets: Sequence[int] | None = None) -> list[Axis]:
-    """The axes of a copy from a source with these strides to a result with strides `targets` (None: a dense result).
+    """The axes of a copy from a source with these strides to a result with strides `targets` (None: contiguous).
 
-    Axes of size 1 are left out, and neighbouring axes that are contiguous in source and result are merged into one.
+    Axes of size 1 are left out, and neighboring axes that are contiguous in source and result are merged into one.
     """
     axes: list[Axis] = []
     targets = dense(sizes, itemsize) if targets is None else targets
@@ -259,7 +258,7 @@ def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
 
 
 def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
-    """The axes of a transpose of a dense tensor, as `merged` gives them."""
+    """The merged axes of a transpose of a contiguous tensor (see `merged`)."""
     strides = dense(shape, itemsize)
     return merged([shape[d] for d in order], [strides[d] for d in order], itemsize)
 
@@ -290,7 +289,7 @@ def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
 
 
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
-    """Plan the transpose of a dense tensor into a dense one: axis k of the result is axis `order[k]` of the source.
+    """Plan the transpose of a contiguous tensor: axis k of the contiguous result is axis `order[k]` of the source.
 
     The caller fills in the addresses of MOVE; source and target must not overlap. For empty tensors there are no
     blocks.
@@ -300,18 +299,18 @@ def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, ta
 
 
 def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """How many bytes stay contiguous when a source with these strides is copied to a dense result."""
+    """How many bytes stay together when a source with these strides is copied to a contiguous result."""
     axes = merged(sizes, strides, itemsize)
     return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
 
 
 def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, target: Target,
                       results: Sequence[int] | None = None) -> Step:
-    """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
+    """Plan the copy of a tensor of `sizes`; its elements are `strides` bytes apart along each axis.
 
-    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is dense, unless
-    `results` gives the bytes between its elements along each axis. The caller fills in the addresses of MOVE; source
-    and copy must not overlap.
+    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is contiguous,
+    unless `results` gives the bytes between its elements along each axis. The caller fills in the addresses of MOVE;
+    source and copy must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:

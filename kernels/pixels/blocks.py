@@ -1,6 +1,6 @@
-"""Kernels over the output pixels of channels-last images: their block function, loops of their tiles, their plans.
+"""Kernels over the output pixels of channels-last images: their block function, the loops of their tiles, their plans.
 
-A tile function computes accumulators of 4 bytes for some output pixels, on the stack; then a function of the Store
+A tile function computes 4-byte accumulators of some output pixels, on the stack. Then a function of the Store
 (`outputs`) computes the outputs from them. The block function calls both. If the output is the accumulator itself,
 tiles may write it to its final place.
 
@@ -43,26 +43,26 @@ The results of a pixel are a row; rows are written to the target, `stride` bytes
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
-"""The most bytes of accumulators that are computed before an epilogue turns them into outputs."""
+"""The most bytes of accumulators that a tile computes before an epilogue turns them into outputs."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
 """Bytes after the accumulators that a tile may overwrite."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
-"""The most rows that are computed before an epilogue turns them into outputs."""
+"""The most rows that a tile computes before an epilogue turns them into outputs."""
 UNROLLED = 32
-"""Windows of at most this many taps get code of their own, without loops over taps."""
+"""The most taps of windows with specialized code that has no loops over taps."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and one to spare."""
+"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and a spare entry."""
 
 
 def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Value, Value], None]:
-    """Make the function that emits what `store_addresses` emits, for a ko x ki window without loops.
+    """Make the function that emits the same stores as `store_addresses`, but for a ko x ki window without loops.
 
-    With ko and ki of 0 it takes any window.
+    With ko and ki of 0 the function takes any window.
     """
     if not ko:
         return store_addresses
@@ -85,7 +85,7 @@ def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Val
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
-    """Call `emit(width, c)` for vectors of `width` channels from c on that together cover exactly all channels.
+    """Call `emit(width, c)` for vectors of `width` channels from c on; together they cover exactly all channels.
 
     Vectors of `widest` registers come first; narrower vectors take the remaining channels.
     """
@@ -98,12 +98,12 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window that code is specialized for: (ko, ki), or (0, 0) for any window if unrolling would be too long."""
+    """The window of specialized code: (ko, ki), or (0, 0) for any window if unrolling would be too long."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the block function's module; if `direct` is not 0, tiles themselves write outputs of `direct` bytes."""
+    """Make the block function's module; if `direct` is not 0, tiles write the outputs, of `direct` bytes each."""
     writes = direct == 0
 
     def block(args: int, index: int) -> None:
@@ -166,7 +166,7 @@ class Spot(NamedTuple):
 
 
 Fill: TypeAlias = Callable[[Builder, Spot], Operand]
-"""A function that emits the computation of the accumulators of some pixels of a line; returns the number of pixels."""
+"""A function that emits the accumulators of some pixels of a line; it returns the number of pixels."""
 
 
 def tile_functions(room: int, fill: Fill) -> Functions:
@@ -183,7 +183,7 @@ def tile_functions(room: int, fill: Fill) -> Functions:
             loop.step = fill(b, Spot(frame, windows, image, outer, inner, rows - loop.k, addresses,
                                      target + loop.k * step))
             inner = inner + loop.step
-            ends = inner.eq(width)  # the line ends, and perhaps the image
+            ends = inner.eq(width)  # the end of the line, and perhaps of the image
             outer = outer + ends.zext(I64)
             done = outer.eq(height)
             loop.update([image + done.select(image_bytes, 0), done.select(0, outer), ends.select(0, inner)])
@@ -194,8 +194,8 @@ def tile_functions(room: int, fill: Fill) -> Functions:
 class Pixels(NamedTuple):
     """The outputs of kernels over pixels: `channels` for each of batch * m output pixels.
 
-    `windows` says which pixels of channels-last images of `dtype` an output pixel reads. `multiplier` output channels
-    read the same channel of an image.
+    `windows` gives the pixels of channels-last images of `dtype` that an output pixel reads. `multiplier` output
+    channels read the same channel of an image.
     """
 
     dtype: str
@@ -207,7 +207,7 @@ class Pixels(NamedTuple):
 
     @property
     def products(self) -> int:
-        """The number of products: one for each tap of each output."""
+        """The number of products: one per tap of each output."""
         return self.batch * self.m * self.channels * self.windows.taps
 
 
@@ -215,8 +215,8 @@ class PixelKernel(NamedTuple):
     """A module with the tile function that the block function of `block_functions` calls.
 
     `cycles` estimates the work for a pixel. If `direct` is not 0, tiles write the outputs themselves, with `direct`
-    bytes for an element. With `whole` a block has all channels, at most CHANNELS. `macs` counts all
-    multiply-accumulates of the step.
+    bytes per element. With `whole` a block has all channels, at most CHANNELS. `macs` counts all multiply-accumulates
+    of the step.
     """
 
     name: str

@@ -1,14 +1,14 @@
 """Lowering of a pool's body, and the NumPy formula of the same numbers.
 
-For a quantized source q, or a source x of floats, and the taps t of a window, of which `count` are averaged:
+The source is quantized integers q or floats x; t are the taps of a window, and a mean averages `count` of them:
 
     max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
                 y = max_t x[t]
     avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
                 y = (sum_t x[t]) / count                 in the same order
 
-A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after a mean
-divides by its scale as the reference does, since means are often rounding ties (see `means`).
+A mean over any axes but the last is an avg_pool with windows that cover these axes. A quantize after a mean divides by
+its scale like the reference, since means are often rounding ties (see `means`).
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pool(NamedTuple):
     """The source and windows of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
 
     `pad` is a padding pixel, `out` the shape of the accumulators. Means of integers have `scales`. All means have the
-    `order` of their sums, and `counts`: the divisor of each pixel, f32 [pixels].
+    `order` of their sums, and `counts`, the divisor of each pixel, f32 [pixels].
     """
 
     how: How
@@ -75,7 +75,7 @@ class Pool(NamedTuple):
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
     """Check a body: an optional dequantize, a pool, an epilogue.
 
-    Returns the pool's node, the dequantize (or None) and the Pool. Raises Unsupported for bodies that kernels of pools
+    Returns the pool's node, the dequantize (or None) and the Pool. Raises Unsupported for bodies that pool kernels
     cannot compute.
     """
     out = result_dims(body)
@@ -92,10 +92,10 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
-    """Lower the epilogue after `anchor`, which is a pool or weighted means.
+    """Lower the epilogue after `anchor`, a pool or weighted means.
 
-    Maxima of quantized integers are taken before they are dequantized, which keeps their order, as scales are positive.
-    So their epilogue begins with `dequantize`.
+    Kernels take the maximum of quantized integers before they dequantize it: scales are positive, so the order is the
+    same. The epilogue of such a pool begins with `dequantize`.
     """
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
@@ -109,13 +109,13 @@ def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) 
 
 
 def dequantize_of(node: Node) -> Node | None:
-    """The dequantize that computes the node's first operand; None if another operation or an input does."""
+    """The dequantize that computes the node's first operand; None if something else does."""
     first = next(node.operands).node
     return first if first is not None and first.op.name == "dequantize" else None
 
 
 def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
-    """The input of the body that a kernel over pixels reads for `node`; raises Unsupported if there is none."""
+    """The body's input that a kernel over pixels reads for `node`; raises Unsupported if it cannot read one."""
     value = next((dequantize or node).operands)
     if value.node is not None:
         raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}",
@@ -126,14 +126,14 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
     if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
         k, rank = dequantize.attrs["axis"], len(value.type.dims)
         if k % rank != rank - 1:
-            raise Unsupported("the source is quantized along {own}, which is not the channels'",
+            raise Unsupported("the source is quantized along {own}, not along the channels",
                               "quantize the source per tensor, or along the channels, {channels}", 0,
                               own=Axes(value, (k,)), channels=Axes(value, (-1,)))
     return value
 
 
 def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
-    """The scales and zero points with which the channels are dequantized; None without a dequantize."""
+    """The scales and zero points that dequantize the channels; None without a dequantize."""
     if dequantize is None:
         return None
     a = dequantize.attrs
@@ -150,15 +150,15 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     if how == "mean":
         return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts)
     if dequantize is not None:
-        expect_positive(dequantize.attrs["scales"])  # a negative scale turns the order of the integers around
+        expect_positive(dequantize.attrs["scales"])  # with a negative scale, the least integer is the greatest number
     if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
-        raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer",
+        raise Unsupported("a window lies only in the padding: its maximum is -inf, and not an integer",
                           "take pads that are smaller than the window")
     return Pool(how, source, dtype, shape, w, pad, out)
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """The number in a padding pixel: for maxima the least one, so that it never wins; for means the zero point."""
+    """The number in a padding pixel: for maxima the least number, because it never wins; for means the zero point."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
@@ -173,7 +173,7 @@ def _windows(node: Node, shape: tuple[int, ...],
         if not axes or len(shape) - 1 in axes:
             source = next(node.operands)
             raise Unsupported(node.op.name + " reduces {reduced} of {source}, kernels any but {last}",
-                              "transpose the source, so that the last axis stays", reduced=Axes(source, tuple(axes)),
+                              "transpose the source, to keep the last axis", reduced=Axes(source, tuple(axes)),
                               source=source, last=Axes(source, (-1,)))
         first = min(axes)
         inner = shape[first:-1]

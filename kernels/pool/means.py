@@ -1,9 +1,9 @@
-"""Means of taps: taps dequantized as in the op-by-op reference, and the tables that kernels read for this.
+"""Means of taps: the dequantization of taps, as in the reference, and the tables that kernels read for it.
 
     d(x) = (x - zp[c]) * s[c]  for u8 and s8, in f32, rounded once        d(x) = x  for floats
 
 The mean of four integers, requantized to the same scale, is exactly halfway between two integers in one case of four.
-Which way the reference rounds then depends on the f32 rounding errors of the dequantization d and of the sum. Kernels
+The reference then rounds up or down because of f32 rounding errors in the dequantization d and in the sum. Kernels
 therefore dequantize every element before they add, in the reference's order (`numbers.mean_sums`).
 """
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 TABLES = Record("table_bytes")
 """The header of the tables of means; `table_bytes` is the size of one f32 table.
 
-The header is followed by the zero points, the scales, and f64 numbers.
+The zero points, the scales, and f64 numbers follow the header.
 """
 TABLES_BYTES = TABLES.nbytes
 
@@ -65,7 +65,7 @@ def numbers_of(block: Value) -> Value:
 
 
 class Taps:
-    """Loads and dequantizes `width` channels of `dtype` from channel `c` on; `block` is the address of the `tables`."""
+    """The loads of taps: `width` channels of `dtype` from channel `c` on, dequantized with the `tables` at `block`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width

@@ -4,8 +4,8 @@
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
-If a maximum keeps scale and zero point, tiles write bytes directly, in half the time. Each small window size has code
-of its own, which reads a list of addresses. One tile for all other sizes finds taps by the tables of offsets.
+If a maximum keeps scale and zero point, tiles write bytes directly, in half the time. Each small window size has
+separate code that reads a list of addresses. One tile for all other sizes finds taps by the tables of offsets.
 """
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from graphq.plan.plan import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
-"""A function that takes the value reduced so far and the address of one more tap, and returns the new value."""
+"""A function of the value reduced so far and the address of the next tap; it returns the new value."""
 
 SUMS = 16
-"""The registers for sums of a pixel's channels: with half as many, addresses of taps take longer than the sums."""
+"""The registers for sums of a pixel's channels; with half as many, addresses of taps take longer than the sums."""
 ADDRESSES = 8 * (UNROLLED + 1)
 
 
@@ -59,15 +59,15 @@ GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
 
 
 def least(dtype: str) -> float:
-    """The number that a maximum starts from, which no tap is below."""
+    """The number that a maximum starts from; no tap is less."""
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Fill:
     """Make the function that emits the accumulators of one pixel of a ko x ki window; (0, 0) is any window.
 
-    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; they are computed with the
-    `means.tables` in the frame's `weights`, whose numbers are the pixels' counts.
+    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32. Means read `means.tables` at
+    the frame's `weights`; the f64 numbers of these tables are the pixels' counts.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -100,14 +100,14 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 
 
 class _WindowSums:
-    """The sum of a window's elements in a stated order; `load` gives the element at an address."""
+    """The sum of a window's elements in a stated order; `load` loads the element at an address."""
 
     def __init__(self, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.order, self.load = order, load
         self.zero = constant(vector(F32, width), start_of(order))
 
     def take(self, have: Value, address: Value) -> Value:
-        """Add one more element of the window, the one at `address`, to the sum `have`."""
+        """Add the element at `address` to the sum `have`."""
         return have + self.load(address)
 
 
@@ -136,7 +136,7 @@ class _Listed:
 
 
 class _Walked:
-    """A window of any size, whose taps are found in a WINDOWS record."""
+    """A window of any size; a WINDOWS record gives the places of its taps."""
 
     def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
         field = functools.partial(WINDOWS.load, windows)
@@ -153,7 +153,7 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Apply `take` to each of the values `have` and the next tap, `turns` times; the first tap is at (row, column).
+        """Apply `take` to each of the values `have` and the next tap, `turns` times; the first tap is at `place`.
 
         Returns the values, and the place after the last tap.
         """
@@ -228,7 +228,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the addresses of `pixels.blocks.PIXELS`.
 
-    Means are summed in `order`. For means, the word `weights` is the address of the tables that `means.tables` packs:
+    Means are summed in `order`. For means, the word `weights` is the address of the tables that `means.tables` packs;
     their numbers are the divisors of an image's output pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes

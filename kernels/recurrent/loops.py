@@ -1,11 +1,11 @@
 """Kernels of recurrent layers: the formulas of `numbers.recurrent`, 16 units of the state at a time.
 
 The weights are packed in panels of 16 units, each [H, gates, 16]. The sums of a panel are then the gates of its units,
-and stay in registers. Four rows of the batch share each load of weights. Weights that are integers lie in panels
-[H / 4, gates, 16, 4] of bytes, which are multiplied with the quantized state by the instructions of integer matmuls.
+and stay in registers. Four rows of the batch share each load of weights. Integer weights lie in panels [H / 4, gates,
+16, 4] of bytes; the instructions of integer matmuls multiply them by the quantized state.
 
 A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
-rows that have ended, so the last state of each row is kept in, and read from, an array of its own.
+rows that have ended. The last state of each row is therefore kept in, and read from, a separate array.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     extra         the bias (GRU), or the scales of all gates (quantized)
     room          for the quantized state (rows of u8, to a multiple of 4), and 16 bytes after 4 for each element
     lengths       the s32 lengths of the rows' sequences, or 0
-    wrong_length  where a length outside of [0, steps] is stored as an s64; its block then computes nothing
+    wrong_length  where a length outside of [0, steps] is stored as an s64; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
 """
 view = LAYER.view
@@ -54,7 +54,7 @@ Vectors = list[Value]
 
 
 def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
-    """Pack weights [gates * H, H] into panels, filled up with zeros if H is not a multiple of 16."""
+    """Pack weights [gates * H, H] into panels, padded with zeros if H is not a multiple of 16."""
     size = recurrent.shape[1]
     count = -(-size // UNITS)
     wide = np.zeros((gates, count * UNITS, size), np.float32)
@@ -63,7 +63,7 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
 
 
 class Packed(NamedTuple):
-    """Weights as bytes: the `panels`, the `sums` of each row of weights (s32), and what was subtracted from them."""
+    """Weights as bytes: the `panels`, the s32 `sums` of each row of weights, and the `offset` subtracted from them."""
 
     panels: np.ndarray
     sums: np.ndarray
@@ -81,13 +81,13 @@ def byte_panels(recurrent: np.ndarray, gates: int) -> Packed:
 
 
 ONES = 0x01010101
-"""Four weights of 1: their products with the state are its sum."""
+"""Four weights of 1: with them, a product gives the sum of the state."""
 
 
 class Integers(NamedTuple):
     """How a quantized state is multiplied: the instructions, and whether an offset was subtracted from the weights.
 
-    So many `rows` of the batch are computed together that their sums stay in registers.
+    `rows` of the batch are computed together: as many as have sums in registers.
     """
 
     how: Multiply
@@ -97,9 +97,10 @@ class Integers(NamedTuple):
 
 def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, integers: Integers,
                   columns: Columns) -> list[Vectors]:
-    """The sums of a panel's gates for each of `rows` rows of quantized states (u8, to a multiple of 4), as s32.
+    """The sums of a panel's gates for each of `rows` rows of quantized states, as s32.
 
-    sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, in arithmetic that wraps around.
+    A row of states is u8, padded to a multiple of 4. sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, in
+    arithmetic that wraps around.
     """
     word, (how, shifted, _) = partial(LAYER.load, args), integers
     kind = vector(I32, how.lanes)
@@ -130,13 +131,13 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
 
 
 def _joined(parts: Vectors) -> Value:
-    """One vector or two as one."""
+    """Join one or two vectors into one."""
     first, *rest = parts
     return first.shuffle(rest[0], range(2 * first.type.count)) if rest else first
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -> list[Vectors]:
-    """The sums of a panel's gates for each of `rows` rows of states, which are n f32 apart."""
+    """The sums of a panel's gates for each of `rows` rows of states; the rows are n f32 apart."""
     start = [constant(vector(F32, UNITS), 0)] * (rows * gates)
     with Loop(b, (n + (BLOCK - 1)) // BLOCK, start) as blocks:
         first = blocks.k * BLOCK
@@ -165,14 +166,14 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
 
 
 MULTIPLY = {"dot": by_dot, "words": by_words}
-"""How a quantized state is multiplied: by vpdpbusd, or by vpmaddwd."""
+"""The instructions that multiply a quantized state: vpdpbusd, or vpmaddwd."""
 
 
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
     """Make the function that computes 16 units of `rows` rows from the time step's gates `x` and the state h.
 
-    `factors` is the state that is multiplied with the weights, quantized if there are `integers`, and y the address of
-    the new state.
+    `factors` is the state to multiply by the weights: quantized if there are `integers`, otherwise h. y is the address
+    of the new state.
     """
 
     @emits
@@ -210,7 +211,7 @@ def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Quantize `count` f32 to u8 with this scale and zero point."""
+    """Quantize `count` f32 to u8 with the scale and the zero point at these addresses."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -225,7 +226,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int) -> Functions:
     """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1).
 
-    `multiply`, a key of MULTIPLY, says how the states of quantized layers are multiplied; it is "" for others.
+    `multiply`, a key of MULTIPLY, names the instructions for the states of quantized layers; it is "" for other layers.
     """
     integers = Integers(MULTIPLY[multiply](lanes, bool(emulated)), bool(shifted), ROWS * lanes // UNITS) \
         if multiply else None
@@ -295,7 +296,7 @@ def clear(address: int, n: int) -> None:
 class Layer(NamedTuple):
     """A layer's sizes: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state.
 
-    `offset` is what was subtracted from the weights of a quantized layer.
+    `offset` was subtracted from the weights of a quantized layer.
     """
 
     gates: int

@@ -14,7 +14,7 @@ from graphq.plan.plan import Ref, Word
 
 
 def lstm_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step; layers with peepholes or with weights that are not constant run by the reference."""
+    """Add the step. Layers with peepholes or with weights that are not constant run by the reference."""
     h, c, scales, lengths, peepholes = _optional(node, 5)
     recurrent = node.operand(1)
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
@@ -30,7 +30,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step. GRUs without `linear_before_reset` or with variable weights run by the reference."""
+    """Add the step. GRUs without `linear_before_reset`, or with weights that are not constant, run by the reference."""
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
@@ -40,7 +40,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step for all time steps. Layers with weights that are not constant run by the reference."""
+    """Add the step. Layers with weights that are not constant run by the reference."""
     h, lengths = _optional(node, 2)
     recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:
@@ -53,7 +53,7 @@ def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
 
 
 def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
-    """The operand of an initial state or an initial cell; zeros if it is absent."""
+    """The word for an initial state or an initial cell; zeros if it is absent."""
     t = node.outputs[1].type
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 

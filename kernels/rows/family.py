@@ -20,10 +20,10 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step; the numbers of the rows are in the plan's temporary memory."""
+    """Add the step; temporary memory of the plan holds the numbers of the rows."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
-    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)  # epilogue operands may have more, all of size 1
+    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)  # epilogue operands may have more axes, all of size 1
     count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)
     operands = [operand(b, node, s, dims) for s in r.sources]
@@ -42,7 +42,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def floats(g: PatternBuilder) -> PatternLike:
-    """The pattern row(g?(x), gamma?, beta?), where g is any lane-wise chain whose result has no other users."""
+    """The pattern row(g?(x), gamma?, beta?); g is any lane-wise chain with no other users of its result."""
     row, before = g.any_of(*ROW.operations), g.repeat(lane_wise_operations(), max=MAX_EPILOGUE, where=refuses)
     a, b = Var("a"), Var("b")
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))

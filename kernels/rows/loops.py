@@ -1,9 +1,11 @@
 """Kernels of operations along rows (formulas in `numbers.rows`): loops over a row of f32.
 
-`store_numbers` emits each. Its code reads the n numbers at the address `row`. Softmax also stores its powers at the
-address `room`. The code computes one or two numbers of the row, such as a mean, and stores them from `stats` on, `step`
-bytes apart. `epsilon` is the address of an f32. Vectors have the same number of lanes at every ISA level, since the
-lanes fix the order of the sums; LLVM splits them into the machine's vectors.
+`store_numbers` emits the code of each operation. The code reads the n numbers at the address `row` and computes one or
+two numbers of the row, such as a mean. It stores them from `stats` on, `step` bytes apart. Softmax also stores its
+powers at the address `room`. `epsilon` is the address of an f32.
+
+Vectors have the same number of lanes at every ISA level, since the lanes fix the order of the sums. LLVM splits them
+into the machine's vectors.
 """
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ INFINITY = float("inf")
 
 
 Turn = Callable[[list[Columns], list[Value]], list[Value]]
-"""A function that takes some vectors of columns and the values carried so far, and returns the new carried values."""
+"""A function of some vectors of columns and the values carried so far; it returns the new carried values."""
 
 
 class RowEmitter:
@@ -45,7 +47,8 @@ class RowEmitter:
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
         """Loop over the row in vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
 
-        `turn` replaces the carried values, at first `carried`, each time. Returns the last ones.
+        Each iteration replaces the carried values (at first `carried`) by the result of `turn`. Returns the last
+        values.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside
@@ -63,9 +66,10 @@ class RowEmitter:
         return last.values
 
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
-        """The fold of `first` and all elements by `take`, of a new value and the one so far, in that of EXTREME_LANES.
+        """Fold `first` and all elements by `take(new, so far)`, in the order of EXTREME_LANES.
 
-        A step takes several vectors, since each of them waits for the result of the one before in its lanes.
+        An iteration takes several vectors at once, since each vector waits only for the previous result in its own
+        lanes.
         """
         b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
         places = range(0, step, LANES)
@@ -103,7 +107,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The end of the whole vectors of 8, and the end of one vector of 4 after them, if 4 elements are left."""
+        """The end of the whole vectors of 8, and the end of the vector of 4 after them, if 4 elements are left."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 
@@ -118,7 +122,7 @@ def _operand(values: Sequence[Value], load: Expr) -> Value:
 
 
 def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
-    """Fold a vector into one of `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
+    """Fold a vector into a vector of `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
     while x.type.count > to:
         half = x.type.count // 2
         if half == 1:
@@ -133,7 +137,7 @@ def _picked(new: Value, have: Value) -> Value:
 
 
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
-    """The maximum of the row; NaN elements are ignored."""
+    """Emit the maximum of the row; NaN elements are ignored."""
     low = constant(vector(F32, LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -149,7 +153,7 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
 
 
 def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None, power: Expr = POWER) -> Value:
-    """The sum of exp(x - highest); if `room` is given, the powers are stored there."""
+    """Emit the sum of exp(x - highest); if `room` is given, the powers are stored there."""
     tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -166,7 +170,7 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
 
 
 def _squares(b: Builder, row: RowEmitter, mean: Value | None = None) -> Value:
-    """The sum of (x - mean)**2; without a mean, of x**2."""
+    """Emit the sum of (x - mean)**2; without a mean, the sum of x**2."""
     def less(x: Value) -> Value:
         return x if mean is None else x - mean.splat(1 if x.type == F32 else GROUP)
 
@@ -201,7 +205,7 @@ def _mean(b: Builder, row: RowEmitter) -> Value:
 
 
 def _total(b: Builder, row: RowEmitter, term: Expr) -> Value:
-    """The sum of `term` over all elements, in the order of `mean_sums.row_totals`."""
+    """Emit the sum of `term` over all elements, in the order of `mean_sums.row_totals`."""
     def add(x: Value, have: Value) -> Value:
         return have + computed(b, term, 1 if x.type == F32 else x.type.count, x)
 
@@ -218,9 +222,9 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
-    """The reciprocal of the sum of powers, which are stored at `room`.
+    """Emit the reciprocal of the sum of powers, and store the powers at `room`.
 
-    With `inf_as_zero` it is 1 for a row of only -inf.
+    With `inf_as_zero` the result is 1 for a row of only -inf.
     """
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
@@ -229,7 +233,7 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
 
 
 def _stepwise_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, dtype: str) -> list[Value]:
-    """The sum of powers, all rounded to `dtype`; the powers are stored at `room`."""
+    """Emit the sum of powers, and store the powers at `room`; all are rounded to `dtype`."""
     total = _powers(b, row, _highest(b, row), room, rounded_power(dtype))
     return [computed(b, ROUNDED[dtype](X), 1, total)]
 

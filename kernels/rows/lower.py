@@ -4,8 +4,9 @@
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-The epilogue's expression starts from x (for softmax, from exp(x - max(x)), which the kernel stores). It first applies
-the one or two numbers that the kernel computed for the row, such as a mean. Reductions start from their result.
+The epilogue's expression starts from x, or for softmax from exp(x - max(x)), because the kernel stores these powers. It
+first applies the one or two numbers that the kernel computed for the row, such as a mean. Reductions start from their
+result.
 """
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numb
 ROWS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", *REDUCTIONS})
 """Operations that row kernels compute."""
 NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
-"""How many numbers of each row the epilogue loads; a reduction has none, since its result is the accumulator."""
+"""How many numbers of each row the epilogue loads; reductions load no number, since their result is the accumulator."""
 
 
 class RowLowering(NamedTuple):
@@ -49,7 +50,7 @@ class RowLowering(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the prologue only loads f32, so that rows are read in place."""
+        """Whether the prologue only loads f32; then kernels read rows in place."""
         return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
 
     @property
@@ -58,7 +59,7 @@ class RowLowering(NamedTuple):
         return self.how in REDUCTIONS
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The operation's results in f32, before gamma and beta, for the arrays of the inputs."""
+        """The operation's f32 results for these inputs, before gamma and beta."""
         x = evaluate(self.prologue, None, [operand(s, inputs) for s in self.sources])
         x = np.broadcast_to(x, self.dims)
         with np.errstate(all="ignore"):
@@ -77,7 +78,7 @@ class RowLowering(NamedTuple):
 
 
 def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
-    """Find the operation along rows of a body, and the nodes of its prologue.
+    """Find a body's operation along rows, and the nodes of its prologue.
 
     Raises Unsupported if the prologue or the epilogue is not lane-wise, or if kernels lack this form of the operation.
     """
@@ -87,7 +88,8 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
     source = next(node.operands)
     before = above(source)
     if any(u.node not in (*before, node) for n in before for u in n.output.uses):
-        raise Unsupported(f"what {node.op.name} reads is read again after it", "quantize and dequantize the source")
+        raise Unsupported(f"other operations read the operand of {node.op.name} as well",
+                          "quantize and dequantize the source")
     if source.node is None:
         check_loads(source)
     else:
@@ -99,7 +101,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body that `check_row` accepts; raises Unsupported.
 
-    Unless the operation is a reduction, the epilogue's expression first applies the numbers of the row.
+    The epilogue's expression first applies the numbers of the row, unless the operation is a reduction.
     """
     node, before = check_row(body)
     source = next(node.operands)
@@ -124,13 +126,13 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is read only at the rows of the output that a block computes."""
+    """Whether input `number` is read only at the output rows of a block."""
     assert isinstance(lowered.anchor, RowLowering)
     return at_rows(lowered, number, lowered.anchor.sources)
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The expression of the operation's result, from what the kernel stores for an element and the row's numbers."""
+    """The expression of the operation's result, from the stored number of an element and the row's numbers."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:
@@ -149,12 +151,12 @@ def _check(node: Node) -> None:
     a, source = node.attrs, next(node.operands)
     dims, rank = source.type.dims, len(source.type.dims)
     if a.get("keep_stats"):
-        raise Unsupported(f"{node.op.name} gives statistics too, kernels give one result", "leave keep_stats out")
+        raise Unsupported(f"{node.op.name} also gives statistics, kernels give one result", "leave keep_stats out")
     if node.op.name in REDUCTIONS:
         axes = {x % rank for x in a["axes"]}
         if len(list(node.operands)) > 1 or axes != {rank - 1}:
             raise Unsupported(node.op.name + " reduces {reduced} of {source}, kernels {last}",
-                              "transpose the source, so that the reduced axis is the last",
+                              "transpose the source, to make the reduced axis the last",
                               reduced=Axes(source, tuple(sorted(axes))), source=source, last=Axes(source, (-1,)))
         if not a["keep_dims"]:
             raise Unsupported(node.op.name + " does not keep the reduced axis of {source}: kernels keep it",
@@ -164,8 +166,8 @@ def _check(node: Node) -> None:
         own = (k,) if "axis" in a else tuple(range(k, rank))
         if own != (rank - 1,):
             raise Unsupported(node.op.name + " works along {own} of {source}, kernels along {last}",
-                              "transpose the source, so that the axis is the last" if len(own) == 1 else
-                              "reshape the source, so that the axes are one, the last",
+                              "transpose the source, to make the axis the last" if len(own) == 1 else
+                              "reshape the source, to make the axes one, the last",
                               own=Axes(source, own), source=source, last=Axes(source, (-1,)))
     if not dims or dims[-1] == 0:
         raise Unsupported(f"rows of {source.type} are empty")

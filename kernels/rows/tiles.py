@@ -2,8 +2,8 @@
 
 One kernel serves all ISA levels. The prologue and the epilogue have vectors of the level's lanes; the loops have the
 lanes that the order of the sums fixes (`rows.loops`). `plan_row` makes all choices that differ between levels. In the
-argument block, the ROWS record is followed by the slots of the prologue's operands, then by those of the epilogue and
-the output.
+argument block, three parts follow one another: the ROWS record, the slots of the prologue's operands, and the slots of
+the epilogue's operands and the output.
 """
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ The caller fills in the addresses of
     numbers   f32 [numbers, batch, m]; two numbers of a row are `step` bytes apart
     epsilon   f32
 
-and the plan fills in that of the rooms: for each piece of the blocks that threads take, one buffer for a row of f32.
-`columns` is the number of results of a row, n or 1. It is a field, not a constant of the code: if LLVM knew that rows
-have one result, it would store the low byte of an s32 result by storing all four bytes.
+and the plan fills in the address of the rooms: one buffer for a row of f32, for each piece of blocks that threads
+share. `columns` is the number of results of a row, n or 1. It is a field, not a constant of the code: if LLVM knew that
+rows have one result, it would store the low byte of an s32 result by storing all four bytes.
 """
 
 
 def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
-    """Make the block function of the operation `how` along rows; `lanes` are those of prologue and epilogue.
+    """Make the block function of the operation `how` along rows; prologue and epilogue have `lanes` lanes.
 
     With `direct` the prologue only loads f32, so rows are read in place. With `reduces` the epilogue's accumulators are
     the numbers of the rows, not the elements.
@@ -80,7 +80,7 @@ def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_r
                           level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
-    worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 20 to 45 cycles a vector on Zen 4
+    worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 20 to 45 cycles per vector on Zen 4
     each = rows_of_block(m, batch, worth) if strip_rows is None else strip_rows
     blocks = batch * -(-m // each)
     shares = pieces(blocks, worth, target.threads)

@@ -46,7 +46,8 @@ def test_values_with_other_users_stay_outside(end, ops):
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [
-    (QUANTIZED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[7]", "varies along axis 1, that of the concat"),
+    (QUANTIZED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[7]",
+     "varies along axis 1, the axis of the concat"),
     (QUANTIZED.replace("relu(%2)", 'bias_add(%2, b, data_format="NCX")'), INPUTS + ", b: f32[7]", "varies along"),
     (QUANTIZED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[1,2,7]", "changes the shape"),
 ])

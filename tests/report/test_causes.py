@@ -208,7 +208,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
     "statistics that nothing uses": (
         body(f"%y = matmul(%dx, %dw)\n %n, %m, %v = layer_norm(%y, g, b)\n %q = quantize(%n, {Q})\n return %q",
              "x: u8[3,4], g: f32[2], b: f32[2]"), "%q",
-        "layer_norm (%n) stands between %y and the quantize: layer_norm gives statistics too",
+        "layer_norm (%n) stands between %y and the quantize: layer_norm also gives statistics",
         "leave keep_stats out; quantize %y before the layer_norm"),
     "a constant divisor": (
         body("%k = constant(value=f32[]{3})\n %d = divide(%dx, %k)\n %y = matmul(%d, %dw)\n return %y"), "%y",
@@ -242,7 +242,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
           %p = max_pool(%d, kernel=[2,2], strides=[1,1], pads_begin=[0,0], pads_end=[0,0])
           %q = quantize(%p, {Q})
           return %q
-        }}""", "%q", "max_pool (%p) reads %d in f32: the source is quantized along axis 1, which is not the channels'",
+        }}""", "%q", "max_pool (%p) reads %d in f32: the source is quantized along axis 1, not along the channels",
         "quantize the source per tensor, or along the channels"),
     "integers that are cast": (
         body("%c = cast(x, dtype=f32)\n %y = matmul(%c, %dw)\n return %y"), "%y",

@@ -90,10 +90,10 @@ def refusal(epilogue, shape=(2, 3)):
 
 def test_what_varies_along_the_axis_is_refused():
     said = refusal(lambda g, y: g.add(y, g.input("b", dtype="f32", shape=(6,))))
-    assert said == "an operand of add, f32[6], varies along axis 1, that of the concat"
+    assert said == "an operand of add, f32[6], varies along axis 1, the axis of the concat"
     for shape in ((2, 3), (2, 3, 6), (2, 3, 4, 5, 6)):  # numpy's broadcasting would have it along the last axis
         said = refusal(lambda g, y: g.bias_add(y, g.input("b", dtype="f32", shape=(6,)), data_format="NCX"), shape)
-        assert said == "an operand of bias_add, f32[6], varies along axis 1, that of the concat"
+        assert said == "an operand of bias_add, f32[6], varies along axis 1, the axis of the concat"
     assert refusal(lambda g, y: g.add(y, g.input("b", dtype="f32", shape=(4, 2, 6)))).startswith("the epilogue changes")
 
 
