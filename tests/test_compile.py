@@ -51,7 +51,7 @@ def test_open_shapes_are_taken_from_the_arrays():
     y = g.matmul(g.dequantize(x, scales=[0.1]), g.dequantize(w, scales=[0.1]))
     g.output(g.quantize(g.relu(y), dtype="u8", scales=[0.5]))
     model = gq.compile(g, strict=True)
-    assert "numbers are those of x.0 = 1" in model.explain()
+    assert "numbers are for x.0 = 1" in model.explain()
     for m in (1, 5, 0, 5):
         inputs = {"x": RNG.integers(0, 256, (m, 16)).astype(np.uint8)}
         assert np.array_equal(model(inputs), model.formula(inputs))

@@ -52,7 +52,7 @@ def test_write_a_pass(tmp_path):
     assert "The pass alone applied 1 time:" in out
     assert "the factor must be a power of two, got 0.3" in out
     plain, mine = out.split("The pipeline as it is:")[1].split("The pipeline with the pass in front:")
-    assert "(0 integer)" in plain and "multiply (%scaled) stands between the product and the dequantize" in plain
+    assert "(0 integer)" in plain and "multiply (%scaled) stands between the matmul and the dequantize" in plain
     assert re.search(r"1 partitions? \(1 integer\), 0 operations outside", mine)
     assert float(re.search(r"largest difference to the reference: (\S+)", mine)[1]) < 1e-5
 

@@ -1,4 +1,4 @@
-"""Arrays in NumPy's files."""
+"""Read arrays from NumPy's files."""
 from __future__ import annotations
 
 import os
@@ -13,8 +13,8 @@ from graphq.errors import GraphqError, InputError
 def read_arrays(path: str | os.PathLike[str], where: str | None = None) -> np.ndarray | dict[str, np.ndarray]:
     """The array of an .npy file, or the arrays of an .npz archive by their names.
 
-    Raises InputError for a file that is damaged or of another kind, CompileError for one that would take too much
-    memory; both begin with `where` (default: the path). Also raises the errors of `regular_file`.
+    Raises InputError for a file that is damaged or of another kind, CompileError for a file that would take too much
+    memory. Both messages begin with `where` (default: the path). Also raises the errors of `regular_file`.
     """
     where = os.fspath(path) if where is None else where
     with regular_file(path) as (file, nbytes):
@@ -30,11 +30,11 @@ def read_arrays(path: str | os.PathLike[str], where: str | None = None) -> np.nd
                 return {key: _member(found[key], key) for key in found.files}
         except GraphqError:
             raise
-        except Exception as e:  # what NumPy and zipfile raise for damaged files: ten kinds of errors
+        except Exception as e:  # NumPy and zipfile raise ten kinds of errors for damaged files
             raise InputError(f"{where}: damaged, or no .npy or .npz file: {e}") from None
 
 
 def _member(x: object, key: str) -> np.ndarray:
-    if not isinstance(x, np.ndarray):  # NumPy gives the bytes of a member that is no array
+    if not isinstance(x, np.ndarray):  # NumPy returns the bytes of a member that is not an array
         raise ValueError(f"{key!r} is no array")
     return x

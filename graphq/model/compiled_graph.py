@@ -1,4 +1,4 @@
-"""CompiledGraph: the result of `compile`, which the user calls."""
+"""CompiledGraph: the result of `compile`, a model that users call."""
 from __future__ import annotations
 
 import os
@@ -38,17 +38,17 @@ if TYPE_CHECKING:  # only reports need these modules, and they import them when 
     from graphq.report.records import Report
 
 MAX_FETCHED = 8
-"""The most models that a model keeps for `fetch`, one for each list of names; beyond that the oldest is dropped."""
+"""The most models that a model keeps for `fetch`, one per list of names. The oldest is dropped first."""
 
 
 class CompiledGraph:
     """A compiled graph: `model(array)` or `model(x=array)` runs it; any number of threads may call at the same time.
 
-    `graph` is the graph after the passes. If shapes are open, a plan holds for many of them (`plans`); `graph` and
+    `graph` is the graph after the passes. If shapes are open, a plan holds for many shapes (`plans`); `graph` and
     reports then show the plan that was used last. If an input is marked constant, plans are made at the first call. If
-    shapes depend on data, each new set of shapes gets a plan of its own. `origin` says which file the model was loaded
-    from, and which parts had to be compiled again; it is empty for a model that was compiled here. A part of another
-    model shares equal weights with it, among its `arrays`.
+    shapes depend on data, each new set of shapes gets a plan of its own. `origin` names the file that the model was
+    loaded from, and the reason if parts had to be compiled again; it is empty for a model that was compiled here.
+    `arrays` has the weights of other models: this model shares equal weights with them.
     """
 
     def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None) -> None:
@@ -77,7 +77,7 @@ class CompiledGraph:
 
     @lazy_property
     def rows_mix(self) -> str | None:
-        """Why the results of a row of the batch may depend on the other rows; None if they cannot."""
+        """Why results for one row of the batch may depend on other rows; None if they cannot."""
         from graphq.model.row_wise import why_rows_mix
 
         return why_rows_mix(self.source)
@@ -85,8 +85,8 @@ class CompiledGraph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
-        The file is replaced as a whole, or not at all. Raises GraphError if it cannot be written, or if one of the
-        `passes` is in no pipeline of `passes.PRECISIONS`.
+        The file is replaced as a whole, or not at all. Raises GraphError if it cannot be written, or if a pass in
+        `passes` is not in any pipeline of `passes.PRECISIONS`.
         """
         from graphq.model.saved_models import save
 
@@ -114,12 +114,12 @@ class CompiledGraph:
 
     @property
     def inputs(self) -> dict[str, TensorType]:
-        """The types of the inputs by name, in the order in which a call takes them."""
+        """The types of the inputs by name, in the order of a call's arguments."""
         return {p.name: p.type for p in self.signature.inputs}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
-        """The types of the outputs by name, in their order."""
+        """The types of the outputs by name, in order."""
         return dict(self.signature.outputs)
 
     def __repr__(self) -> str:
@@ -150,16 +150,14 @@ class CompiledGraph:
         marked constant must keep the array of the first call.
 
         `out` are arrays for the results: C-contiguous, writeable, and of the outputs' types. They must not share memory
-        with inputs. The caches of cached_attention are an exception: where the past and the new cache have the same
-        shape, they may be the same array. Then only the new rows are written, and the rows behind them stay as they
-        are.
+        with inputs. The KV caches of cached_attention are an exception: the past and the new cache may be the same
+        array if their shapes are equal. Then only the new rows are written, and the rows after them keep their values.
 
         With `fetch`, names of any values of the graph, the call returns these values instead: a dict by name, or an
         array if `fetch` is a single name. A separate model, `compile(..., outputs=fetch)`, computes them, so that the
-        fusions of this model do not change. The first call with these names compiles that model, which is kept.
+        fusions of this model do not change. The first call with these names compiles that model and keeps it.
 
-        Raises InputError, naming the input, the rule and the values, and GraphError for a name that no value has,
-        before anything runs.
+        Raises InputError for wrong arrays, and GraphError for the name of no value, before any kernel runs.
         """
         if fetch is not None:
             return self._fetch(fetch, out, inputs, named)
@@ -186,20 +184,20 @@ class CompiledGraph:
 
     def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
                 profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
-        """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
+        """Report which operations fused, which kernels run them, and why the others did not fuse (docs/explain.md).
 
-        `name`: report only on this value, or on the result of the ONNX node of this name: which partition it is in, or
-        why it is in none. `full`: all lines of a large model's report, and all rewrites that nearly matched. `format`
+        `name`: report only on this value, or on the result of the ONNX node with this name: its partition, or why it is
+        in no partition. `full`: all lines of a large model's report, and all rewrites that nearly matched. `format`
         "json" returns a dict.
 
-        `kernels`: report also the work of each kernel and its speed on this machine, beside the machine's peak. The
-        report counts the decisive instructions of each kernel's assembly, for which the first call compiles the kernels
-        once more. Each step is measured by itself, which takes some 0.1 s a step.
+        `kernels`: also report the work of each kernel, and its speed on this machine next to the machine's peak. The
+        report counts the decisive instructions in each kernel's assembly; for this the first call compiles the kernels
+        once more. Each step is measured separately, in about 0.1 s.
 
-        `profile`: a profile of this model. Each cause gets its share of the time, the longest first, if the model runs
-        in one plan.
+        `profile`: a profile of this model. If the model runs in one plan, each cause shows its share of the time, the
+        largest first.
 
-        Raises GraphError for an unknown name, and for another format; InputError for another model's profile.
+        Raises GraphError for an unknown name or format, InputError for another model's profile.
         """
         from graphq.report.explain import about, as_data, as_text, timed, value_text
 
@@ -226,7 +224,7 @@ class CompiledGraph:
     def parts(self) -> list[Part]:
         """The parts of the model that `report` shows, each with its graph before and after the passes.
 
-        A model in stages has parts for each stage; any other model is one part.
+        A model that runs in stages has parts for each stage; any other model is one part.
         """
         return self.plans.latest.parts()
 
@@ -234,10 +232,10 @@ class CompiledGraph:
                title: str | None = None, **named: Any) -> None:
         """Write an HTML page with pictures of the graph before and after the passes, and the facts about each node.
 
-        With `inputs`, given as in a call, or a `profile` of this model, the page has times and a timeline. It is one
-        file and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables. `title` is
-        the graph's name by default. (Inputs named "profile" or "title" need the mapping of names to arrays.) Raises
-        InputError as a call does, OSError if the file cannot be written.
+        With `inputs`, given as in a call, or with a `profile` of this model, the page has times and a timeline. It is
+        one file and needs no network. Pictures need Graphviz (the extra `report`); without Graphviz the page has
+        tables. `title` is the graph's name by default. (Inputs named "profile" or "title" need the mapping of names to
+        arrays.) Raises InputError as a call does, OSError if the file cannot be written.
         """
         from graphq.report.page import page
 
@@ -253,17 +251,17 @@ class CompiledGraph:
         return graph_html(self.graph, repr(self), bodies=False)
 
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
-        """Measure how long each step takes, and which thread ran which piece of it.
+        """Measure the time of each step, and which thread ran which piece of it.
 
-        The times are medians of `runs` runs on these arrays. The runs are ordinary calls. Before them come as many
-        others as it takes until all threads take part.
+        The times are medians of `runs` ordinary calls on these arrays. Calls to warm up come first, until all threads
+        take part.
 
-        Printed, the result is a table. Its `steps` are the numbers, and `to_chrome_trace(path)` writes the run of
-        median length as a timeline for Perfetto, with one track a thread.
+        The result prints as a table. Its `steps` are the numbers, and `to_chrome_trace(path)` writes the run of median
+        length as a timeline for Perfetto, with one track per thread.
 
-        With `peaks` it also has the share of the machine's peak that each step reaches. For that, kernels are compiled
-        once more and the peaks are measured. For a graph in stages it has the steps of all parts, one part after
-        another. (Inputs named "runs" or "peaks" need the mapping of names to arrays.)
+        With `peaks` the result also has the share of the machine's peak that each step reaches. For that, kernels are
+        compiled once more and the peaks are measured. For a graph in stages, the result has the steps of all parts, one
+        part after another. (Inputs named "runs" or "peaks" need the mapping of names to arrays.)
 
         Raises InputError as a call does, and for wrong options.
         """
@@ -278,17 +276,17 @@ class CompiledGraph:
         return plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
 
     def coverage(self) -> Coverage:
-        """The share of the multiply-accumulates that integer partitions do, in all and by operation.
+        """The share of the multiply-accumulates that integer partitions compute: in total and by operation.
 
-        If shapes are open, it is the share at the shapes of the plan that was used last. Raises CompileError before the
-        first call.
+        If shapes are open, the shapes of the plan that was used last count, and CompileError is raised before the first
+        call.
         """
         return self.plans.latest.coverage()
 
     def formula(self, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
         """The outputs computed in NumPy: each partition by its formula, everything else by its reference.
 
-        They are equal bit for bit to the results of a call, on every CPU and thread count.
+        They equal the results of a call bit for bit, on every CPU and thread count.
         """
         checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         with budget(self.options.memory):
@@ -309,7 +307,7 @@ class CompiledGraph:
         return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays of a call in order; unusual ones go through `check_inputs`, which raises InputError."""
+        """The arrays of a call, in order. Arrays that need a conversion or an error go through `check_inputs`."""
         if len(given) == len(self._checks):
             out = []
             for name, shape, known, dtype in self._checks:
@@ -323,8 +321,8 @@ class CompiledGraph:
         return [checked[n] for n in self.names]
 
     def _take_values(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the plans, if this call shows that values of inputs decide shapes (`signature_of`)."""
-        with self._lock.hold:  # other calls wait, since the plans so far may refuse what they ask for
+        """Replace the plans if this call shows that shapes depend on values of inputs (`signature_of`)."""
+        with self._lock.hold:  # other calls wait, since the old plans may refuse their shapes
             if not self._undecided:
                 return
             signature = signature_of(self.source, arrays)
@@ -364,9 +362,9 @@ class CompiledGraph:
 
 
 def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, int | None]]:
-    """Which of these C-contiguous arrays share memory: yields pairs (number of an array, number of an input).
+    """Find C-contiguous arrays that share memory; yields pairs (number of an array, number of an input).
 
-    If an array overlaps another one of `arrays`, the second number is None.
+    If two of the `arrays` overlap, the second number is None.
     """
     spans = sorted((address_of(x), x.nbytes, k) for k, x in enumerate(arrays) if x.nbytes)
     for (start, nbytes, k), (following, _, other) in pairwise(spans):
@@ -374,7 +372,7 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        last = bisect(spans, (start + x.nbytes,)) - 1  # disjoint arrays end in the order in which they start
+        last = bisect(spans, (start + x.nbytes,)) - 1  # disjoint arrays have their ends in the order of their starts
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
 

@@ -1,4 +1,4 @@
-"""Files of graphs: the suffix of a file's name tells its format."""
+"""Load graphs from files; the suffix of the file's name selects the format."""
 from __future__ import annotations
 
 import os
@@ -22,11 +22,11 @@ ELSEWHERE = "data in other files"
 """The entry of the `meta` of a graph that was read from a file which says that data are in other files."""
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""The function that reads a graph from a file, by the file's suffix. Packages above this one add their readers."""
+"""Functions that read a graph from a file, by the file's suffix. Packages above this one add their readers."""
 
 
 TEXT_GROWTH = 128
-"""The most bytes of memory that one byte of a graph's text takes: a token of one character takes 108."""
+"""The most bytes of memory that one byte of a graph's text needs; a token of one character needs 108."""
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:

@@ -1,13 +1,15 @@
-"""Compiled models, kept for the next process, which finds them by a digest of everything that they depend on.
+"""A cache of compiled models on disk, so the next process need not compile them.
 
-A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, whose rules on ownership,
-size and removal apply. Its name is a digest of the user's file or graph, the options, the versions of graphq and of the
-packages that it computes with, and the kind of processor. If the kept file is damaged or does not fit, the model is
-compiled and kept again. A plan for open sizes that a later call adds is a file of its own next to the model's: it has
-only what the model's file lacks, and counts only with the file that it was written for.
+A kept model is a file that `CompiledGraph.save` writes to the folder of the kernel cache. The cache's rules on
+ownership, size and removal apply. The file's name is a digest of the user's file or graph, the options, the versions of
+graphq and of the packages that it computes with, and the kind of processor. If the file is damaged or does not fit, the
+model is compiled and kept again.
 
-A thread writes the file, so that the first result does not wait for it, nor for kernels that only other sizes need. The
-process ends after the thread.
+A plan for open sizes that a later call adds gets its own file. It contains only the data that the model's file lacks,
+and can be used only with that file.
+
+A thread writes the files, because the first result should not wait for the disk, or for kernels that only other sizes
+need. The process ends after the thread.
 """
 from __future__ import annotations
 
@@ -44,19 +46,19 @@ log = logging.getLogger("graphq")
 
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
-"""The fewest nodes of a graph whose model is kept, so that many small graphs do not fill the folder."""
+"""The fewest nodes of a graph whose model is kept. Many small graphs would fill the folder."""
 MOST_PLANS = 64
-"""The most files of plans that are kept for a model; the oldest are removed."""
+"""The most plan files of a model; the oldest are removed."""
 
 
 _writing: dict[str, threading.Thread] = {}
-"""The threads that write models, by the digests of these."""
+"""The latest thread that writes a model, by the model's digest."""
 _order = Lock()
-"""The lock that is held while a thread starts to follow the latest one, so that each follows another."""
+"""The lock to hold while a new thread is put after the latest one: each thread waits for a different one."""
 
 
 class Kept:
-    """The place of a compiled model in the cache, for a file or graph with these contents and for these options."""
+    """The cache entry of a compiled model, for one file or graph and one set of options."""
 
     def __init__(self, given: Path | Graph, digest: str, level: str | None, threads: int,
                  options: tuple[object, ...]) -> None:
@@ -65,9 +67,9 @@ class Kept:
 
     @staticmethod
     def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
-        """The place for the model of a file or graph.
+        """The cache entry for the model of a file or graph.
 
-        Returns None if such a model is not kept, or if the file cannot be read, which the file's reader will report.
+        Returns None if the model is not kept, or if the file cannot be read: the file's reader reports the error.
         """
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
@@ -89,7 +91,7 @@ class Kept:
         return None
 
     def find(self) -> CompiledGraph | None:
-        """The model, ready to run; None if no kept model can be used. Waits while this process writes the model."""
+        """The kept model, ready to run; None if there is no usable file. Waits if this process is writing the file."""
         writing = _writing.get(self.digest)
         if writing is not None:
             writing.join()
@@ -101,7 +103,7 @@ class Kept:
             saved = Saved(path)
             options, misfit = options_of(saved, self._level, self._threads)
             if misfit is None and saved.file.index.get("key") != self.digest:
-                misfit = "it is another's"
+                misfit = "it belongs to another model"
             if misfit is None:
                 saved.added = self._added(saved, folder)
             model = as_saved(saved, options) if misfit is None else None
@@ -117,7 +119,7 @@ class Kept:
         return model
 
     def _added(self, saved: Saved, folder: Path) -> list[Added]:
-        """The plans of a model that are in files of their own, without those that cannot be used."""
+        """The usable plans of a model in files of their own."""
         found = []
         for path in cache.plan_files(folder, self.digest)[:MOST_PLANS]:
             try:
@@ -128,7 +130,7 @@ class Kept:
         return found
 
     def keep(self, model: CompiledGraph) -> None:
-        """Keep a model that was just compiled, if its file or graph has not changed since `of` was called."""
+        """Keep a model that was just compiled, unless its file or graph has changed since `of` was called."""
         why, again = None, Kept.of(self._given, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file or graph has changed since"
@@ -145,7 +147,7 @@ class Kept:
         self._follow(model, rows_mix, [plan.trace.assumed.values() for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
-        """Keep the plans that calls add from now on, each in a file of its own, but those for the sizes `known`."""
+        """Keep each plan that a call adds from now on in a file of its own, except plans for the sizes `known`."""
         kept = set(map(tuple, known))
 
         def grown(plans: Plans) -> None:
@@ -158,8 +160,8 @@ class Kept:
         model.plans.grown = grown
 
     def _start_writing(self, write: Callable[[Path], None]) -> None:
-        """Call `write` with the model's path in a thread, after the thread that writes already, if there is one."""
-        with _order.hold:  # callers that add plans at once must not both follow the same thread
+        """Call `write` with the model's path in a new thread, after the thread that is writing now has ended."""
+        with _order.hold:  # two callers must not both wait for the same thread
             before = _writing.get(self.digest)
             thread = threading.Thread(target=self._write, args=(write, before), name="graphq-keeping")
             try:
@@ -172,7 +174,7 @@ class Kept:
         self._write(write, before)
 
     def _write(self, write: Callable[[Path], None], before: threading.Thread | None) -> None:
-        """Write a file; failures are only logged, since the model itself is in memory."""
+        """Write a file. Failures are only logged, since the model is in memory."""
         try:
             if before is not None:
                 before.join()
@@ -187,7 +189,7 @@ class Kept:
         save(path, plans, rows_mix, key=self.digest)
 
     def _write_plan(self, path: Path, plan: OpenPlan, plans: Plans, rows_mix: str | None) -> None:
-        """Write a plan that a call added; the whole model if its file was removed, or could not be written."""
+        """Write a plan that a call added, or the whole model if its file is missing."""
         if not path.is_file():
             return self._write_model(path, plans, rows_mix)
         sizes = tuple(plan.trace.assumed.values())
@@ -197,11 +199,11 @@ class Kept:
 
 
 class _NotKept(Exception):
-    """The reason why a model is not kept, which is logged; the text is empty if there is nothing to log."""
+    """The reason why a model is not kept. It is logged, unless its text is empty."""
 
 
 def _why_not() -> str | None:
-    """Why this process keeps no models; None if it does."""
+    """Why this process keeps no models; None if it keeps them."""
     if os.environ.get("GRAPHQ_DEBUG"):
         return "GRAPHQ_DEBUG is set"
     foreign = [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]
@@ -209,7 +211,7 @@ def _why_not() -> str | None:
 
 
 def _of_file(path: Path) -> Iterator[bytes]:
-    """The bytes of a file that decide its model, in parts. Raises _NotKept, OSError and ValueError."""
+    """The bytes of a file for the digest, in parts. Raises _NotKept, OSError and ValueError."""
     with regular_file(path) as (file, nbytes):
         if 2 * nbytes > cache.MOST_OF_A_MODEL:
             raise _NotKept("it is too large")
@@ -219,7 +221,7 @@ def _of_file(path: Path) -> Iterator[bytes]:
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
-    """The bytes that decide a graph's model: first JSON of all but its arrays, then the arrays. Raises _NotKept."""
+    """The bytes of a graph for the digest: the graph as JSON, then its arrays. Raises _NotKept."""
     if len(graph.nodes) < FEWEST:
         raise _NotKept
     if 2 * constant_bytes(graph) > cache.MOST_OF_A_MODEL:
@@ -236,7 +238,7 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
 
 @once
 def _versions() -> str:
-    """The versions of everything that a plan depends on besides the file, the options and the machine."""
+    """The versions of the software that a plan depends on."""
     found = [cache.versions()]
     for package in PACKAGES:
         try:
@@ -244,7 +246,7 @@ def _versions() -> str:
         except PackageNotFoundError:
             found.append("")
     digest = hashlib.sha256()
-    passes = find_spec("graphq.passes")  # its folder may lie outside of graphq/, as may the one of kernels
+    passes = find_spec("graphq.passes")  # the folders of passes and kernels may be outside of graphq/
     for top in (Path(__file__).parents[1], *(passes and passes.submodule_search_locations or ())):
         cache.add_sources(digest, Path(top))
     return " ".join([*found, digest.hexdigest()])

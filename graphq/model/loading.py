@@ -1,4 +1,4 @@
-"""`load_compiled`, which loads a compiled model from a file."""
+"""Load a compiled model from a file (`load_compiled`)."""
 from __future__ import annotations
 
 import logging
@@ -17,16 +17,16 @@ log = logging.getLogger("graphq")
 
 def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
                   threads: int | None = None) -> CompiledGraph:
-    """Load the model that `CompiledGraph.save` wrote to `path`, ready to run; its results are the same, bit for bit.
+    """Load the model that `CompiledGraph.save` wrote to `path`. Its results are the same, bit for bit.
 
-    Weights stay in the file, which is mapped into memory: all processes that load it share them. `isa` and `threads`
-    are as for `compile`; by default they are the model's own, limited to the machine's level and the process's cores.
-    On the same kind of processor, with the same versions, the plan and the kernels' code are used as they are.
-    Otherwise they are compiled again from the graph; a log message and `model.origin` say so.
+    The file is mapped into memory: all processes that load it share the weights. `isa` and `threads` are as for
+    `compile`; by default they are the saved model's, limited to the machine's level and the process's cores. On the
+    same kind of processor, with the same versions, the saved plan and machine code run. Otherwise the graph is compiled
+    again; a log message and `model.origin` give the reason.
 
-    As with the kernel cache, code is used only from a file that belongs to this user or to root and that nobody else
-    can write to. Of any other file only the graph is used, and compiled with the defaults of `compile`: so it can do no
-    more than an ONNX file can. Such a file is read into memory, since others could change it while it is mapped.
+    Code is used only from a file that belongs to this user or to root, and that nobody else can write to. From any
+    other file only the graph is used, and compiled with the defaults of `compile`. It can do no more harm than an ONNX
+    file. graphq reads it into memory, since others could change it while it is mapped.
 
     Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
     would take too much memory.
@@ -39,15 +39,15 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
     model = made or CompiledGraph(saved.source, options)
     model.origin = f"loaded from {saved.file.path}"
     if misfit is not None:
-        model.origin += f"; compiled anew, as {misfit}"
-        log.warning("%s: compiled anew, as %s", saved.file.path, misfit)
+        model.origin += f"; compiled anew, because {misfit}"
+        log.warning("%s: compiled anew, because %s", saved.file.path, misfit)
     elif made is None:
         model.origin += "; planned anew with the file's kernels"
     return model
 
 
 def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
-    """The options for running a saved model on this machine, and why its plans and code do not fit it, or None."""
+    """The options to run a saved model on this machine, and why its plans and code cannot be used here (or None)."""
     own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most
@@ -60,12 +60,12 @@ def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Opti
 
 
 def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
-    """The model with the plans of its file, which must fit these options; None if the file has no plans."""
+    """The model with the plans of its file; None if the file has no plans. The plans must fit these options."""
     return CompiledGraph(saved, options) if saved.plans(options.threads) else None
 
 
 def _level(own: Settings, isa: str | None) -> Level:
-    """The ISA level: the one that the user asks for, else the saved model's if this machine has it, else the best."""
+    """The ISA level: the user's choice, else the saved model's level if this machine has it, else the best level."""
     known = {level.name: level for level in levels_of.available()}.get(own.level)
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known

@@ -1,4 +1,4 @@
-"""Open sizes of a graph's inputs (known only at a call), classes of sizes that share a plan, and shared arrays."""
+"""Open sizes of a graph's inputs, known only at run time, and classes of sizes that share a plan."""
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
@@ -22,10 +22,10 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of all inputs, in order. If shapes depend on values of inputs, one more tuple has these values."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
-"""For each class of sizes, the sizes that its plan is made for at first (`size_class`).
+"""Example sizes of each class (`size_class`): the first plan of the class is made for them.
 
-Such sizes are rare in models, so that they do not equal other numbers by chance. Large ones are multiples of 32, since
-networks that halve an image five times need that.
+They are rare in models, so they seldom equal other numbers by chance. Large examples are multiples of 32, because some
+networks halve an image five times.
 """
 
 
@@ -38,7 +38,7 @@ def size_class(size: int) -> int:
 
 
 def is_single(of: int) -> bool:
-    """Whether the class `of` has a single size, which is its number."""
+    """Whether the class `of` has only one size. That size is the number of the class."""
     return of < 2
 
 
@@ -48,7 +48,7 @@ def range_of(of: int) -> str:
 
 
 def examples(sizes: Sequence[int]) -> Sizes:
-    """For each size an example of the same class.
+    """An example for each size, of the same class.
 
     Equal sizes get the same example. Different sizes get different examples, if the class has enough of them.
     """
@@ -63,9 +63,9 @@ def examples(sizes: Sequence[int]) -> Sizes:
 
 
 class Place(NamedTuple):
-    """Where a call has an open size: in input number `input`.
+    """The place of an open size in a call: dimension `axis` of input number `input`.
 
-    It is the input's dimension number `axis` or, if `of_value`, element `axis` of its array.
+    If `of_value`, the size is not a dimension but element `axis` of the input's array.
     """
 
     input: int
@@ -109,8 +109,8 @@ class Places:
     def graph(self, source: Graph, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Graph:
         """A copy of the graph `source` for inputs of these shapes.
 
-        Inputs in `constants` become constants. If `shapes` has values of inputs, all uses of these inputs take the
-        values instead.
+        Inputs in `constants` become constants. If `shapes` has values of inputs, these values replace all uses of the
+        inputs.
         """
         left = chain(*shapes[len(self._inputs):])
         values = {p.name: later(_array, p.dtype.numpy, p.type.dims, *islice(left, p.type.size))
@@ -124,9 +124,9 @@ def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
 
 
 class Dimension(NamedTuple):
-    """An open size, for reports: the name of its input, its axis, and a name of its own.
+    """An open size, for reports: its input, its axis, and its name.
 
-    The name is the one that the model's file gives to the dimension; without one it is made of input and axis.
+    The name comes from the model's file; without a name there, it is made of input and axis.
     """
 
     input: str
@@ -137,7 +137,7 @@ class Dimension(NamedTuple):
 def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
     """A Dimension for each of these places; by default, for each open dimension of the inputs.
 
-    Names are taken from `graph.meta`, if it has any.
+    Names come from `graph.meta`, if it has them.
     """
     places = Places(Signature.of(graph)).all if places is None else places
     names = graph.meta.get("dimensions", {})
@@ -147,7 +147,7 @@ def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list
 
 
 SIZE = "size"
-"""The `property` of an input of a few integers on which shapes depend: each of the integers is an open size."""
+"""The `property` of an input of a few integers that shapes depend on: each integer is an open size."""
 MOST_VALUES = 8
 """The most elements of an input whose values may be open sizes."""
 
@@ -157,9 +157,9 @@ def _is_small(value: Value | Parameter) -> bool:
 
 
 def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -> Signature:
-    """The signature of a graph, in which inputs of a few integers have the property SIZE if shapes depend on them.
+    """The signature of a graph. Inputs of a few integers get the property SIZE if shapes depend on their values.
 
-    No input has it if shapes also depend on other data, or if dimensions are open and no `arrays` of a call are given.
+    No input gets it if shapes also depend on other data, or if dimensions are open and no `arrays` of a call are given.
     """
     signature = Signature.of(graph)
     sizes = _sizes(graph, arrays) if has_integers(signature) else ()
@@ -168,7 +168,7 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
 
 
 def has_integers(signature: Signature) -> bool:
-    """Whether inputs might have the property SIZE, but it is not yet known whether they do."""
+    """Whether some inputs might have the property SIZE, and only the arrays of a call can decide."""
     return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)
 
 
@@ -196,7 +196,7 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
 def _deciding(graph: Graph) -> set[str]:
     """The names of the inputs of a few integers that decide the first unknown shapes.
 
-    The operations with such shapes have operands of known shapes, which are computed from these inputs.
+    The operands of the operations with these shapes have known shapes, and are computed from the inputs.
     """
     found, seen = set(), set()
     ready = [v for n in graph.nodes if all(x.type.known for x in n.operands)

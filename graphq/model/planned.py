@@ -50,8 +50,8 @@ class Options(NamedTuple):
 class Passed(NamedTuple):
     """A graph after the passes and, if it has one, its plan: with open sizes (`open`), or at given sizes (`runner`).
 
-    `history` has the graph after the passes and what they changed. `again` makes the graph before the passes again,
-    which reports need.
+    `history` has the graph after the passes, and their changes. `again` rebuilds the graph before the passes for
+    reports.
     """
 
     history: History
@@ -84,7 +84,7 @@ class Passed(NamedTuple):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The open sizes by name: those that the runner runs at, or the example of the open plan."""
+        """The open sizes by name: at the runner's shapes, otherwise in the open plan's example."""
         return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -106,14 +106,14 @@ class Passed(NamedTuple):
                       threads=threads, evidence=evidence, covered=covered, sizes=self.sizes)
 
     def parts(self) -> list[Part]:
-        """The graph before and after the passes, with its report and the memory of its plan, as one part."""
+        """One part: the graph before and after the passes, its report, and the memory of its plan."""
         from graphq.report.parts import Part, memory_of
 
         memory = None if self.runner is None else memory_of(self.runner)
         return [Part("", self.again(), self.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
-        """The share of the graph's multiply-accumulates that integer partitions do, at the sizes of the plan.
+        """The share of the graph's multiply-accumulates that integer partitions compute, at the sizes of the plan.
 
         Raises CompileError without a plan, since operations cannot be counted without shapes.
         """
@@ -140,8 +140,8 @@ class Passed(NamedTuple):
 class ConstantInputs:
     """The arrays of inputs marked constant.
 
-    The kept arrays are those of the call whose plan was made first, even if several calls run at the same time. A model
-    and the models that it keeps for `fetch` share one object.
+    The arrays of the first plan are kept, even if several calls run at the same time. A model and the models that it
+    keeps for `fetch` share one object.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -154,7 +154,7 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays, or copies of this call's arrays if none are kept yet. Raises InputError if bits differ."""
+        """The kept arrays; before the first plan, copies of this call's arrays. Raises InputError if bits differ."""
         kept = self._kept.get("arrays")
         if kept is None:
             return {name: arrays[name].copy() for name in self.names}
@@ -166,6 +166,6 @@ class ConstantInputs:
         return kept
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep the arrays of a plan. Raises InputError if others are kept: the plan must then not be used."""
-        self._kept.setdefault("arrays", arrays)  # one step, which no other thread and no signal handler can interrupt
+        """Keep the arrays of a plan. Raises InputError if other arrays are kept: do not use the plan then."""
+        self._kept.setdefault("arrays", arrays)  # atomic: no other thread or signal handler can interrupt it
         self.of(arrays)

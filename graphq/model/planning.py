@@ -1,7 +1,7 @@
 """Build the Plan of a graph after the passes: buffers for its values, steps for its nodes.
 
-Partitions that form a chain, with large values between them that nothing else reads, run strip by strip: some rows go
-through all of them before the next rows (`graphq.plan.builder`).
+A chain of partitions runs strip by strip if the values between them are large and nothing else reads them: some rows go
+through all partitions before the next rows do (`graphq.plan.builder`).
 """
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
 
 LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
-"""The fewest bytes and rows of a value between partitions for which strips are worthwhile.
+"""The fewest bytes and rows that a value between partitions must have to make strips worthwhile.
 
-These are more bytes than an L2 cache holds, and enough rows for a few tiles of matrix products.
+So many bytes do not fit into an L2 cache, and so many rows are enough for a few matmul tiles.
 """
 LEAST_SHARE = 2
 """How many times larger the values between the partitions must be than all other operands and results together.
 
-Each strip reads operands that do not have its rows, such as the weights of a product, as a whole. So these must be
-small in comparison. Operands of the size of a result, such as masks of attention, do not count: a strip reads its rows.
+Each strip reads all weights of a matmul, so the weights must be small in comparison. Operands of the size of a result,
+such as attention masks, do not count: a strip reads only its rows of them.
 """
 
 
 def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
-    """For each node that runs strip by strip, all nodes of its chain in order: partitions, and views between them.
+    """Map each node that runs strip by strip to the nodes of its chain, in order: partitions, and views between them.
 
-    For an open size its example value decides, since the choice affects only speed and memory. `lower` returns what the
-    kernels of a partition compute.
+    An open size counts with its example value, since the choice affects only speed and memory. `lower` returns the
+    computation of a partition's kernels.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
@@ -59,7 +59,7 @@ def between(nodes: Sequence[Node]) -> list[Value]:
 
 
 def _after(node: Node, lower: Lower) -> Iterator[Node]:
-    """The nodes after `node` that can run in the same strips; each reads the result of the one before."""
+    """The nodes after `node` that can run in the same strips; each reads the result of the previous node."""
     views: list[Node] = []
     while (follower := _follower(node, lower)) is not None:
         views.append(follower)
@@ -70,9 +70,9 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 
 
 def _follower(node: Node, lower: Lower) -> Node | None:
-    """The one node that reads the result of `node`, if it can run in the same strips; else None.
+    """The only node that reads the result of `node`, if it can run in the same strips; else None.
 
-    The result must be large. To compute a row of its own result, the reader may need only the same row of this result.
+    The result must be large. Each row of the reader's result may depend only on the same row of this result.
     """
     value, users = node.output, node.output.users
     dims = value.type.dims
@@ -88,13 +88,13 @@ def _follower(node: Node, lower: Lower) -> Node | None:
 
 
 def _fit(nodes: Sequence[Node]) -> bool:
-    """Whether the number of rows of each result is a multiple of the smallest, whose rows are cut into strips."""
+    """Whether the number of rows of each result is a multiple of the smallest number of rows."""
     rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
     return all(m % rows[0] == 0 for m in rows)
 
 
 def _pays(nodes: Sequence[Node]) -> bool:
-    """Whether the values between the nodes are large enough in comparison to the other operands and results."""
+    """Whether the values between the nodes are large compared with the other operands and results (LEAST_SHARE)."""
     inside = [node.output for node in nodes[:-1]]
     beside = {v for node in nodes for v in (*node.operands, node.output)
               if v is node.output or v.type.dims[-2:] != node.output.type.dims[-2:]}.difference(inside)
@@ -103,7 +103,7 @@ def _pays(nodes: Sequence[Node]) -> bool:
 
 
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> Plan:
-    """The plan of `graph`, whose types are all known; it shares `arrays` with other plans."""
+    """The plan of `graph`; all types must be known. The plan shares `arrays` with other plans."""
     b = PlanBuilder(graph, level, threads, cache, arrays)
     nodes: list[int | None] = []
     numbers = {node: k for k, node in enumerate(graph.nodes)}

@@ -1,14 +1,14 @@
 """The plans of a graph, and the runners for the shapes of calls.
 
-Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`), an integer that
-records the computations and comparisons made with it. The record is a trace, and its comparisons are guards. The result
-is an `OpenPlan`, a plan for all sizes for which the guards have the same outcome. For one set of shapes a `Runner` only
-fills in numbers, tables and an arena. A graph of fixed shape has one OpenPlan, whose trace is empty. Sizes of another
-class (`size_class`), and sizes for which a guard fails, get a plan of their own at their first call. Plans share equal
-arrays, weights above all, and all shapes share arenas.
+Passes, lowering and packing of weights see a `Size` instead of each open dimension (`base.sizes`): an integer that
+records all computations and comparisons with it. The record is a trace, and its comparisons are guards. The result is
+an `OpenPlan`. It holds for all sizes at which the guards have the same outcome. A `Runner` fills in the numbers, tables
+and an arena for one set of shapes. A graph of fixed shape has one OpenPlan with an empty trace. If a guard fails, or if
+sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share equal arrays,
+such as weights, and all shapes share arenas.
 
-A graph with inputs marked constant, with unknown ranks, or with shapes that depend on data has no open plan. It gets a
-plan, or stages (`plan.stages`), for each set of shapes, with the constants of the first call.
+A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
+shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
 """
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
-"""A plan in a file that is not yet read: the sizes that the plan was made for, and a function that reads it.
+"""A plan in a file, not yet read: the sizes that it was made for, and a function that reads it.
 
-If `save` did not write the plan, the function raises ParseError.
+The function raises ParseError if `save` did not write the plan.
 """
 
 MAX_SHAPES = 64
-"""The most sets of shapes whose runners are kept; the least recently used one is dropped first."""
+"""The most sets of shapes whose runners are kept; the least recently used set is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
-"""The most classes of sizes and plans of a class that are kept; the least recently used are dropped."""
+"""The most classes of sizes, and the most plans of a class, that are kept; the least recently used are dropped."""
 
 
 class _Anew(Exception):
@@ -77,8 +77,7 @@ class Plans:
     `at` returns the runner for given shapes. `read_source` returns the graph as the user gave it. `unread` are plans of
     a file. If all shapes are fixed, the only plan is made or read at once.
 
-    Any number of threads may call it: one of them makes a plan, and others that need the plan wait. All locks of a
-    model are here.
+    Any number of threads may call it: one thread makes a plan, and others that need the plan wait.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
@@ -93,10 +92,7 @@ class Plans:
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """The lock that is held while entries of `_by_class` or `_by_shapes` move.
-
-        No other thread then sees an entry missing, and no entry is lost.
-        """
+        """The lock to hold while entries of `_by_class` or `_by_shapes` move: others would miss or lose entries."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self.grown: Callable[[Plans], None] | None = None
@@ -120,9 +116,9 @@ class Plans:
 
     @property
     def latest(self) -> Passed | Staged:
-        """The object that reports describe: the runner that was used last, else an existing plan.
+        """The object that reports describe: the runner that was used last, or an existing plan.
 
-        If no plan can be made before a call, it is the graph after the passes.
+        Without a plan, reports describe the graph after the passes.
         """
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, OpenPlan):
@@ -166,7 +162,7 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines for a report on open sizes: each range of sizes so far, its number of plans, and why each was added."""
+        """Lines for a report on open sizes: each range of sizes so far, its number of plans, and why it has several."""
         if not self._places.all or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
@@ -183,8 +179,8 @@ class Plans:
     def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
         """The runner for inputs of these shapes; `arrays` has the arrays of inputs marked constant.
 
-        Raises GraphError if the graph does not take the shapes, CompileError if its plan would take too much memory or
-        `strict` refuses operations, InputError for other constants than those of the first call.
+        Raises GraphError if the graph rejects the shapes, CompileError if its plan would take too much memory or
+        `strict` refuses operations, InputError if constants differ from the first call's.
         """
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
@@ -201,11 +197,11 @@ class Plans:
         return made
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        """The shapes, and the input values that are sizes, on which the plan of a call with these arrays depends."""
+        """The shapes of a call's arrays and the input values that are sizes: the plan of the call depends on them."""
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """The runner of a new plan for these shapes alone, or the runner that a concurrent caller has made."""
+        """The runner of a new plan for only these shapes, or the runner that a concurrent caller has made."""
         with self._making.setdefault(shapes, Lock()).hold:
             with self._order.hold:  # without it the entry is missing while another thread moves it
                 made = self._by_shapes.get(shapes)
@@ -221,7 +217,7 @@ class Plans:
         return made
 
     def _planned(self, source: Callable[[], Graph]) -> Runner | Staged:
-        """A runner, or stages, for the graph that `source` returns, all of whose inputs must have known shapes."""
+        """A runner, or stages, for the graph that `source` returns. All its inputs must have known shapes."""
         with budget(self.options.memory):
             graph = source()
             if not in_one_plan(graph):
@@ -233,7 +229,7 @@ class Plans:
             return made
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """The runner at these sizes, from a plan of their class; if no plan holds for them, makes a new one.
+        """The runner at these sizes, from a plan of their class, or from a new plan if no plan holds.
 
         Returns None if the graph cannot have a plan with open sizes.
         """
@@ -279,13 +275,13 @@ class Plans:
             yield plan
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
-        """A runner from a new plan: one for the class of the sizes or, if that does not hold, for just these sizes."""
+        """A runner from a new plan for the class of the sizes or, if it does not hold, for just these sizes."""
         with self._order.hold:  # without it the class is missing while another thread moves it
             known = of in self._by_class
         if sizes and not known:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # the graph may not take the example's sizes, but take these
+            except GraphqError:  # the graph may reject the example's sizes but accept these
                 made = None
             if made is not None:
                 return made
@@ -302,7 +298,7 @@ class Plans:
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        """The first guards that do not hold at these sizes, one of each plan of the class, as text."""
+        """The first guard of each plan of the class that fails at these sizes, as text."""
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
@@ -325,14 +321,14 @@ class Plans:
 
     @collector_paused()
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """A new plan made for the sizes `assumed`; it may hold for other sizes, too.
+        """A new plan made for the sizes `assumed`; it may also hold for other sizes.
 
-        With `keep` it is kept for calls, otherwise it serves a report only.
+        With `keep` it is kept for calls, otherwise it is for a report.
         """
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
         leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True)]
-        # in a class of a single number the size is that number: nothing is computed from it, and no guard asks for it
+        # a class of a single number has plain numbers instead of open sizes, so it needs no guards
         sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
         try:
             with budget(self.options.memory):
@@ -350,7 +346,7 @@ class Plans:
         return plan
 
     def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
-        """Run the passes on a graph and plan the result; `again` makes the graph before the passes again, for reports.
+        """Run the passes on a graph and plan the result; `again` rebuilds the graph before the passes, for reports.
 
         Raises CompileError if the plan would take too much memory, or if `strict` refuses operations without kernels.
         """
@@ -374,9 +370,9 @@ class Plans:
         return made
 
     def _share(self, history: History) -> None:
-        """Let the graphs of a new plan use equal arrays of earlier plans, so that they can free their own.
+        """Replace the arrays of a new plan's graphs with equal arrays of earlier plans, to free memory.
 
-        Arrays of plans from a file come first, since the file has each array once.
+        Arrays of plans from a file come first, because the file has no duplicates.
         """
         if self._shared.empty:
             for plan in self.all():
@@ -397,12 +393,12 @@ class Plans:
 
     @lazy_property
     def _without_shapes(self) -> Passed:
-        """The graph after the passes, for reports before the first call that tells shapes."""
+        """The graph after the passes, for reports before a call has set the shapes."""
         with budget(self.options.memory):
             return Passed.of(self.source.copy, self.options)
 
     def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """The user's graph at these input shapes, with `constants` (None: those of the first call) for some inputs."""
+        """The user's graph at these input shapes and with these `constants` (None: the first call's constants)."""
         constants = self.constants.kept if constants is None else constants
         if self._is_fixed:
             return self.source.copy()
@@ -427,7 +423,7 @@ class Plans:
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put an entry at the end of `kept`, which is in the order of latest use, and drop the first ones beyond `most`."""
+    """Put an entry at the end of `kept`, the most recently used, and drop the first entries beyond `most`."""
     kept.pop(key, None)
     for oldest in list(kept)[:1 - most]:
         kept.pop(oldest, None)
@@ -435,7 +431,7 @@ def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def _refuse_stages(graph: Graph) -> NoReturn:
-    """Raise CompileError that names the first operation for which a graph runs in stages."""
+    """Raise CompileError that names the first operation that needs stages."""
     node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
     why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
     raise CompileError(f"strict: {why}: {graph.describe(node)}")

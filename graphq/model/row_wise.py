@@ -1,12 +1,12 @@
 """Row-wise analysis: whether the results of each row of a batch are independent of the other rows.
 
-The analysis follows the values from the inputs on, and tracks which axis has the rows of the batch. A value that is the
-same for all rows has no such axis (None). A reshape may merge the axis of the rows with neighbouring axes, and split it
-again. An operation's `rows` names one of RULES, which says which axis of the results has the rows, or that rows may
-mix. An operation without a rule counts as mixing rows.
+The analysis goes from the inputs to the outputs, and tracks which axis of each value has the rows of the batch. A value
+that is the same for all rows has no row axis (None). A reshape may merge the row axis with neighboring axes, and split
+it again. An operation's `rows` names one of RULES: a function that returns the row axis of the results, or None if rows
+may mix. An operation without a rule counts as mixing rows.
 
-So the answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "they
-may mix" can be wrong, which only costs speed.
+So the answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "rows
+may mix" can be wrong; that only costs speed.
 """
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
-"""The number of rows that is assumed for a batch of open size; few other dimensions have this size."""
+"""The number of rows that the analysis assumes for a batch of open size. Few other dimensions have this size."""
 OTHER = 32
-"""The size that is assumed for other open dimensions."""
+"""The size that the analysis assumes for other open dimensions."""
 
 
 class Place(NamedTuple):
-    """The place of the batch's rows in a value: along `axis`. Element i there belongs to row `i // after % rows`.
+    """The place of the batch's rows in a value: index i along `axis` belongs to row `i // after % rows`.
 
-    A reshape may have merged other axes into this one. `before` is the number of elements of the merged axes in front
-    of the rows, `after` that of the merged axes behind the rows.
+    A reshape may have merged other axes with the row axis. `before` is the number of elements of the merged axes before
+    the rows, `after` the number of elements of the merged axes after the rows.
     """
 
     axis: int
@@ -38,16 +38,13 @@ class Place(NamedTuple):
 
 
 Axes = Sequence[int | None]
-"""For each operand the axis that has the rows; None if the operand is the same for all rows."""
+"""The row axis of each operand; None if the operand is the same for all rows."""
 Rule = Callable[[Node, Axes], int | None]
-"""A function for nodes with an operand that has rows: returns the axis that has the rows in all results.
-
-It returns None if rows may mix.
-"""
+"""A function of a node with an operand that has rows: returns the row axis of all results, or None if rows may mix."""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
-    """Why the results of a row may depend on other rows; None if they cannot.
+    """Why results for one row may depend on other rows; None if they cannot.
 
     The rows are axis 0 of each input. An input that is a single number is the same for all rows.
     """
@@ -59,8 +56,8 @@ def why_rows_mix(graph: Graph) -> str | None:
             d if d is not None else OTHER if k else ROWS for k, d in enumerate(t.shape or ())))
             for name, t in types.items() if not t.known})
     except GraphqError as e:
-        return f"the graph does not take {ROWS} rows: {e}"
-    graph.prune()  # removes, for example, nodes that computed shapes, which are constants now
+        return f"the graph rejects {ROWS} rows: {e}"
+    graph.prune()  # for example, nodes that computed shapes: shapes are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -73,11 +70,11 @@ def why_rows_mix(graph: Graph) -> str | None:
         else:
             places.update(dict.fromkeys(node.outputs))
     wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != Place(0)]
-    return f"axis 0 of output '{wrong[0]}' is not that of the rows" if wrong else None
+    return f"axis 0 of output '{wrong[0]}' does not have the rows" if wrong else None
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """The place of the rows in the results of a node, if an operand has rows; None if rows may mix."""
+    """The place of the rows in the results of a node with operands that have rows; None if rows may mix."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -97,7 +94,7 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
     """The place of the rows after a reshape; None if no single axis has them.
 
-    A reshape keeps the number of elements in front of the rows, and the number behind them.
+    A reshape keeps the number of elements before the rows, and the number after them.
     """
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
@@ -110,7 +107,7 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """The place of the rows in the result of a gather along the axis of the rows, by constant indices.
+    """The place of the rows in the result of a gather along the row axis by constant indices.
 
     Returns None unless each row of the result takes elements of the same row of the operand.
     """
@@ -131,7 +128,7 @@ def _rank(value: Value | None) -> int:
 
 
 def _broadcast(node: Node, axes: Axes) -> int | None:
-    """The rule of elementwise operations, whose operands are aligned at their last axes."""
+    """The rule of elementwise operations; their operands are aligned at the last axes."""
     if len(node.outputs) != 1:
         return None
     rank = _rank(node.output)
@@ -146,36 +143,36 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether a value without rows has equal elements along `axis`, where another operand has its rows."""
+    """Whether all elements of a value without rows are equal along `axis`, the row axis of another operand."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
 
 
 def _first_alone(node: Node, axes: Axes) -> bool:
-    """Whether only the first operand has rows, as most rules require."""
+    """Whether only the first operand has rows. Most rules require this."""
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
 def _images(node: Node, axes: Axes) -> int | None:
-    """The rule of operations that treat each image along axis 0 by itself."""
+    """The rule of operations that compute each image along axis 0 separately."""
     return 0 if _first_alone(node, axes) and axes[0] == 0 else None
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """The rule of operations along one axis, which must not be the axis of the rows."""
+    """The rule of operations along one axis: it must not be the row axis."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 
 def _picked(node: Node, axes: Axes) -> int | None:
-    """The rule of operations that reduce one axis; the result lacks that axis unless dimensions are kept."""
+    """The rule of operations that reduce one axis. The result lacks this axis unless `keep_dims` is set."""
     axis = node.attrs["axis"] % _rank(node.inputs[0])
     p = _along(node, axes)
     return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
 
 
 def _normed(node: Node, axes: Axes) -> int | None:
-    """The rule of normalisations over the last axes, whose statistics have only the axes before them."""
+    """The rule of normalizations over the last axes; the row axis must come before these axes."""
     p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
     return p if p is not None and p < begin and _first_alone(node, axes) else None
 
@@ -220,9 +217,9 @@ def _gathered(node: Node, axes: Axes) -> int | None:
 
 
 def _product(node: Node, axes: Axes) -> int | None:
-    """The rule of matrix products.
+    """The rule of matmuls.
 
-    Rows may be rows or columns of matrices, or whole matrices, but not the axis that is summed over.
+    The row axis may be the rows or columns of the matrices, or a batch axis, but not the axis that is summed.
     """
     a, b = node.inputs[:2]
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
@@ -232,7 +229,7 @@ def _product(node: Node, axes: Axes) -> int | None:
     summed = last[0] - turned[0], last[1] - (not turned[1])
     if p == summed[0] or q == summed[1]:
         return None
-    found = set()  # the axis of the result that has the rows, by each operand
+    found = set()  # the row axis of the result, according to each operand
     for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
         if x is not None:
             found.add(to if x >= end - 1 else x + rank - 1 - end)
@@ -252,4 +249,4 @@ RULES: dict[str, Rule] = {
     "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "images": _images, "along_axis": _along,
     "picked": _picked, "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
     "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
-"""The rules by name; the declaration of an operation has the name as its `rows`."""
+"""The rules by name. The declaration of an operation states the name as `rows`."""

@@ -4,10 +4,10 @@
     index       JSON, filled up with spaces to a multiple of 4096
     sections    each at a multiple of 64 bytes, zeros between them
 
-The index has the places of the sections in order, and a SHA-256 of each MiB that follows the index. So every byte of
-the file is covered, and several threads can check the hashes at once. SHA-256 was chosen since processors have
-instructions for it (1.7 GB/s a thread, twice as fast as BLAKE2b). Hashes detect damage, but do not tell who wrote the
-file; `File.private` does.
+The index has the places of the sections in order, and a SHA-256 hash of each MiB after the index. So the hashes cover
+every byte of the file, and several threads can check them. Processors have instructions for SHA-256 (1.7 GB/s per
+thread, twice as fast as BLAKE2b). Hashes detect damage, but anybody can write correct hashes; `File.private` says who
+could have written the file.
 """
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 5
-"""The version of the format. It increases with each change of the format, or of the meaning of plans and steps."""
+"""The version of the format. Increase it with each change of the format, or of the meaning of plans and steps."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
-"""The most bytes of an index, which takes 67 bytes for each MiB of the file, and under 100 for each array or kernel."""
+"""The most bytes of an index. It needs 67 bytes per MiB of the file, and under 100 per array or kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")
@@ -45,10 +45,10 @@ _DIGEST = hashlib.sha256().digest_size
 
 def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
           mode: int = 0o666) -> None:
-    """Write a file; other processes see the whole new file, or the old one. Raises GraphError if it cannot be written.
+    """Write a file. Other processes see either the old file or the whole new file. Raises GraphError if this fails.
 
-    `mode` has the file's permissions, which the process's umask may reduce. If the old file is mapped somewhere, that
-    mapping stays valid, since the new file is another file that only takes over the name.
+    `mode` has the file's permissions; the process's umask may reduce them. Mappings of the old file stay valid: the new
+    file replaces only its name.
     """
     target = path_of(path)
     places, end = [], 0
@@ -64,7 +64,7 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
     head = _HEAD.pack(MAGIC, FORMAT, 0, len(text), _HEAD.size + _DIGEST + len(text) + end)
     try:
         if target.exists() and not target.is_file():
-            raise ValueError("there is something else than a file")
+            raise ValueError("the path exists and is not a file")
         temporary = target.with_name(f".graphq.{uuid.uuid4().hex}")
         try:
             with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -87,7 +87,7 @@ def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview])
 
 
 def _hashes(parts: Iterable[memoryview]) -> list[str]:
-    """The hash of each PIECE bytes of all parts, one part after another."""
+    """The hashes of all parts joined, one hash per PIECE bytes."""
     out, now, room = [], hashlib.sha256(), PIECE
     for part in parts:
         while part.nbytes >= room:
@@ -100,18 +100,18 @@ def _hashes(parts: Iterable[memoryview]) -> list[str]:
 
 
 class Fault(ParseError):
-    """An error that names its file already."""
+    """An error whose message already names the file."""
 
 
 class File:
     """A file that was read and checked.
 
-    `index` is its index, and `digest` tells files of other contents apart. Its sections are
-    read-only memory, which lives as long as someone uses it.
+    `index` is its index; `digest` is a hash of all contents. Its sections are read-only memory that stays valid while
+    it is used.
 
-    `private` says whether the file belongs to this user or to root, and nobody else can write to it: as with files of
-    the kernel cache, only then may code come from it. A private file is mapped. Any other file may change after its
-    hashes were checked, so it is read into memory of this process.
+    `private` is true if the file belongs to this user or to root, and nobody else can write to it. Only then may code
+    come from it; the kernel cache has the same rule. A private file is mapped. Any other file may change after its
+    hashes were checked, so it is read into the memory of this process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -158,7 +158,7 @@ class File:
         raise Fault(f"{self.path}: {problem}") from None
 
     def section(self, number: Any) -> memoryview:
-        """The bytes of the section with this number. Raises ParseError if there is none."""
+        """The bytes of a section, by its number. Raises ParseError if the section does not exist."""
         if type(number) is not int or not 0 <= number < len(self._places):
             self.fail(f"there is no section {number!r:.40}")
         start, nbytes = self._places[number]
@@ -168,13 +168,13 @@ class File:
         try:
             index = json.loads(text)
         except (ValueError, RecursionError) as e:
-            self.fail(f"its index is no JSON: {e}")
+            self.fail(f"its index is not JSON: {e}")
         if not isinstance(index, dict):
-            self.fail("its index is no object")
+            self.fail("its index is not a JSON object")
         return dict(index)
 
     def _checked_places(self, places: Any, size: int) -> list[tuple[int, int]]:
-        """The places of sections, checked: they must follow one another and end at `size`."""
+        """The places of sections, checked: sections must not overlap, and must end at `size`."""
         out: list[tuple[int, int]] = []
         end = 0
         for place in places if isinstance(places, list) else self.fail("its index has no sections"):
@@ -216,7 +216,7 @@ class File:
 
 
 def _mapped(file: BufferedReader) -> memoryview:
-    """Map a file into memory; all pages are read at once, since the hashes need them now."""
+    """Map a file into memory, and read all pages now: the hashes need them next."""
     return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
 
 

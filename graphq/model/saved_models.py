@@ -1,4 +1,4 @@
-"""Saved models: a compiled model as the index and sections of a file, written by `save` and read by `Saved`."""
+"""Write a compiled model to a file (`save`), and read it (`Saved`)."""
 from __future__ import annotations
 
 import json
@@ -38,17 +38,17 @@ T = TypeVar("T")
 log = logging.getLogger("graphq")
 
 JSON_GROWTH = 24
-"""The most bytes of memory that one byte of JSON takes when it is parsed.
+"""The most bytes of memory that one byte of JSON needs when it is parsed.
 
-The worst case is `[],[],[],...`, in which each three bytes make a Python list and its place in the outer list.
+The worst case is `[],[],[],...`: three bytes make a Python list and an entry of the outer list.
 """
 
 
 def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
-    `rows_mix` is the property of `CompiledGraph`. With a `key` the file is for the folder of the kernel cache and for
-    this user alone. It then leaves out the kernels that every plan runs with, since the cache has them.
+    `rows_mix` is the property of `CompiledGraph`. With a `key`, the file is for the kernel cache and only for this
+    user. It then leaves out the kernels that all plans share, since the cache has them.
 
     Raises GraphError if the path cannot be written, or for a pass that a file cannot name
     (`passes.pipeline.names_of`).
@@ -77,7 +77,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
 
 
 def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
-    """Write a plan that belongs to the model of another file: `Added` reads it. Only what that file lacks is written.
+    """Write a plan for the model of another file; `Added` reads it. Data of the other file are left out.
 
     Raises GraphError if the path cannot be written.
     """
@@ -92,7 +92,7 @@ def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
 
 
 def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any], list[int]]]:
-    """The JSON of each plan that a file can hold, and the sizes of its example."""
+    """The JSON and the example sizes of each plan that can be saved."""
     sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
     return [(x, sizes) for plan, sizes in sizes_of.items()
             if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
@@ -100,9 +100,10 @@ def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any]
 
 def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0,
               modules: int = 0) -> tuple[dict[str, Any], list[memoryview]]:
-    """The sections of a file, and the entries of its index about code and arrays, for those after the first ones.
+    """The entries of a file's index for code and arrays, and the file's sections.
 
-    The first sections have the `texts` as JSON. The file leaves out as many `arrays` and `modules` as another file has.
+    The first sections have the `texts` as JSON. The first `arrays` arrays and `modules` modules are left out, because
+    another file has them.
     """
     codes = [(m, m.code) for _, m in progress(list(writer.modules.values())[modules:], "kernels")]
     own = writer.arrays[arrays:]
@@ -117,19 +118,19 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0,
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
     """The JSON of a plan and of the trace of its open sizes.
 
-    Returns None for a plan that JSON cannot express. Whoever loads the file compiles that plan again.
+    Returns None for a plan that JSON cannot express. It is compiled again after the file was loaded.
     """
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
         return [writer.of(recorded_of(made.trace, parts(open_numbers(plan)))), writer.of(plan)]
     except Unsaved as e:
-        log.info("a plan is not saved, as there is no form for a %s", e)
+        log.info("a plan is not saved, because JSON cannot express a %s", e)
         writer.modules = modules
         return None
 
 
 class Settings(NamedTuple):
-    """The settings of a saved model: its options of `compile`. `threads` is the most threads that its plans can use."""
+    """The `compile` options of a saved model. `threads` is the most threads that its plans can use."""
 
     level: str
     emulated: bool
@@ -142,24 +143,21 @@ class Settings(NamedTuple):
 
 MOST_THREADS = 1 << 20
 OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
-"""The settings for a file that other users could write: the defaults of `compile`.
-
-Of such a file only the graph is used.
-"""
+"""The settings for a file that other users can write to: the defaults of `compile`. Only its graph is used."""
 
 
 class Saved:
     """A model in a file whose hashes were checked: `source` is its graph, `plans` are its plans.
 
-    Raises ParseError if `save` did not write the file. An error in the index is raised at once; an error in the graph,
-    the plans or the code is raised when they are read.
+    Raises ParseError if `save` did not write the file. Errors in the index are raised at once, errors in the graph, the
+    plans or the code when these are read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.file = File(path)
         self._arrays = self._of(list, self.file.index, "arrays")
         self.added: list[Added] = []
-        """Plans in other files, which `plans` returns, too."""
+        """Plans in other files; `plans` includes them."""
         self.settings = self._settings() if self.file.private else OF_OTHERS
 
     def _settings(self) -> Settings:
@@ -182,17 +180,17 @@ class Saved:
 
     @lazy_property
     def misfit(self) -> str | None:
-        """Why the file's plans and code cannot be used here, such as another processor; None if they can."""
+        """Why the file's plans and code cannot be used here, for example on another processor; None if they can."""
         index = self.file.index
         if not self.file.private:
-            return "others than this user can write to the file, so that its code is not run"
+            return "others than this user can write to the file, so its code does not run"
         if index.get("versions") != cache.versions():
             return "it was saved by other versions of graphq, Numba, LLVM or Python"
         return None if index.get("cpu") == isa.cpu() else "it was saved on another kind of processor"
 
     @property
     def source(self) -> Graph:
-        """The graph as the user gave it, a new object each time; its constants are in the file's memory."""
+        """The graph as the user gave it: a new object at each read, with constants in the file's memory."""
         reader = Reader(self.array) if self.file.private else ForeignReader(self.array)
         with budget(self.settings.memory):
             graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
@@ -202,14 +200,14 @@ class Saved:
 
     @lazy_property
     def signature(self) -> Signature:
-        """The graph's signature, which can be read without the graph. Call it only if there is no `misfit`."""
+        """The graph's signature, read from the index. Call it only if there is no `misfit`."""
         inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
         name = self._of(str, self.file.index, "name")
         return Signature(name, tuple(Parameter(*x) for x in inputs), dict(outputs))
 
     @property
     def rows_mix(self) -> str | None:
-        """The value of `CompiledGraph.rows_mix` that was saved. Call it only if there is no `misfit`."""
+        """The saved value of `CompiledGraph.rows_mix`. Call it only if there is no `misfit`."""
         return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
 
     @lazy_property
@@ -230,7 +228,7 @@ class Saved:
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
-        """For each plan the sizes of its example, and a function that reads the plan for `threads` threads.
+        """The example sizes of each plan, and a function that reads the plan for `threads` threads.
 
         `threads` is at most the number in the settings. Call it only if there is no `misfit`.
         """
@@ -253,7 +251,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # computed now, so that an error in the data becomes a ParseError
+        _ = out.program  # now, because an error in the data must become a ParseError
         return out
 
     def _json(self, section: Any) -> Any:
@@ -262,7 +260,7 @@ class Saved:
         return json.loads(bytes(text))
 
     def read(self, make: Callable[[], T]) -> T:
-        """Call `make`, which reads data of the file, and turn every error in the data into a ParseError."""
+        """Call `make` to read data of the file; turn every error in the data into a ParseError."""
         try:
             return make()
         except (CompileError, Fault):  # too little memory does not mean that the file is damaged
@@ -282,7 +280,7 @@ class Saved:
         return value
 
     def _types(self, name: str, fields: int) -> list[Any]:
-        """Entries of the index: tuples of `fields` elements, which are a name, a type and further strings."""
+        """Entries of the index: tuples of `fields` elements (a name, a type, further strings)."""
         items = self._of(list, self.file.index, name)
         items = self.read(lambda: [Reader(self.array).of(x) for x in items])
         for x in items:
@@ -309,9 +307,9 @@ class Saved:
 
 
 class Added(Saved):
-    """A plan in a file of its own, which belongs to the model `to` of another file, and uses arrays and code of it.
+    """A plan in a file of its own. It belongs to the model `to` of another file, and uses that file's arrays and code.
 
-    Raises ParseError if `save_plan` did not write the file, or wrote it for another file than that of `to`.
+    Raises ParseError if `save_plan` did not write the file, or wrote it for a model other than `to`.
     """
 
     def __init__(self, path: str | os.PathLike[str], to: Saved) -> None:
@@ -334,7 +332,7 @@ class Added(Saved):
         return [*self._to.modules, *super()._modules()]
 
     def array(self, number: Any) -> np.ndarray:
-        """The array with this number; those of the model's file come first."""
+        """The array with this number; the arrays of the model's file come first."""
         if type(number) is int and number >= self._to.count:
             return super().array(number - self._to.count)
         return self._to.array(number)

@@ -1,4 +1,4 @@
-"""Plans for files: without unused constants, for fewer threads than they were made for, and checked when read."""
+"""Prepare plans for files: drop unused constants, reduce the number of threads, and check plans that were read."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from graphq.plan.plan import AnyStep, Buffer, Part, Plan, PythonStep, Ref, Step,
 
 
 def compact(plan: Plan) -> Plan:
-    """The plan without constants that its steps do not use."""
+    """Remove the buffers that no step uses, such as unused constants."""
     used = {b for step in plan.steps for b in touched(step)}
     kept = [k for k, b in enumerate(plan.buffers) if k in used or b.storage in ("input", "output", "report")]
     new = {old: k for k, old in enumerate(kept)}
@@ -40,7 +40,7 @@ def compact(plan: Plan) -> Plan:
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
-    """The plan for `threads` threads, or for as many as it was made for if these are fewer."""
+    """The plan for at most `threads` threads; it never uses more threads than it was made for."""
     def shared(step: AnyStep) -> AnyStep:
         return step.shared(smallest(step.pieces, threads)) if isinstance(step, Step) else step
 
@@ -52,9 +52,9 @@ MOST_SLOTS = 1 << 22
 
 
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
-    """Raise ParseError unless a trace (the computations with open sizes) is in order, and was made for these `sizes`.
+    """Raise ParseError unless a trace (the computations with open sizes) is valid, and was made for these `sizes`.
 
-    It is in order if each slot is computed once, and only from earlier slots.
+    It is valid if each slot is computed once, and only from earlier slots.
     """
     _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
@@ -71,9 +71,9 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
 
 
 def check(plan: Plan, signature: Signature) -> None:
-    """Raise ParseError unless buffers, steps and words fit one another and the signature.
+    """Raise ParseError unless a plan's buffers, steps and words are consistent, and fit the signature.
 
-    The words of a step are checked no further: a plan runs native code, so a file with plans is trusted like code.
+    Values of words are not checked further: a plan runs native code, so a file with plans is trusted like code.
     """
     _want(type(plan) is Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
@@ -100,7 +100,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # `b.type` may be the type of the value whose view the output is
+        case "output":  # if the output is a view, `b.type` may be the type of the viewed value
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data
@@ -124,7 +124,7 @@ def _is_native(s: Step, plan: Plan) -> bool:
 
 
 def _is_word(w: Word, plan: Plan) -> bool:
-    if type(w) is Later:  # a function that depends on open sizes, which the trace computes
+    if type(w) is Later:  # a function that the trace computes from open sizes
         return True
     if type(w) is Ref:
         return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \
@@ -149,7 +149,7 @@ def _is_number(x: Any, least: int = 0) -> bool:
 
 
 def _fits(type: TensorType, wanted: TensorType) -> bool:
-    """Whether a value's type in a plan fits the type in the signature, in which open dimensions are None."""
+    """Whether a value's type in a plan fits the type in the signature (None: an open dimension)."""
     return isinstance(type, TensorType) and type.dtype is wanted.dtype and type.shape is not None and (
         wanted.shape is None or len(type.shape) == len(wanted.shape) and all(
             d is None or e == d for e, d in zip(map(assumed, type.shape), wanted.shape, strict=True)))

@@ -1,11 +1,10 @@
-"""Values of graphs and plans as JSON: numbers, texts and null stand for themselves, everything else is `[kind, ...]`.
+"""Convert graphs and plans to JSON and back. Numbers, texts and null stay as they are; other values are `[kind, ...]`.
 
-Arrays and the code of kernels are written as the numbers of their sections in the file. A function or a class is
-written as its name, and must be one of graphq's own or one of FUNCTIONS. `Unsaved` is raised for a value that cannot be
-written, such as a lambda.
+Arrays and the code of kernels are written as numbers of sections of the file. A function or class is written as its
+name. It must be graphq's own or in FUNCTIONS. `Unsaved` is raised for a value that cannot be written, such as a lambda.
 
-A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code: it is for files
-that nobody else could have written.
+A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code. Use it only for
+files that nobody else could have written.
 """
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from graphq.plan.plan import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:
-    """The module and the name of a function or a class; NumPy's functions state their module only since NumPy 2.2."""
+    """The module and the name of a function or class. Before NumPy 2.2, NumPy's ufuncs do not state their module."""
     return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
 
 
@@ -47,15 +46,15 @@ FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
     *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy: NumPy imports parts of it later
     np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.all, np.any, np.size, np.prod,
     *(t.numpy.type for t in DTYPES.values()))}
-"""The functions and classes of Python and NumPy that plans may hold, by module and name."""
+"""The functions and classes of Python and NumPy that plans may contain, by module and name."""
 
 
 class Unsaved(Exception):
-    """A file cannot hold a value."""
+    """A value cannot be written to a file."""
 
 
 class Writer:
-    """Converts values to JSON, and collects the arrays and the kernel modules among them, each once."""
+    """Converts values to JSON, and collects their arrays and kernel modules without duplicates."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
@@ -64,7 +63,7 @@ class Writer:
         self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:
-        """The JSON of a value. Raises Unsaved for a value that has none."""
+        """The JSON of a value. Raises Unsaved if JSON cannot express it."""
         kind = type(x)
         if x is None or kind in (bool, int, float, str):
             return x
@@ -112,14 +111,14 @@ class Writer:
         return self._refuse(x)
 
     def module(self, module: Module) -> int:
-        """The number of a kernel module; modules of the same code have one."""
+        """The number of a kernel module; modules with the same code share a number."""
         return self.modules.setdefault(module.key, (len(self.modules), module))[0]
 
     def _refuse(self, x: Any) -> Any:
         raise Unsaved(f"{type(x).__name__} {x!r:.80}")
 
     def array(self, x: np.ndarray) -> int:
-        """The number of an array; equal arrays have one."""
+        """The number of an array; equal arrays share a number."""
         try:
             as_dtype(x.dtype)
         except GraphError:
@@ -132,7 +131,7 @@ class Writer:
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
-    """The flat form of a graph, without those entries of the graph's and the nodes' `meta` that JSON cannot express."""
+    """The flat form of a graph, without `meta` entries of the graph and its nodes that JSON cannot express."""
     def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
 
@@ -157,7 +156,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # cached, as many places may name one array
+            "bytes": cache(lambda number: array(number).tobytes()),  # cached: many places may name one array
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
@@ -179,7 +178,7 @@ class Reader:
 class ForeignReader(Reader):
     """A reader of graphs from files that anybody may have written.
 
-    It accepts no partitions, which only graphq makes.
+    It rejects partitions, because only graphq makes them.
     """
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
@@ -194,7 +193,7 @@ def _lookup_given(name: str) -> Op:
 
 
 class PlanReader(Reader):
-    """A reader of plans: `modules` have the code of kernels; numbers that depend on open sizes belong to `trace`."""
+    """A reader of plans. `modules` have the code of kernels; numbers that depend on open sizes belong to `trace`."""
 
     def __init__(self, array: Callable[[Any], np.ndarray], modules: Sequence[Module],
                  trace: Trace | None = None) -> None:
@@ -238,7 +237,7 @@ def _is_found(x: Any) -> bool:
 
 @cache
 def _found(module: str, name: str) -> Any:
-    """The function or class of this name, graphq's own or in FUNCTIONS. Raises an error if there is none."""
+    """The function or class of this name, graphq's own or in FUNCTIONS. Raises an error if it does not exist."""
     if module != "graphq" and not module.startswith("graphq."):
         return FUNCTIONS[f"{module}.{name}"]
     found = reduce(getattr, name.split("."), import_module(module))

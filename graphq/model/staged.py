@@ -1,4 +1,4 @@
-"""Staged: runs a graph in parts if shapes depend on data, or operations have bodies (`graphq.plan.stages`)."""
+"""Staged: run a graph in parts, if shapes depend on data or operations have bodies (`graphq.plan.stages`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarra
 
 
 class Body:
-    """A body of an operation such as a loop. It is compiled when it first runs; `call` runs it."""
+    """A body of an operation such as a loop. The first run compiles it; `call` runs it."""
 
     def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
         self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
@@ -41,9 +41,8 @@ class Body:
 class Staged:
     """A graph in three parts: the compiled head, operations that run as references (the cut), and the compiled tail.
 
-    The tail is compiled for each new set of shapes that the cut gives it. A Staged object runs like a `Runner` and
-    reports like `Passed`. The passes run on its parts. `compile` compiles a part of the graph with the options of the
-    whole.
+    The tail is compiled for each new set of shapes that the cut computes. A Staged object runs like a `Runner` and
+    reports like `Passed`. `compile` runs the passes on a part and compiles it, with the options of the whole graph.
     """
 
     in_place: tuple[tuple[int, int], ...] = ()
@@ -59,7 +58,7 @@ class Staged:
         self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on checked arrays; returns the outputs, which are new arrays or the given ones, filled."""
+        """Run on checked arrays; returns the outputs: `outputs` if given, otherwise new arrays."""
         outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
         if outputs is None:
             return outs
@@ -68,11 +67,11 @@ class Staged:
         return list(outputs)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs in NumPy, by the formulas of the compiled parts."""
+        """The outputs computed in NumPy, by the formulas of the compiled parts."""
         return self._through(inputs, lambda model, feeds: model.formula(feeds))
 
     def explanation(self, *, kernels: bool) -> Report:
-        """The reports of the head and of the tail, and on the operations between them, including their bodies."""
+        """The report: on the head, the operations of the cut with their bodies, and the tail."""
         from graphq.report.survey import survey_stages
 
         cut = self.stages.cut
@@ -82,7 +81,7 @@ class Staged:
         return survey_stages(self.graph, head, cut, bodies, tail)
 
     def parts(self) -> list[Part]:
-        """The parts for reports: those of the head, the cut itself, those of bodies in the cut, those of the tail."""
+        """The parts for reports, in this order: the head, the cut, bodies in the cut, the tail."""
         from graphq.report.parts import Part
         from graphq.report.survey import survey_stages
 
@@ -121,9 +120,9 @@ class Staged:
             return self._bodies[node, name]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        """The node's attributes, with compiled bodies in place of graphs.
+        """The node's attributes, with compiled bodies instead of graphs.
 
-        A body of a loop is compiled only if all its inputs have known shapes: else iterations may differ in shapes.
+        A loop's body is compiled only if all its inputs have known shapes. Otherwise iterations may differ in shapes.
         """
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (

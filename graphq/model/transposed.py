@@ -1,7 +1,7 @@
-"""Which transposes take no step, since the partition before or after them reads or writes the other order of elements.
+"""Find transposes that need no step: the partition before or after them reads or writes in the transposed order.
 
-In attention such transposes bring the heads before the rows and back: a product reads rows of a head where they lie
-among the rows of all heads, and writes its own rows there.
+Attention has such transposes: they move the axis of the heads before the axis of the rows, and back. A matmul can read
+the rows of one head with strides, and write its result with strides.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphq.kernels.family.lower import Lowered
 from graphq.kernels.operands.space import dense
 
 Lower: TypeAlias = Callable[[Node], Lowered]
-"""What the kernels of a partition compute."""
+"""A function that returns the computation of a partition's kernels."""
 
 
 def find_read(graph: Graph, lower: Lower) -> set[Node]:
@@ -24,7 +24,7 @@ def find_read(graph: Graph, lower: Lower) -> set[Node]:
 
 
 def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
-    """Map results of partitions to the transpose that is their only user, if the partition can write in its order."""
+    """Map results of partitions to the transpose that is their only user, if the partition can write its order."""
     found = {}
     for node in graph.nodes:
         if _moves(node):
@@ -37,14 +37,14 @@ def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
 
 
 def read_strides(node: Node) -> tuple[int, ...]:
-    """The byte strides with which a transpose's result is read from the memory of its dense operand."""
+    """The byte strides for reading a transpose's result from the memory of its dense operand."""
     (source,) = node.operands
     strides = dense(source.type.dims, source.dtype.itemsize)
     return tuple([strides[k] for k in _order(node)])
 
 
 def written_strides(node: Node) -> tuple[int, ...]:
-    """The byte strides with which a transpose's operand is written to the memory of its dense result."""
+    """The byte strides for writing a transpose's operand to the memory of its dense result."""
     strides = dense(node.output.type.dims, node.output.dtype.itemsize)
     order = _order(node)
     return tuple([strides[order.index(k)] for k in range(len(order))])
@@ -59,7 +59,7 @@ def _order(node: Node) -> Sequence[int]:
 
 
 def _family(node: Node, lower: Lower) -> Lowered | None:
-    """What the kernels of a partition compute, if their operands and results may have any order; else None."""
+    """The computation of a partition's kernels, if they accept any strides; else None."""
     if node.op.name != "partition" or family_named(node.attrs["anchor"]).strided is None:
         return None
     return lower(node)

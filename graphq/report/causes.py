@@ -1,8 +1,8 @@
-"""Causes: why an operation that could be in an integer partition is in none.
+"""Causes: find why an operation that could be in an integer partition is outside.
 
-A matmul or convolution outside of integer partitions has causes of its own kinds (`products`). Any other operation is
-outside because a fusion ended between the operation that computes a value in f32 and the operation that reads it. The
-rules of that fusion tell why it ended there; the first question is what the reading operation does.
+The module `products` finds the causes of a matmul or convolution. Any other operation is outside because a fusion
+stopped between the operation that computes a value in f32 and the operation that reads it. The cause depends first on
+the reading operation, then on the rules of that fusion.
 """
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
 CHAIN = Fuse("eltwise", floats=True).name
-"""The name of the fusion of elementwise operations that follow no main operation, such as a product or a pool."""
+"""The name of the fusion of elementwise operations without an anchor such as a layer or pool."""
 
 
 def causes(analysis: Analysis) -> list[Cause]:
-    """One cause for all operations that are outside for the same reason: products first, inputs and outputs last."""
+    """The causes: one for all operations with the same reason. Layers come first, the graph's border last."""
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
         for r in analysis.of(node):
@@ -61,7 +61,7 @@ def _cause(reasons: list[Reason], analysis: Analysis, numbers: dict[Node, int]) 
 
 
 class Analysis(Fusions):
-    """Finds the reasons for nodes of the graph after the passes, in the graph as it was before the fusions."""
+    """Finds why nodes of the graph after the passes did not fuse, by the graph before the fusions."""
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal]) -> None:
         super().__init__(source, history, passes)
@@ -79,12 +79,12 @@ class Analysis(Fusions):
         if product is not None:
             return [self._product(product)]
         last = members[-1]
-        if last.op.name in QUANTIZES:  # of a product that a pass quantizes the graph has no quantize that could fuse
+        if last.op.name in QUANTIZES:  # a pass quantized a layer: the user's graph has no quantize here
             made = self.given.node(last).op.name not in QUANTIZES
             return [] if made else self._before(members, last)
         found = []
         first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
-        if first is not None:  # the quantize may fuse with the operation before
+        if first is not None:  # the quantize might have fused with the operation before it
             found = [r for r in self._before(members[:first + 1], members[first]) if r.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantized(next(n.operands).dtype) for n in members):
             found += self._after(last)
@@ -98,7 +98,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the chain `members`, ending in the quantize `last`, is not in the partition that computes its operand."""
+        """Why the chain `members` up to the quantize `last` is not in the partition that computes its operand."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -110,13 +110,13 @@ class Analysis(Fusions):
         return [self._ended(value, user, members, last)]
 
     def _shared(self, value: Value, user: Node) -> bool:
-        """Whether a value is a dequantize that serves several users, each of which could take it into its partition."""
+        """Whether a value is the result of a dequantize that `user` could have in its own partition."""
         maker = value.node
         return maker is not None and maker.op.name in DEQUANTIZES and is_quantized(next(maker.operands).dtype) \
             and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
-        """How far from integers a value is computed: 0 in an integer partition, 4 for an input of the graph."""
+        """The distance of a value from integers: 0 if an integer partition computes it, 4 for an input of the graph."""
         node = value.node
         if node is None:
             return 4
@@ -145,7 +145,7 @@ class Analysis(Fusions):
         return self._between(value, user, last, fusion) or self._too_much(value, maker, members, last, fusion)
 
     def _forked(self, value: Value, user: Node, members: list[Node], last: Node, fusion: str) -> Reason | None:
-        """The reason if a graph output, a scale of the chain or an operation besides `user` needs `value` in f32."""
+        """The reason if a graph output, a scale of the chain or an operation other than `user` needs `value` in f32."""
         given, why = self.given, partial(reason, last, fusion)
         if given.is_output(value):
             if (stage := given.stage(value)) is not None:
@@ -157,14 +157,14 @@ class Analysis(Fusions):
         others = tuple(u for u in given.users(value) if u not in members)
         if not others:
             return None
-        if all(given.node(u) is given.node(user) for u in others):  # a pass made several nodes of one operation
+        if all(given.node(u) is given.node(user) for u in others):  # a pass split one operation into several nodes
             return why("between", user, user.outputs[0], source=value, values=(value,), refused=None)
         read = next(given.node(last).operands)  # the passes may have dropped a relu between the two
         beside = user is last and given.value(read) is given.value(value)
         return why("users beside its quantize" if beside else "users", others[0], value, users=others)
 
     def _between(self, value: Value, user: Node, last: Node, fusion: str) -> Reason | None:
-        """Why no kernel computes `user` in one partition with the operation that computes `value`; None if one may."""
+        """Why no partition can contain both `user` and the operation that computes `value`; None if a partition can."""
         assert value.node is not None
         why, refused = partial(reason, last, fusion), None if user.op.name in ANCHORS else refuses(user)
         if user is last and refused is not None:
@@ -179,7 +179,7 @@ class Analysis(Fusions):
         return None
 
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
-        """Why the partition of `maker` cannot take in all `members` together, although each may be in a partition."""
+        """Why the partition of `maker` cannot contain all `members` together, although each may be in a partition."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
         if not self.anchors(maker):  # a pass after the first fusions replaced it by something else
             return why("several", maker, maker.outputs[0])
@@ -197,7 +197,7 @@ class Analysis(Fusions):
         return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
-        """The reason for a chain that ends in quantize and follows an operation that is in no partition."""
+        """The reason for a chain that ends in a quantize, after an operation in no partition."""
         path = self.up(value) or way_up(value, self.given) or [value, *(v for v in maker.operands if v.data is None
                                                                         and v.dtype.kind == "float")][:2]
         if len(path) < 2:
@@ -210,9 +210,9 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """The reason for `node`, which is in no partition and reads `source`.
+        """The reason for a `node` that is in no partition and reads `source`.
 
-        After it follow `more` others, then `last`.
+        `more` further operations follow it, then `last`.
         """
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
@@ -221,7 +221,7 @@ class Analysis(Fusions):
                 return why("outside, refused", more=more, refused=refused)
             return why("outside, of an input") if source.node is None else why("outside", more=more)
         taken = self.anchored(source.node, node)
-        if taken is not None and refused is None:  # kernels compute the operation, but not on this operand
+        if taken is not None and refused is None:  # kernels support the operation, but not this operand
             return reason(last, fusion, "dequantized, refused", node, source, refused=taken)
         kind = "reads"
         if node.op.name in MOVES:
@@ -236,7 +236,7 @@ class Analysis(Fusions):
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why a chain that begins with dequantize ends in f32; empty if all users take the dequantize in."""
+        """Why a chain that begins with a dequantize ends in f32; empty if the partitions of all users contain it."""
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
@@ -275,7 +275,7 @@ class Analysis(Fusions):
         return why("before a quantize", user, user.outputs[0], source=value)
 
     def _unread(self, value: Value, last: Node) -> Reason:
-        """Why the result of `last` stays in f32 up to `value`, which no operation of the graph reads."""
+        """Why the result of `last` stays in f32 up to `value`, a value that no operation of the graph reads."""
         why = partial(reason, last, CHAIN)
         if (stage := self.given.stage(value)) is not None:
             return why("later stage", None, value, stage=stage)
@@ -285,9 +285,9 @@ class Analysis(Fusions):
 
 
 def _scales(last: Node, members: Sequence[Node]) -> list[Value]:
-    """What the chain that ends in the quantize `last` scales by, where that is a tensor.
+    """The scales of the quantize `last`, if they are tensors.
 
-    A quantize with a scale of 1 may follow a division by the scales.
+    A quantize with scale 1 may follow a division by the scales among the `members` of its chain.
     """
     if last.op.name == "dynamic_quantize":
         return [v for v in last.inputs[1:] if v is not None]

@@ -1,4 +1,4 @@
-"""Charts as SVG and HTML: the timeline of a run, the arena's buffers over the plan's steps, bars of tensors, tables."""
+"""Draw charts as SVG and HTML: the timeline of a run, the arena's buffers over time, bars of tensors, tables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from graphq.plan.arena import Allocation
 from graphq.report.profile import Profile
 
 LEFT, TRACK = 74, 34
-"""In pixels: the width of the axis's labels, and the height of a track."""
+"""The width of the axis labels and the height of a track, in pixels."""
 
 MEMORY_HEIGHT = 460
 """The height of the chart of the arena, in pixels."""
@@ -53,9 +53,9 @@ def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box)
 
 
 def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple[float, str]]]]) -> str:
-    """A row for each box, which has an id, a CSS class and a name, with a bar for each column of `head`.
+    """A row for each box, with a bar for each column of `head`.
 
-    A bar is given as its length (a share of the longest bar, from 0 to 1) and the text after it.
+    A box is an id, a CSS class and a name. A bar is its length (a share of the longest bar, from 0 to 1) and a text.
     """
     made = [f"<div><span></span>{''.join(f'<span>{escape(text)}</span>' for text in head)}</div>"]
     for id, kind, name, columns in rows:
@@ -65,7 +65,7 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
-    """An HTML table whose first `numbers` columns are numbers; each row has the id of the box it links to, or ""."""
+    """An HTML table; the first `numbers` columns are numbers. A row links to the box with its id ("": no link)."""
     def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
         made = "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))

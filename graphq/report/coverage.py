@@ -1,4 +1,4 @@
-"""Coverage: the share of multiply-accumulates that integer partitions do; kinds of partitions."""
+"""Compute coverage, the share of multiply-accumulates in integer partitions; and kinds of partitions."""
 from __future__ import annotations
 
 from collections import Counter
@@ -15,7 +15,7 @@ from graphq.report.records import Kind
 
 FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
                      "LSTM", "Loop", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan"})
-"""ONNX operators that multiply and accumulate, or that have subgraphs which may."""
+"""ONNX operators that multiply and accumulate, or have subgraphs that may."""
 
 MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
     | {name: native.macs for name, native in NATIVE.items() if native.macs is not None}
@@ -26,8 +26,8 @@ MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
 class Coverage:
     """The number of multiply-accumulates of each operation of the user's graph: in integer partitions, and in total.
 
-    Multiplications by padding are included. `uncounted` names the ONNX operators that multiply, but run as ONNX nodes,
-    so that their multiply-accumulates cannot be counted.
+    Multiplications by padding are included. `uncounted` names the ONNX operators that multiply but run as ONNX nodes;
+    their multiply-accumulates cannot be counted.
     """
 
     integer_by_op: Mapping[str, int]
@@ -46,7 +46,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """`integer` over `total`. Without any multiply-accumulates it is 1.0 if nothing is uncounted, else 0.0."""
+        """`integer` / `total`. Without multiply-accumulates it is 1.0, or 0.0 if some operators are uncounted."""
         return self.integer / self.total if self.total else float(not self.uncounted)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def millions(count: int) -> str:
 
 
 def coverage(graph: Graph) -> Coverage:
-    """The coverage of a graph after the passes, whose shapes are all known."""
+    """The coverage of a graph after the passes. All shapes must be known."""
     return merged(_of(node, inside) for node, inside in _operations(graph))
 
 
@@ -113,12 +113,12 @@ SCALED = ("dynamic_quantize", "dynamic_dequantize")
 
 
 def is_quantized(dtype: DType) -> bool:
-    """Whether numbers of this type stand for real numbers by a scale."""
+    """Whether numbers of this type are quantized: they represent real numbers with a scale."""
     return dtype in (*QUANTIZED, s4, u4)
 
 
 def kind_of(node: Node) -> Kind:
-    """The kind of a node of a graph after the passes; "float" for a node that is no partition."""
+    """The kind of a node of a graph after the passes; "float" for a node that is not a partition."""
     if node.op.name != "partition":
         return "float"
     if multiplies_integers(node):
@@ -128,7 +128,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def factors(partition: Node) -> str:
-    """The dtype of the floats that the product in a partition multiplies; "" if it multiplies integers or nothing."""
+    """The dtype of the floats that a partition's layer multiplies; "" if it multiplies integers or nothing."""
     anchor = next((n for n in partition.attrs["body"].nodes if n.op.name in MACS), None)
     return "" if anchor is None or multiplies_integers(partition) else next(anchor.operands).dtype.name
 

@@ -1,9 +1,9 @@
-"""Details: the text about each box of a page, as records.
+"""Make the texts about the boxes of a page, as records.
 
-The page's script shows a record under the pointer or, for a chosen box, at the side. A record has a title `t`, and rows
-`r`, each with a label, a text and perhaps a CSS class; the first row says what the box stands for. Links `go` lead to
-other boxes; each has the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of
-the time. Titles and first rows can be searched for.
+The page's script shows a record under the pointer or, for a chosen box, at the side. A record has a title `t` and rows
+`r`. A row has a label, a text and perhaps a CSS class; the first row describes the box. Links `go` lead to other boxes;
+each has the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of the time. The
+page's search finds titles and first rows.
 """
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
                      places: Mapping[str, str]) -> dict[str, Record]:
     """The records of the boxes after the passes, by their ids; the set of records is called `after`.
 
-    `times` are the times of steps by their numbers. `places` maps the labels of values to the boxes of the graph as
-    written, whose set of records is called `before`.
+    `times` are the times of steps by their numbers. `places` maps the labels of values to boxes of the graph as
+    written; the set of its records is called `before`.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])
@@ -67,7 +67,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
 
 
 def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[str, str], dict[str, str]]:
-    """For the graph as written: its records, the CSS classes of its boxes, and its boxes by their values' labels."""
+    """The records of the graph as written, the CSS classes of its boxes, and its boxes by the labels of values."""
     records: dict[str, Record] = {}
     kinds: dict[str, str] = {}
     places: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Drawings of outlines as SVG; they are laid out in Python, so that a browser only has to show them.
+"""Draw outlines as SVG. Python computes the layout; a browser only shows it.
 
 Graphviz gets only the ids and sizes of boxes, and no text of the model.
 """
@@ -24,7 +24,7 @@ graph [nodesep=0.18, ranksep=0.3, nslimit=1, nslimit1=1, mclimit=0.2]
 node [shape=box, fixedsize=true, label=""]
 edge [arrowhead=none]
 """
-"""The start of the input to `dot`; its limits keep the time for large graphs nearly proportional to their size."""
+"""The start of the input to `dot`. Its limits keep the time nearly proportional to the size of the graph."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Place:
 class Layout:
     """The size of the drawing, the places of all boxes by their ids, and the points of each edge.
 
-    An edge's points are those of cubic Bézier curves: the start, and then three points for each curve.
+    An edge consists of cubic Bézier curves: its points are the start, then three points for each curve.
     """
 
     width: float
@@ -51,7 +51,7 @@ class Layout:
 
 
 def available() -> bool:
-    """Whether graphs can be laid out, that is, whether pygraphviz is installed."""
+    """Whether pygraphviz is installed: only then can graphs be laid out."""
     try:
         import_module("pygraphviz")
     except ImportError:
@@ -60,9 +60,10 @@ def available() -> bool:
 
 
 def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layout:
-    """The layout of an outline whose boxes have these sizes.
+    """The layout of an outline with boxes of these sizes.
 
-    A box that contains others has space for a title of its size. Raises GraphqError if pygraphviz is not installed.
+    A box that contains other boxes gets space for a title of its own size. Raises GraphqError if pygraphviz is not
+    installed.
     """
     try:
         from pygraphviz import AGraph
@@ -97,13 +98,13 @@ def _numbers(text: str) -> list[float]:
 
 
 def _node(attributes: Mapping[str, str], height: float) -> Place:
-    """The place of a node's box; Graphviz's y axis points up, and its positions are the centres of nodes."""
+    """The place of a node's box; Graphviz's y axis points up, and its positions are the centers of nodes."""
     (x, y), w, h = (_numbers(attributes["pos"]), INCH * float(attributes["width"]), INCH * float(attributes["height"]))
     return Place(x - w / 2, height - y - h / 2, w, h)
 
 
 def _clusters(graph: Any) -> Iterator[tuple[str, Any]]:
-    """The clusters of Graphviz, which are boxes that contain others, at any depth."""
+    """The clusters of Graphviz (boxes that contain other boxes), at any depth."""
     for inner in graph.subgraphs_iter():
         yield inner.name.removeprefix("cluster_"), inner
         yield from _clusters(inner)
@@ -127,7 +128,7 @@ MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
 LONGEST = 36
-"""The most characters of a line; longer texts lose parts that they share with others (see `shortened`)."""
+"""The most characters of a line; `shortened` cuts longer texts."""
 
 PIECES = re.compile(r"(?<=[/._:])")
 """Matches the places where a name may be cut: after a separator of its parts."""
@@ -136,7 +137,7 @@ Lines = Callable[[Box], Sequence[str]]
 
 
 def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
-    """The drawing of an outline: `lines` gives the text of a box, `kind` the CSS class for its colour.
+    """The drawing of an outline: `lines` gives the text of a box, `kind` the CSS class for its color.
 
     Boxes have their ids in `data-n`, edges the two ids that they connect in `data-e`. Raises GraphqError if pygraphviz
     is not installed.
@@ -169,8 +170,8 @@ def class_of(box: Box) -> str:
 def shortened(texts: Iterable[str]) -> dict[str, str]:
     """Lines for these texts; characters that cannot be printed become a mark.
 
-    A text that is longer than a line loses parts at its start and its end, first those that most of the long texts
-    share, since names of a model differ in their middle. If a single part is too long, it loses its middle.
+    A text that is longer than a line loses parts at its start and end. Parts that most long texts share go first,
+    because a model's names differ in the middle. If a single part is too long, it loses its middle.
     """
     lines = {text: "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split())) for text in texts}
     pieces = {line: PIECES.split(line) for line in lines.values() if len(line) > LONGEST}

@@ -1,8 +1,8 @@
-"""Kernel evidence: for each native step of a plan the instructions it runs, and its speed beside the machine's peak.
+"""Kernel evidence: the instructions of each native step of a plan, and its speed next to the machine's peak.
 
-All code of the modules that a step runs is counted, whether or not a call reaches it. Most modules have the code of a
-single kernel. The module that computes outputs near rounding ties a second time has code for all layouts of
-activations, and a step uses one of them.
+All code in a step's modules is counted, even code that no call reaches. Most modules have the code of a single kernel.
+An exception is the module that recomputes outputs near rounding ties: it has code for all layouts of activations, and a
+step uses only one layout.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prepare_counts(modules: Iterable[Module]) -> None:
 
 
 def instructions(module: Module) -> dict[str, int]:
-    """Count the decisive instructions of a module, once per process. Raises KernelError when it cannot be compiled."""
+    """Count the decisive instructions of a module, once per process. Raises KernelError if it cannot be compiled."""
     text = module.source.text
     if text not in _instruction_counts:
         _instruction_counts[text] = count(Job("assembly", module.source).result())
@@ -78,12 +78,12 @@ def instructions(module: Module) -> dict[str, int]:
 class Evidence:
     """Measurements of a native step; `tile` is None if its kernel has no tile.
 
-    `counts`: how often each decisive instruction is in the assembly of its modules, or why there is no assembly.
-    `seconds`: the median of single runs, with caches filled by earlier runs. `rate` and `peak` are multiply-accumulates
-    per second on `threads` cores by the `decisive` instruction. For a step without such an instruction `decisive` is
-    None, `rate` is the bytes of its buffers per second, and `peak` the bytes per second of a copy of the same size.
-    `peak` is None if no multiplying instruction is found. `exact` is the share of products that vpmaddubsw computes, if
-    weights are sorted for it.
+    `counts` has the number of each decisive instruction in the assembly of the step's modules, or why there is no
+    assembly. `seconds` is the median of single runs with warm caches. `rate` and `peak` are multiply-accumulates per
+    second of the `decisive` instruction on `threads` cores. For a step without such an instruction `decisive` is None,
+    `rate` is the bytes of its buffers per second, and `peak` the bytes per second of a copy of the same size. `peak` is
+    None if no multiplying instruction is found. `exact` is the share of products that vpmaddubsw computes, if weights
+    are sorted for it.
     """
 
     kernel: str
@@ -107,7 +107,7 @@ class Evidence:
 def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
     """Count the instructions of native step `k` and measure its speed, on memory of its own.
 
-    A call takes some 0.1 s, and the first call for a plan also the time to compile all its kernels once more.
+    A call takes about 0.1 s. The first call for a plan also compiles all its kernels once more.
     """
     plan = runner.plan
     step = plan.steps[k]
@@ -122,17 +122,17 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
 
 
 def prepare(plan: Plan) -> None:
-    """Start making the assembly of all kernels of a plan, so that no compilation runs during a measurement."""
+    """Start making the assembly of all kernels of a plan, because no compilation may run during a measurement."""
     prepare_counts(x for s in plan.steps if isinstance(s, Step) for x in modules(s))
 
 
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
-    """The bound of a step's speed, as measured on this machine: an instruction, and its peak rate.
+    """The bound of a step's speed, measured on this machine: an instruction, and its peak rate.
 
-    For a step with multiply-accumulates, the instruction is the one that does most of the step's products, and the rate
-    is how many it can do per second on the step's threads. Both are None if `peaks` has measured none of the step's
-    instructions. For any other step the instruction is None, and the rate is the bytes per second of a copy of the same
-    size.
+    For a step with multiply-accumulates, it is the instruction that computes most of the step's products, and the rate
+    is its products per second on the step's threads. Both are None if `peaks` has measured none of the step's
+    instructions. For any other step, the instruction is None, and the rate is the bytes per second of a copy of the
+    same size.
     """
     threads = threads_of(step)
     if not step.macs:
@@ -172,7 +172,7 @@ def _counts(step: Step) -> dict[str, int] | str:
 
 
 def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
-    """A function that runs step `k` `times` times, on zeros as inputs, and on outputs and an arena of its own."""
+    """A function that runs step `k` `times` times, with zeros as inputs, and with its own outputs and arena."""
     runner = whole.repeated(k, times)
     plan = runner.plan
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")
@@ -184,7 +184,7 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
 
 
 def evidence_lines(e: Evidence) -> tuple[str, str]:
-    """Two lines of text: the instructions, and the speed beside the peak.
+    """Two lines of text: the instructions, and the speed next to the peak.
 
     The lines are such as `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and `0.412 ms on 2 threads,
     873 GOPS: 93% of 936 by vpdpbusd zmm`, or for the second `..., 25.1 GB/s: 80% of 31.4 by copying`.

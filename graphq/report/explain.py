@@ -1,4 +1,4 @@
-"""The text of `CompiledGraph.explain()`, made from a `Report`: what fused, what did not, and why; causes in groups."""
+"""Make the text of `CompiledGraph.explain()` from a `Report`: which operations fused, and why the others did not."""
 from __future__ import annotations
 
 import json
@@ -16,11 +16,11 @@ from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
 
 NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\d?, *]*\]')
-"""Matches the value labels and tensor types in a text about a graph."""
+"""Matches value labels and tensor types in a text about a graph."""
 
 
 def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
-    """Group causes whose check, reason and edit differ only in names and types; the largest share comes first."""
+    """Group causes that differ only in names and types; the group with the largest share of the time comes first."""
     groups: dict[tuple[str, str, str], list[Cause]] = {}
     for cause in causes:
         key = (cause.check, NAMES.sub("%", cause.reason), NAMES.sub("%", cause.edit))
@@ -29,7 +29,7 @@ def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
 
 
 def shared(causes: Sequence[Cause]) -> float | None:
-    """The share of the time of all causes together; None without a profile."""
+    """The causes' share of the time together; None without a profile."""
     known = [c.share for c in causes if c.share is not None]
     return min(sum(known), 1.0) if known else None
 
@@ -37,8 +37,8 @@ def shared(causes: Sequence[Cause]) -> float | None:
 def timed(report: Report, profile: Profile) -> Report:
     """The report with each cause's share of the profile's time.
 
-    A cause's share is the time of the nodes that contain its operations after the passes, except integer partitions. A
-    node with several causes counts for the first one. Raises InputError for the profile of a different model.
+    The share counts the nodes that contain the cause's operations after the passes, except integer partitions. A node
+    with several causes counts for the first of them. Raises InputError for the profile of a different model.
     """
     if len(profile.steps) != len(report.steps):
         raise InputError(f"the profile has {len(profile.steps)} steps, the plan of graph '{report.graph}' "
@@ -59,7 +59,7 @@ def _integer(node: GraphNode) -> bool:
 
 
 LONG, SHOWN = 24, 8
-"""A section with more than LONG lines shows only the first SHOWN, unless all are asked for."""
+"""A section with more than LONG lines shows only the first SHOWN, unless the report is `full`."""
 
 UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"
@@ -96,7 +96,7 @@ def _text(report: Report, full: bool) -> str:
              f"{counted(len(others), 'operation')} outside; ISA level {report.level}, "
              f"{counted(report.threads, 'thread')}"]
     if report.sizes:
-        lines.append(f"numbers are those of {', '.join(f'{place} = {n}' for place, n in report.sizes.items())}")
+        lines.append(f"numbers are for {', '.join(f'{place} = {n}' for place, n in report.sizes.items())}")
     lines += report.classes
     if report.coverage and (report.coverage.total or report.coverage.uncounted):
         lines.append(f"coverage: {report.coverage.text}")
@@ -114,10 +114,10 @@ def _text(report: Report, full: bool) -> str:
 
 
 def about(report: Report, name: str) -> ValueRecord:
-    """The record of one value, given by its own name, the name of an output, or that of the ONNX node that computes it.
+    """The record of one value: its partition and kernels, or why it is in no partition.
 
-    It tells in which partition the value is computed and by which kernels, or why it is in no partition. For an unknown
-    name it raises GraphError, which suggests similar names.
+    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. Raises GraphError
+    for an unknown name; the message suggests similar names.
     """
     parts = [report, *_parts(report)]
     for part in parts:
@@ -140,7 +140,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
         users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
         return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
-    # the user's operations come last, so that they describe a value for which there are several operations
+    # the user's operations come last: they describe a value that has several operations
     operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \
@@ -155,7 +155,7 @@ def _value(report: Report, label: str) -> ValueRecord:
 
 
 def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
-    """The node whose result a view shows, also through views of views; None for an input or a constant."""
+    """The node whose result a view reads, also through other views; None for an input or a constant."""
     makers = {t.label: n for n in report.nodes for t in n.operation.outputs}
     node: GraphNode | None = view
     while node is not None and node.role == "view":
@@ -164,7 +164,7 @@ def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
 
 
 def value_text(record: ValueRecord) -> str:
-    """The record of a value as the text that `explain("name")` gives."""
+    """The text of `explain("name")` for the record of a value."""
     if record.input is not None:
         return "\n".join([f"{record.value} : {record.input.type} is an input of the graph",
                           *(f"  used by {x}" for x in record.users)])
@@ -175,8 +175,8 @@ def value_text(record: ValueRecord) -> str:
     if node is None:
         return f"{text}\n  computed when the model was compiled, or merged with an equal operation"
     viewed = "of an input or a constant" if (made := record.viewed) is None else \
-        f"of what {made.operation.outputs[0].label} makes" if made.partition is None else \
-        f"of what the {_in(made)}, makes"
+        f"of {made.operation.outputs[0].label}" if made.partition is None else \
+        f"of the result of the {_in(made)}"
     where = f"in the {_in(node)}" if node.partition is not None else {
         "native": "in no partition: a kernel of its own", "view": f"a view {viewed}: it takes no step",
         "reference": "in no partition: its NumPy reference", "constant": "a constant"}[node.role]
@@ -205,7 +205,7 @@ def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
 
 
 def _outside(node: GraphNode) -> str:
-    """The operation of a node outside of partitions, and under it the node's note."""
+    """The operation of a node outside of partitions, with the node's note below it."""
     return "\n    ".join([f"  {node.operation.text}", *node.note.splitlines()])
 
 
@@ -218,7 +218,7 @@ def _partition(node: GraphNode) -> str:
 
 
 def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
-    """Lines on operations that could be in integer partitions, with reason and edit; inputs and outputs come last."""
+    """Lines on operations that could be in integer partitions, with reason and edit; the graph's border comes last."""
     lines = []
     for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
                                                                                  if c.check != BORDER]),
@@ -230,13 +230,13 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines for causes that are alike: the first in full, what else it keeps outside, then names of the others."""
+    """The lines for similar causes: the first in full, other operations with this cause, then names of the others."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "
     lines = [f"{time}{cause.node}: {cause.reason}; {cause.edit}"]
     if cause.also:
-        lines.append(f"  so too {_names(cause.also)}")
+        lines.append(f"  also {_names(cause.also)}")
     return lines + ([f"  and {len(others)} more like it: {_names([c.value for c in others])}"] if others else [])
 
 
@@ -245,7 +245,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
-    """Lines on near misses, those that matched most first; they include operations that a later pass fused."""
+    """Lines on near misses, the longest matches first. A later pass may have fused these operations."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for m in sorted(misses, key=lambda m: -m.depth):
         seen.setdefault(m.node, {}).setdefault(m.reason, {})[m.rewrite] = None
@@ -259,7 +259,7 @@ def _steps(report: Report, full: bool) -> list[str]:
     if not report.planned:
         return ["the plan is made at the first call, when all shapes are known"]
     measured = any(s.evidence is not None for s in report.steps)
-    lines = [f"plan: {counted(len(report.steps), 'step')}" + "; native ones measured one by one, on warm caches"
+    lines = [f"plan: {counted(len(report.steps), 'step')}" + "; native steps measured one by one, with warm caches"
              * measured]
     return lines + _cut([*map(_step_text, report.steps)], full or measured, "steps")
 
@@ -284,11 +284,11 @@ def _cut(lines: list[str], full: bool, what: str) -> list[str]:
 
 
 def _stages(report: Report, full: bool) -> list[str]:
-    """The text for a graph in stages: its head, its tail, the operations between these, and the bodies that ran."""
+    """The text for a graph in stages: its head, the cut with the bodies that ran, and its tail."""
     lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
     for name, part in report.parts.items():
         if name == "cut":
-            lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
+            lines.append("these run as NumPy references, except for bodies; later shapes depend on them:")
             lines += map(_outside, (n for n in part.nodes if n.role != "constant"))
             for body, inner in part.parts.items():
                 lines += [f"{body}:", _text(inner, full)]

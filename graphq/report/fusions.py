@@ -1,4 +1,4 @@
-"""Fusions: which node each operation became part of, and what the fusions' rules refuse; `causes` uses both."""
+"""Fusions: find the node that each operation became part of, and the reasons why fusions refuse (for `causes`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,9 @@ from graphq.rewrite.rule import Pass
 class Fusions:
     """The fusions of a graph: `home` maps each node `before` the fusions to the node of `after` that contains it.
 
-    A home is usually a partition. Computed constants, and operations that were merged with equal ones, have no home.
-    `members` lists the nodes of each home, `source` is the graph as the user gave it, and `passes` are the passes that
-    ran.
+    A home is usually a partition. Computed constants have no home, and neither have operations that were merged with
+    equal operations. `members` lists the nodes of each home, `source` is the graph as the user gave it, and `passes`
+    are the passes that ran.
     """
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
@@ -38,25 +38,25 @@ class Fusions:
             nodes.sort(key=GRAPH_ORDER)
 
     def kind(self, node: Node) -> Kind | None:
-        """The kind of partition that contains a node of the graph before fusions; None if nothing is left of it."""
+        """The kind of partition that contains a node of the graph before the fusions; None if it has no home."""
         home = self.home.get(node)
         return None if home is None else self.home_kind(home)
 
     def home_kind(self, home: Node) -> Kind:
-        """The kind of a node after the passes, computed once."""
+        """The kind of a node after the passes."""
         if home not in self._kinds:
             self._kinds[home] = kind_of(home)
         return self._kinds[home]
 
     def beside(self, node: Node) -> list[Node]:
-        """All nodes before the fusions that the same node after the passes contains, `node` included."""
+        """All nodes before the fusions with the same home as `node`, including `node`."""
         home = self.home.get(node)
         return [] if home is None else self.members[home]
 
     def up(self, value: Value) -> list[Value]:
         """The values from `value` up to the nearest f32 result of a partition that computes on quantized numbers.
 
-        Empty if there is none, or if a quantize is on the way.
+        Empty if there is no such result, or if a quantize is in between.
         """
         return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantized")
                        and not is_quantized(v.dtype), lambda node: node.op.name not in QUANTIZES)
@@ -67,7 +67,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion most likely to take in both nodes: that of a product above, or else of another main operation."""
+        """The fusion most likely to contain both nodes: the fusion of a layer above, otherwise of another anchor."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -81,8 +81,8 @@ class Fusions:
     def anchored(self, *nodes: Node) -> Unsupported | None:
         """Why kernels cannot compute the last node as the anchor of a partition.
 
-        None if they can, or if the node is no anchor. The result is None for products, too, whose operands have to be
-        dequantized: `product_reason` gives their reason.
+        None if they can, or if the node is not an anchor. Also None for layers: their operands have to be dequantized,
+        and `product_reason` gives their reason.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
@@ -98,20 +98,19 @@ class Fusions:
         return refused
 
     def anchors(self, maker: Node) -> bool:
-        """Whether the main operation of `maker`'s partition, if it has one, was an operation before the fusions."""
+        """Whether the anchor of `maker`'s partition, if it has an anchor, was an operation before the fusions."""
         family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute `maker`'s partition and `members` as one. Raises GraphqError as `carve` does."""
+        """Why kernels cannot compute `maker`'s partition with the `members`. Raises the errors of `carve`."""
         home = self.home[maker]
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
 
     def _refused(self, family: Family, nodes: Iterable[Node], results: int | None = None) -> Unsupported | None:
         """Why kernels of the family cannot compute the nodes as one partition; None if they can.
 
-        If `results` is given, it is also None for nodes with another number of results. Raises GraphqError as `carve`
-        does.
+        Also None if `results` is given and the nodes have another number of results. Raises the errors of `carve`.
         """
         nodes = sorted(set(nodes), key=GRAPH_ORDER)
         body, operands, values = carve(self.before, nodes)
@@ -123,7 +122,7 @@ class Fusions:
         return self.given.told(refused, dict(zip(body.inputs, operands, strict=True)) | dict(inside))
 
     def product_below(self, value: Value) -> Node | None:
-        """The next f32 product that depends on `value`, through operations that are in f32 themselves."""
+        """The next f32 layer that depends on `value`, only through operations in f32."""
         def floats(at: Value) -> list[Node]:
             return [u for u in at.users if self.kind(u) == "float" and u.op.name not in QUANTIZES]
 
@@ -131,7 +130,7 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """The last value of a chain of single users from `node` on; None if a quantize reads one of its values."""
+        """The last value of a chain of single users from `node` on; None if a quantize reads any of its values."""
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]
@@ -144,10 +143,9 @@ class Fusions:
 
 
 def _homes(after: Graph) -> dict[Node, Node]:
-    """The node of `after` that contains each node before the fusions; the last, if a pass made several nodes of one.
+    """The node of `after` that contains each node before the fusions; the last one, if a pass made several.
 
-    If a pass added a layout change or a constant beside an operation of another kind, it does not count as containing
-    it.
+    A reorder or constant that a pass added next to an operation of another kind does not count.
     """
     homes: dict[Node, Node] = {}
     for node in after.nodes:

@@ -1,9 +1,9 @@
-"""Given: maps values, nodes and axes of a graph after passes back to the graph as the user gave it, for reports.
+"""Map values, nodes and axes of a graph after passes back to the user's graph, for reports.
 
-The passes before the fusions put a dequantize behind a transpose, turn a convolution to channels last, compute
-constants and add transposes. Each value that they add corresponds to a value of the user's graph with its axes in some
-order. `Labels.origins` and the transposes and reshapes around the value tell that order. For a value without a
-counterpart, reports mention the result of the operation from which passes made its operation (`Node.origin`).
+The passes before the fusions move a dequantize behind a transpose, change convolutions to channels last, compute
+constants and add transposes. Each value that they add corresponds to a value of the user's graph, with its axes in some
+order. The order follows from `Labels.origins`, and from the transposes and reshapes around the value. If a value has no
+counterpart, reports mention the user's operation that passes made its operation from (`Node.origin`).
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.plan.stages import STAGES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
-"""Operations that passes swap with a dequantize before or after them, if its scales allow it."""
+"""Operations that passes swap with a dequantize before or after them, if the scales allow it."""
 
 QUANTIZES = ("quantize", "dynamic_quantize")
 
@@ -28,13 +28,13 @@ REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""The most values that a search for the counterpart of a value visits, before and after reorders."""
+"""The most values that the search for a counterpart visits, before and after reorders."""
 
 
 class Place(NamedTuple):
     """The counterpart of a value in the user's graph.
 
-    `axes` has for each axis of the value the corresponding axis of the counterpart, or None if there is none.
+    `axes` has the counterpart's axis for each axis of the value, or None if no axis corresponds.
     """
 
     value: Value
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def equal(node: Node) -> list[Node]:
-    """A dequantize and its copies, which exist because passes give each user a dequantize of its own."""
+    """A dequantize and its copies: passes give each user a dequantize of its own."""
     if node.op.name not in DEQUANTIZES:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
@@ -50,7 +50,7 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, then the values that `beside` returns for it, and so on: each once, nearest first, at most `most`."""
+    """A value, the values that `beside` returns for it, and so on: each once, nearest first, at most `most` values."""
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
@@ -63,7 +63,7 @@ def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int |
 class Given:
     """Maps the graph `before` the fusions back to `source`, the graph as the user gave it.
 
-    `same` has the value of `source` for each value that existed when the passes began. Arguments of methods may be of
+    `same` maps each value that existed before the passes to the value of `source`. Arguments of methods may belong to
     either graph.
     """
 
@@ -75,7 +75,7 @@ class Given:
     # -- values -------------------------------------------------------------------------------------------------
 
     def place(self, value: Value) -> Place | None:
-        """The counterpart of a value in the user's graph; None if it has none."""
+        """The counterpart of a value in the user's graph; None if there is no counterpart."""
         if value not in self._places:
             self._places[value] = self._find(value)
         return self._places[value]
@@ -90,14 +90,15 @@ class Given:
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
         """The counterpart of a value in the user's graph.
 
-        If `readers` read the value's elements through a reorder in the user's graph, it is the value that they read.
+        If `readers` read the value's elements through a reorder in the user's graph, the result is the value that they
+        read.
         """
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
 
     def value(self, value: Value) -> Value:
-        """The counterpart of a value; without one the result of its node's counterpart, or else the value itself."""
+        """The counterpart of a value; otherwise the result of its node's counterpart, or the value itself."""
         place = self.place(value)
         if place is not None:
             return place.value
@@ -106,12 +107,12 @@ class Given:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Node:
-        """The operation of the user's graph that passes made this one from; the operation itself if there is none."""
+        """The user's operation that passes made this operation from; otherwise the operation itself."""
         same = self.same.get((node.origin or node).outputs[0])
         return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
-        """Whether passes added this pad, cast or reorder; of a reorder operand and result have the same counterpart."""
+        """Whether passes added this pad, cast or reorder: its operand and result then have one counterpart."""
         if node is None or node.graph is self.source:
             return False
         if node.op.name not in REORDERS:
@@ -120,33 +121,33 @@ class Given:
         return here is not None and there is not None and here.value is there.value
 
     def under(self, value: Value) -> Value:
-        """The value as it was before the reorders that passes added after it."""
+        """The value before the reorders that passes added after it."""
         while self.added(value.node):
             assert value.node is not None
             value = next(value.node.operands)
         return value
 
     def users(self, value: Value) -> list[Node]:
-        """The nodes that read a value, including those behind reorders that passes added."""
+        """The nodes that read a value, also through reorders that passes added."""
         return list(dict.fromkeys(n for u in value.users
                                   for n in (self.users(u.outputs[0]) if self.added(u) else [u])))
 
     def is_output(self, value: Value) -> bool:
-        """Whether the graph returns a value, perhaps behind reorders that passes added."""
+        """Whether the graph returns a value, also through reorders that passes added."""
         return value.is_output or any(self.is_output(u.outputs[0]) for u in value.users if self.added(u))
 
     def origin(self, value: Value) -> Value:
-        """For a constant that passes computed, the value that it was computed from; any other value itself."""
+        """The value that passes computed a constant from; any other value itself."""
         given = self.value(value)
         return given if value.data is not None and given.data is None and given.type == value.type else value
 
     def stage(self, value: Value) -> str | None:
-        """The operation of another stage that computes an input or reads an output; None if there are no stages."""
+        """The operation of another stage that computes an input or reads an output; None if the graph has no stages."""
         stages: Mapping[str | None, str] = value.graph.meta.get(STAGES, {})
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """The same refusal with the types and axes of the user's graph in place of those of a partition's body.
+        """The refusal of a partition's body, in types and axes of the user's graph.
 
         `values` maps the body's values to values of the graph.
         """
@@ -165,7 +166,7 @@ class Given:
 
 
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
-    """Yield a place, then the places of the same elements before and behind reorders, the nearest first."""
+    """Yield a place, then the places of the same elements before and after reorders, nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # the loop appends to `work`
         yield at
@@ -178,7 +179,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
     """Yield the values that have the same elements as `value` and are one reorder away.
 
-    With each comes the axis of it that corresponds to each axis of `value`, or None.
+    Each comes with its axis for each axis of `value`, or None if no axis corresponds.
     """
     if value in origins:
         old, order = origins[value]

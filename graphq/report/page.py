@@ -1,7 +1,7 @@
-"""Pages: each is one HTML file with all its content, for browsers; drawings for notebooks.
+"""Make HTML pages of reports, each in one file, and drawings for notebooks.
 
-Names and texts of a model come into the page in two ways: escaped, as text of the HTML, and in JSON that the script
-shows as text. Also, the page's content security policy allows only the script whose hash it states.
+Names and texts of a model enter the page in two ways: escaped, as text of the HTML, or in JSON that the script shows as
+text. The page's content security policy allows only the script with the stated hash.
 """
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from graphq.report.records import CoverageRecord
 from graphq.report.views import Views
 
 SHOWN = 60
-"""The most causes listed for a part; similar ones count as one, and the text of `explain(full=True)` has all."""
+"""The most causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
 
-HELP = """<p class="note">Hover over a box for what is known of it; click to keep that here. Drag to move,
+HELP = """<p class="note">Hover over a box for its details; click to keep them here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
 
 
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
-    """The HTML of the overview; the parts of a model in stages follow one another."""
+    """The HTML of the overview, one part of the model after another."""
     time = ""
     if profile is not None:
         shown = f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last"
@@ -101,7 +101,7 @@ def _kernels(profile: Profile) -> str:
 
 
 def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
-    """The page of `CompiledGraph.report`, for the parts of a model. It shows times if there is a profile."""
+    """The page of `CompiledGraph.report` for the parts of a model; with a profile it shows times."""
     if profile is not None and len(parts) == 1:
         parts = [replace(parts[0], report=timed(parts[0].report, profile))]
     views = Views()
@@ -125,7 +125,7 @@ def document(title: str, views: Views, aside: str) -> str:
 <title>{escape(title)}</title><style>{text_file("picture.css")}{text_file("page.css")}</style></head><body>
 <header><h1 title="{escape(title)}">{escape(title)}</h1><nav>{tabs}</nav>
 <span><input type="search" id="search" placeholder="find a name or an operation"> <span id="found"></span></span>
-<button id="heat" hidden>colour by time</button>
+<button id="heat" hidden>color by time</button>
 <span><button id="out">−</button> <button id="in">+</button> <button id="fit">fit</button></span></header>
 <main>{"".join(views.html)}</main><aside>{aside}</aside><div id="tip" hidden></div>
 <script type="application/json" id="data">{_json(views.records)}</script><script>{script}</script></body></html>
@@ -138,7 +138,7 @@ def text_file(name: str) -> str:
 
 
 def _json(data: object) -> str:
-    """JSON in which `<` is escaped, so that it cannot end the script element around it."""
+    """JSON with every `<` escaped: it cannot end the script element around it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 

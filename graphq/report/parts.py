@@ -1,4 +1,4 @@
-"""The parts of a compiled model, which a page shows one after another: one, or several if it runs in stages."""
+"""The parts of a compiled model that a page shows: one part, or several if the model runs in stages."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Memory:
 
     @property
     def unshared(self) -> int:
-        """The bytes that the arena would take if its buffers shared no space."""
+        """The bytes of the arena if its buffers shared no memory."""
         return sum(s.nbytes for s in self.allocations)
 
 
@@ -30,8 +30,7 @@ class Memory:
 class Part:
     """A graph after the passes with its report; without a plan there is no `memory`.
 
-    `source` is the graph as written; None if no passes ran. `name` is empty, or the name of a part of a model in
-    stages.
+    `source` is the graph as written; None if no passes ran. If the model runs in stages, `name` is the part's name.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Part:
     memory: Memory | None = None
 
     def within(self, name: str) -> Part:
-        """The part, renamed as a part within the part `name`."""
+        """The part, renamed as a part of `name`."""
         return replace(self, name=f"{name}, {self.name}" if self.name else name)
 
 

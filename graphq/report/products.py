@@ -1,4 +1,4 @@
-"""Why a matmul or a convolution does not multiply integers: because of an operand, or a check of the kernels."""
+"""Find why a matmul or convolution does not multiply integers: an operand, or a check of the kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,20 +22,20 @@ from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
 PRODUCTS = MACS.keys() - NATIVE.keys()
-"""The products: operations with multiply-accumulates that integer partitions could contain."""
+"""The layers: operations with multiply-accumulates that integer partitions could contain."""
 
 FAR = 32
-"""The most values that a search visits on its way up from a value that is read in f32."""
+"""The most values that a search visits, from an f32 operand upward."""
 
 MOVERS = frozenset(map(pass_name, canonicalise.passes))
-"""The names of the rewrites of `canonicalise`; some of them put an operation of `given.MOVES` before a dequantize."""
+"""The names of the rewrites of `canonicalise`; some swap an operation of `given.MOVES` with a dequantize."""
 
-ROLES = ("source", "is"), ("weights", "are")
-"""For a product's operands 0 and 1, what texts call the operand, and whether "is" or "are" follows."""
+ROLES = ("activations", "are"), ("weights", "are")
+"""The words for operands 0 and 1 of a layer in texts, each with its verb."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:
-    """Why a product is in no integer partition; `refusals` are those of `passes`, `given` finds the user's names."""
+    """Why a layer is in no integer partition; `refusals` come from `passes`, `given` finds the user's names."""
     family = _family(node)
     if family is None:
         name = ConvIntegerAsConvolution.__name__
@@ -59,7 +59,7 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
 
 
 def _family(node: Node) -> Family | None:
-    """The family whose kernels come nearest to computing the product on integers."""
+    """The family whose kernels are closest to computing the layer in integers."""
     families = [f for f in FAMILIES if node.op.name in f.operations and f.quantized]
     weights = node.inputs[1].node if len(node.inputs) > 1 and node.inputs[1] is not None else None
     narrow = weights is not None and weights.op.name in DEQUANTIZES and (
@@ -68,14 +68,14 @@ def _family(node: Node) -> Family | None:
 
 
 def _uncast(value: Value, given: Given) -> Value:
-    """The value that was cast, if a pass added the cast."""
+    """The operand of a cast that a pass added; any other value itself."""
     cast = value.node is not None and value.node.op.name == "type_cast" and given.added(value.node)
     return given.under(value) if cast else value
 
 
 def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],
              given: Given) -> Unsupported | None:
-    """Why kernels cannot compute the product alone, once the operands `replaced` are dequantized; None if they can."""
+    """Why kernels cannot compute only the layer, once the operands `replaced` are dequantized; None if they can."""
     body, constants, own = Graph("body"), [], dict[Value, Value]()
 
     def taken(value: Value) -> Value:
@@ -97,7 +97,7 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
             return taken(value)
         if under is maker:
             return body.add_again(maker, [None if v is None else taken(v) for v in maker.inputs])[0]
-        constants.append(None)  # a pass put moves between the dequantize and the product
+        constants.append(None)  # a pass put moves between the dequantize and the layer
         x = body.input(f"i{len(body.inputs)}", dtype=next(under.operands).dtype, shape=value.shape)
         return body.dequantize(x, scales=[1.0])
 
@@ -152,16 +152,16 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
 
 
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:
-    """Why `canonicalise` did not put `move` before the dequantize `source` that it reads; None if no refusal tells."""
+    """Why `canonicalise` did not put `move` before the dequantize `source` that it reads; None without a refusal."""
     both = {given.node(source), given.node(move)}
     return next((r.reason for r in refusals
                  if r.reason and r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)
 
 
 def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value]:
-    """The values from `value` up to the result of the nearest dequantize, which comes last; empty if none is near.
+    """The values from `value` up to the result of the nearest dequantize; empty if there is no dequantize nearby.
 
-    With `constants` a dequantize of a constant counts, too, and the search goes on from computed constants to their
+    With `constants`, a dequantize of a constant also counts, and the search continues from computed constants to their
     operands.
     """
     def dequantized(v: Value) -> bool:
@@ -173,11 +173,10 @@ def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value
 
 def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
-    """The shortest path of values from `value` up to one for which `ends` is true.
+    """The shortest path from `value` up to a value with `ends(value)`; empty if the search visits FAR values before.
 
-    It is empty if there is none within FAR values. The path goes from the result of a node to its operands; with
-    `constants` it also goes from a computed constant to the value that it was computed from. Results of operations that
-    passes added are left out.
+    The path goes from the result of a node to its operands; with `constants` it also goes from a computed constant to
+    the value that it was computed from. Results of operations that passes added are left out.
     """
     below: dict[Value, Value] = {}
 

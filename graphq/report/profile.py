@@ -1,4 +1,4 @@
-"""Profiles: how long each step of a plan takes, and which thread ran which piece of it; also as Chrome's trace events.
+"""Measure the time of each step of a plan, and which thread ran which piece; write Chrome trace events.
 
 The format is "Trace Event Format" (Google), in its JSON object form. A piece of a step is a complete event (`ph` "X")
 on the track of its thread (`tid`), and times are microseconds; metadata events (`ph` "M") name the tracks.
@@ -27,7 +27,7 @@ _NAME = re.compile(r"%\S+ = ")
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a step that one thread ran: blocks `first` to `end`, from `begin` on, in seconds since the run began.
+    """A piece of a step: one thread ran blocks `first` to `end`. Times are in seconds since the run began.
 
     `thread` is the `threading.get_ident` of that thread.
     """
@@ -44,9 +44,9 @@ class StepTime:
     """A step: its number in the plan, its kernel, its median time in seconds, and its multiply-accumulates.
 
     `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time in seconds. `pieces` are
-    from the run that the profile shows. If peaks were asked for, `peak` is this machine's maximum on the same number of
-    threads, in multiply-accumulates per second by the `decisive` instruction or, for a step without one, in bytes
-    copied per second.
+    from the run that the profile shows. With `peaks`, `peak` is this machine's maximum on the same number of threads:
+    multiply-accumulates per second of the `decisive` instruction, or bytes copied per second if the step has no such
+    instruction.
     """
 
     number: int
@@ -78,7 +78,7 @@ class StepTime:
 
     @property
     def name(self) -> str:
-        """The kernel's name without details of the node: a NumPy reference counts by its operation."""
+        """The kernel's name without details of the node; for a NumPy reference, the operation's name."""
         return _NAME.sub("", self.kernel).partition("(")[0]
 
     def __str__(self) -> str:
@@ -90,10 +90,10 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The steps of a run in order. As text it is two tables, the longest first: times by kernel, and each step.
+    """The steps of a run, in order. Its text is two tables, by kernel and by step, longest times first.
 
     Times are medians over all runs. The pieces of the steps are from the run of median length; `caller` is the thread
-    that called, `most` is the number of threads that the plan may use.
+    that called, `most` the most threads that the plan may use.
     """
 
     steps: tuple[StepTime, ...]
@@ -123,7 +123,7 @@ class Profile:
 
     @property
     def busy(self) -> dict[str, float]:
-        """The share of the run in which each thread ran pieces; 0 for helpers of the plan that ran none."""
+        """The share of the run that each thread spent on pieces; 0 for helpers without pieces."""
         tracks = self.tracks
         seconds = {**dict.fromkeys(tracks.values(), 0.0), **{f"helper {k}": 0.0 for k in range(len(tracks), self.most)}}
         for p in (p for s in self.steps for p in s.pieces):
@@ -131,7 +131,7 @@ class Profile:
         return {name: t / self.elapsed for name, t in seconds.items()} if self.elapsed else {}
 
     def by_kernel(self) -> dict[str, float]:
-        """Seconds by kernel, the longest first; NumPy references count by their operation."""
+        """Seconds by kernel, the longest first; a NumPy reference counts for its operation."""
         sums: dict[str, float] = {}
         for s in self.steps:
             sums[s.name] = sums.get(s.name, 0.0) + s.seconds
@@ -157,8 +157,8 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
                   cache: bool = True) -> Profile:
     """The steps of a plan on checked arrays, measured in `runs` ordinary runs.
 
-    A step's time is from the start of its first piece to the end of its last. With `peaks` the machine's peak speeds
-    are measured, too, which takes time.
+    A step's time is from the start of its first piece to the end of its last piece. `peaks` also measures the machine's
+    peak speeds; this takes time.
     """
     plan = runner.plan
     traces = runner.trace(inputs, runs)
@@ -208,7 +208,7 @@ def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
-    """The events: names of the process and of its threads, then the pieces in the order of their start."""
+    """The events: names of the process and its threads, then the pieces in the order of their starts."""
     numbers = {thread: k for k, thread in enumerate(profile.tracks, PROCESS)}
     yield _metadata("process_name", PROCESS, {"name": "graphq"})
     for k, name in enumerate(profile.tracks.values(), PROCESS):

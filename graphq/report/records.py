@@ -1,8 +1,8 @@
-"""The content of reports as data: `Report` and its parts, from which `explain()` makes text and JSON, and pages draw.
+"""The content of reports as data: `explain()` and pages are made from `Report` and its parts.
 
-Values are named by their labels (`x` for an input, `%y` for a named result, `%7` for the seventh unnamed one), which
-are unique in a graph; the values of a partition's body have labels of their own. The fields of the JSON have the names
-of the fields here; docs/explain.md describes each.
+Values have labels that are unique in a graph: `x` for an input, `%y` for a named result, `%7` for the seventh unnamed
+result. The values of a partition's body have labels of their own. The JSON has the same field names; docs/explain.md
+describes each field.
 """
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Views and constants do not run.
 Kind: TypeAlias = Literal["integer", "quantized", "float"]
 """The kind of a partition.
 
-"integer" multiplies integers, "quantized" only reads and writes quantized numbers, "float" is any other."""
+"integer" multiplies integers, "quantized" only reads and writes quantized numbers, "float" is any other partition."""
 
 KINDS: Mapping[Kind, str] = {"integer": "in integers", "quantized": "on quantized numbers", "float": "in floats"}
-"""The words for partitions of each kind in texts."""
+"""The words for each kind of partition in texts."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the graph or of a partition's body, whose operands are labels; an absent operand is None.
+    """An operation of the graph or of a partition's body. Its operands are labels; an absent operand is None.
 
-    `text` describes the operation in one line. `attributes` are those that are not at their default, as in a graph's
-    text; long ones are shortened.
+    `text` describes the operation in one line. `attributes` has the attributes without default values, as in a graph's
+    text; long attributes are shortened.
     """
 
     op: str
@@ -57,9 +57,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Partition:
-    """The content of a partition: the body's operations in order, and for each input of the body the value outside.
+    """The content of a partition: the body's operations in order, and the outer value for each input of the body.
 
-    `factors` is the dtype of the floats that the partition's product multiplies, "" if it multiplies none.
+    `factors` is the dtype of the floats that the partition's layer multiplies, "" if it multiplies no floats.
     """
 
     anchor: str
@@ -73,9 +73,9 @@ class Partition:
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A node of the graph after the passes, number `id`: its operation, how it runs, and its steps of the plan.
+    """Node number `id` of the graph after the passes: its operation, how it runs, and its steps in the plan.
 
-    `macs` are its multiply-accumulates if shapes are known, `note` is a further fact about it.
+    `macs` are its multiply-accumulates if shapes are known, `note` is another fact about it.
     """
 
     id: int
@@ -92,10 +92,10 @@ class GraphNode:
 class Cause:
     """Why an operation that could be in an integer partition is not, and the edit that would let it fuse.
 
-    `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it no
-    longer exists). `fusion` is the pass that came nearest, `check` the check of it that failed. `blocking_node` and
-    `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the results of further
-    operations that are outside for the same reason. `share` is the cause's share of a profile's time, if there is one.
+    `node` describes the operation, and `value` is its result. `id` is the number of the node that it became (None: it
+    no longer exists). `fusion` is the pass that was closest to a match, `check` the check that failed. `blocking_node`
+    and `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the results of other
+    operations that are outside for the same reason. `share` is the cause's share of a profile's time.
     """
 
     id: int | None
@@ -114,7 +114,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step of the plan: its node, its kernel, and how it runs; a step that copies a value to an output has no node.
+    """A step of the plan: its node (None: it copies a value to an output), its kernel, and how it runs.
 
     `evidence` are its measurements, if they were asked for.
     """
@@ -154,13 +154,13 @@ class CoverageRecord:
 
 @dataclass(frozen=True)
 class Report:
-    """All that `explain()` says of a graph that runs in one plan; a graph in stages has one report for each `part`.
+    """The report on a graph that runs in one plan; a graph in stages has one report for each part in `parts`.
 
-    `planned` says whether there is a plan yet. `sizes` are the sizes of open dimensions for which the report's numbers
-    hold, and `classes` are lines on the ranges of sizes that have plans. `source` are the operations as the user gave
-    them. `became` maps the result of each of them, and each result that passes made, to the node that contains it after
-    the passes. It is None for a result that was computed when the model was compiled, or merged with an equal one.
-    `names` maps the names of an ONNX file's nodes to the labels of their results.
+    `planned` says whether there is a plan yet. The report's numbers hold for the `sizes` of open dimensions; `classes`
+    are lines on the ranges of sizes that have plans. `source` are the user's operations. `became` maps each result of
+    the user's operations or of passes to the node that contains it after the passes, or to None if the result was
+    computed at compile time or merged with an equal result. `names` maps the names of an ONNX file's nodes to the
+    labels of their results.
     """
 
     graph: str
@@ -187,10 +187,10 @@ class Report:
 
 @dataclass(frozen=True)
 class ValueRecord:
-    """All that `explain("name")` says of one value.
+    """The content of `explain("name")`: the report on one value.
 
     `value` is its label, `graph` the name of its graph, or of its part if the model runs in stages. For an input of the
-    graph, `input` is set, and `users` has a line for each node of the graph after the passes that reads it.
+    graph, `input` is set, and `users` has a line for each node after the passes that reads it.
 
     For any other value, `operation` is the user's operation that computes it, and `cause` the reason if it stays
     outside of integer partitions. `node` is the node after the passes that contains it (None: it was computed at

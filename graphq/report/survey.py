@@ -1,4 +1,4 @@
-"""Surveys: collect the content of reports on a compiled graph from its plan and from the history of its passes."""
+"""Collect the content of reports on a compiled graph, from its plan and the history of its passes."""
 from __future__ import annotations
 
 from collections import Counter
@@ -35,7 +35,7 @@ from graphq.validation.subgraphs import all_nodes
 
 
 def settled(partition: Node) -> tuple[str, ...]:
-    """For each quantize of a partition, how outputs near a rounding tie are recomputed, or why they are not."""
+    """How each quantize of a partition recomputes outputs near a rounding tie, or why it does not."""
     noted: tuple[str, ...] | None = partition.meta.get(TIES)
     return lower_partition(partition).ties if noted is None else noted
 
@@ -62,9 +62,9 @@ def ties(graph: Graph) -> list[str]:
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
-    """Why outputs of a quantize near ties are not recomputed: its operand may be inexact in the last bits.
+    """Why a quantize does not recompute outputs near ties: its operand may be inexact in the last bits.
 
-    The operand then depends on functions such as exp, or on the sums of other partitions. The result is None if it does
+    Such an operand depends on functions such as exp, or on the sums of other partitions. The result is None if it does
     not, or if these come before a sum of the quantize's own partition, `outer`: the error bounds of that sum include
     the errors of functions.
     """
@@ -122,7 +122,7 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
                   tail: Report | None) -> Report:
-    """The report on a graph in stages: its parts "head", "cut" and "tail", as far as they exist.
+    """The report on a graph in stages: its parts "head", "cut" and "tail", if they exist.
 
     `bodies` are the reports on the bodies of control flow that ran, each with the number of its node in the cut and the
     name of the attribute that holds the body.
@@ -165,7 +165,7 @@ def _node(k: int, node: Node, steps: Sequence[StepRecord], planned: bool) -> Gra
 
 
 def _note(node: Node) -> str:
-    """Why ONNX's reference runs the node, and lines on the nodes that it runs in the node's bodies."""
+    """Why ONNX's reference runs the node, with lines on the nodes that it runs in the node's bodies."""
     if node.op.name == "partition":
         return ""
     own = [str(node.meta["why"])] if "why" in node.meta else []
@@ -209,8 +209,8 @@ def _coverage(c: Coverage) -> CoverageRecord:
 def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> list[str]:
     """Lines on the cost of tensor layouts: the bytes that are only moved.
 
-    `own` has the steps of nodes by their numbers. A reorder without a step moves nothing: a partition reads or writes
-    the other order.
+    `own` maps numbers of nodes to their steps. A reorder without a step moves nothing, because a partition reads or
+    writes the other order.
     """
     moves = [n for k, n in enumerate(graph.nodes) if n.op.name == "static_transpose" and (own is None or k in own)]
     if not moves:
@@ -222,7 +222,7 @@ def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> li
 
 
 def _became(analysis: Analysis) -> dict[str, int | None]:
-    """Maps the label of each value of the user's graph or of the report to the node after the passes that has it."""
+    """Map labels of values (of the user's graph and the report) to the nodes that contain them after the passes."""
     source = analysis.given.source
     own: dict[str, int | None] = {source.label(v): None for n in source.nodes for v in n.outputs}
     for k, node in enumerate(analysis.after.nodes):

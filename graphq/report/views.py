@@ -1,4 +1,4 @@
-"""The views of a page, which shows one of them at a time: drawings of the graph, the timeline, the memory, tables."""
+"""Make the views of a page: drawings of the graph, the timeline, the memory, tables. A page shows one at a time."""
 from __future__ import annotations
 
 from collections import Counter
@@ -78,7 +78,7 @@ class Views:
 
 
 def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
-    """The drawing of the graph after the passes, with one box for each node; `nodes` maps ids of boxes to nodes."""
+    """Draw the graph after the passes, with a box for each node; `nodes` maps ids of boxes to nodes."""
     total = sum(t.seconds for t in times.values()) or 1.0
 
     def lines(box: Box) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _operations(box: Box) -> tuple[str, ...]:
 
 
 def _body(node: GraphNode) -> Iterator[str]:
-    """Text such as `+ multiply, 2 add`: the operations of a partition besides the main one and quantizations."""
+    """Text such as `+ multiply, 2 add`: the operations of a partition except its anchor and quantizations."""
     assert node.partition is not None
     others = Counter(x.op for x in node.partition.body)
     for op in (node.partition.anchor, "quantize", "dequantize"):
@@ -111,7 +111,7 @@ def _body(node: GraphNode) -> Iterator[str]:
 
 
 def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
-    """The CSS class of a box after the passes; operations in a partition have none."""
+    """The CSS class of a box after the passes; operations in a partition have no class."""
     return css_class(nodes[box.id]) if box.id in nodes else class_of(box)
 
 
@@ -127,7 +127,7 @@ def _nodes(report: Report) -> str:
 
 
 def _allocations(part: Part, after: str) -> dict[str, Record]:
-    """The records of the arena's buffers: the value that a buffer holds, or the step that uses it as scratch memory."""
+    """The records of the arena's buffers: the value in the buffer, or the step that uses it as scratch memory."""
     report = part.report
     assert part.memory is not None
     records: dict[str, Record] = {}
@@ -148,5 +148,5 @@ def _memory_text(part: Part) -> str:
     m = part.memory
     assert m is not None
     return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which without "
-            f"sharing would take {size_text(m.unshared)}. Beside it: {size_text(m.constants)} of constants and packed "
-            f"weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of outputs.</p>")
+            f"sharing would take {size_text(m.unshared)}. Outside the arena: {size_text(m.constants)} of constants and "
+            f"packed weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of outputs.</p>")

@@ -113,7 +113,7 @@ OBSTACLES = {
         ["per channel along axis 2"], "quantize the source per tensor", {channels(2, FOUR + ", 0.5"): "scales=[0.1]"}),
     "a SiLU between a convolution and two quantized slices": (
         conv(SILU + HALVES), "%q", ["slice (%a) stands between %z and the quantize"],
-        "quantize %z before the slice, which then reads its dequantize",
+        "quantize %z before the slice, and let that read the dequantize",
         {HALVES: quantized("z") + HALVES.replace("slice(%z", "slice(%dz")}),
 }
 MORE = {
@@ -146,7 +146,7 @@ MORE = {
         {channels(2, "0.1, 0.2, 0.3"): channels(1, "0.1, 0.2, 0.3")}),
     "a residual in f32": (
         conv(RESIDUAL), "%q1", ["%r has a second user in f32: %z = add(%y2, %r)"],
-        "let it read the dequantized %q1 in place of %r", {"add(%y2, %r)": "add(%y2, %d1)"}),
+        "let it read the dequantized %q1 instead of %r", {"add(%y2, %r)": "add(%y2, %d1)"}),
     "a squeeze and an excitation": (  # behind the fork is the next obstacle
         conv(SQUEEZED), "%q", ["%y has a second user in f32: %g = reduce_mean(%y) : f32[1,4,1,1]"],
         "quantize %y before the fork, and let all its users read the dequantize",
@@ -168,7 +168,7 @@ MORE = {
     "a transpose before a softmax": (
         conv(f"%t = static_transpose(%y, order=[0,1,3,2])\n %s = softmax(%t, axis=3)\n %q = quantize(%s, {Q})\n"
              " return %q"), "%q", ["static_transpose (%t) stands between %y and the quantize"],
-        "quantize %y before the static_transpose, which then reads its dequantize",
+        "quantize %y before the static_transpose, and let that read the dequantize",
         {"%t = static_transpose(%y": quantized("y") + "%t = static_transpose(%dy"}),
     "a softmax along the height": (
         conv(f"%s = softmax(%y, axis=2)\n %q = quantize(%s, {Q})\n return %q"), "%q",
@@ -178,7 +178,7 @@ MORE = {
          " %s = softmax(%t, axis=3)"}),
     "a softmax along the width": (
         conv(f"%s = softmax(%y, axis=3)\n %q = quantize(%s, {Q})\n return %q"), "%q",
-        ["softmax (%s) stands between %y and the quantize"], "quantize and dequantize %y, before the softmax",
+        ["softmax (%s) stands between %y and the quantize"], "quantize and dequantize %y before the softmax",
         {"%s = softmax(%y": quantized("y") + "%s = softmax(%dy"}),
     "a layer norm of two axes": (
         conv("%t = static_transpose(%y, order=[0,2,3,1])\n"
@@ -201,9 +201,10 @@ MORE = {
     "a broadcast": (
         conv(f"%z = add(%y, r)\n %q = quantize(%z, {Q})\n return %q", inputs=", r: f32[2,4,5,5]"), "%q",
         ["add (%z) stands between %y and the quantize, and is computed in the layout of the graph, f32[1,4,5,5]"],
-        "quantize and dequantize %y, before the add", {"%z = add(%y": quantized("y") + "%z = add(%dy"}),
+        "quantize and dequantize %y before the add", {"%z = add(%y": quantized("y") + "%z = add(%dy"}),
     "channels that are shuffled": (
-        conv(SHUFFLED + SECOND, inputs=", v: s8[4,4,1,1]"), "%m", ["its source, %c, is f32 that nothing quantizes"],
+        conv(SHUFFLED + SECOND, inputs=", v: s8[4,4,1,1]"), "%m",
+        ["its activations, %c, are f32 that nothing quantizes"],
         "quantize and dequantize %c", {SECOND: quantized("c") + SECOND.replace("(%c", "(%dc")}),
     "pixels that are shuffled before a tanh": (
         conv("%a = static_reshape(%y, shape=[1,2,2,1,5,5], special_zero=false)\n"
@@ -211,37 +212,37 @@ MORE = {
              f" %c = static_reshape(%b, shape=[1,1,10,10], special_zero=false)\n %t = tanh(%c)\n"
              f" %q = quantize(%t, {Q})\n return %q"), "%q",
         ["static_reshape (%a), with 2 more after it, stands between %y and the quantize"],
-        "quantize %y before the static_reshape, which then reads its dequantize",
+        "quantize %y before the static_reshape, and let that read the dequantize",
         {"%a = static_reshape(%y": quantized("y") + "%a = static_reshape(%dy"}),
     "a hard swish between convolutions": (
         conv("%c = hard_swish(%y)\n" + SECOND, inputs=", v: s8[4,4,1,1]"), "%m",
-        ["its source, %c, is f32 that nothing quantizes"], "quantize and dequantize %c",
+        ["its activations, %c, are f32 that nothing quantizes"], "quantize and dequantize %c",
         {SECOND: quantized("c") + SECOND.replace("(%c", "(%dc")}),
     "a concat of two scales along the channels": (
         conv(quantized("y") + "%c = concat(%dy, %dx, axis=1)\n" + SECOND, inputs=", v: s8[4,8,1,1]"), "%m",
-        ["%c, its source, joins sources of different quantization"], "quantize and dequantize %c",
+        ["%c, its activations, joins operands with different quantization"], "quantize and dequantize %c",
         {SECOND: quantized("c") + SECOND.replace("(%c", "(%dc")}),
     "a dense layer behind a convolution": (
         conv("%r = relu(%y)\n %f = static_reshape(%r, shape=[1,100], special_zero=false)\n" + DENSE,
-             inputs=", v: s8[100,3]"), "%m", ["its source, %f, is f32 that nothing quantizes"],
+             inputs=", v: s8[100,3]"), "%m", ["its activations, %f, are f32 that nothing quantizes"],
         "quantize and dequantize %f", {DENSE: quantized("f") + DENSE.replace("(%f", "(%df")}),
     "a dense layer behind a mean of pixels": (
         conv(quantized("y") + "%g = reduce_mean(%dy, axes=[2,3], keep_dims=true)\n"
              " %f = static_reshape(%g, shape=[1,4], special_zero=false)\n" + DENSE, inputs=", v: s8[4,3]"), "%m",
-        ["reduce_mean (%g) stands between the product and the dequantize of its source, %dy = dequantize(%qy)"],
+        ["reduce_mean (%g) stands between the matmul and the dequantize of its activations, %dy = dequantize(%qy)"],
         "quantize and dequantize %g", {"%f = static_reshape(%g": quantized("g") + "%f = static_reshape(%dg"}),
     "heads whose scales a reshape would mix": (
         HEADS, "%y", ["static_reshape (%c) stands between", "%dk = dequantize(k)", "scales along axis 2"],
         "with one scale for the tensor", {channels(2, FOUR + ", " + FOUR): "scales=[0.1]"}),
     "an output before its quantize": (
         conv(f"%r = relu(%y)\n %q = quantize(%r, {Q})\n return %q, %r"), "%q", ["%r is also an output of the graph"],
-        "return %q, or its dequantize, in place of %r",
+        "return %q, or its dequantize, instead of %r",
         {"return %q, %r": f"%d = dequantize(%q, {DQ})\n return %q, %d"}),
     "an interpolation before a tanh": (
         conv('%u = interpolate(%y, mode="nearest", sizes=[10,10], data_format="NCX", '
              'coordinate_transformation_mode="asymmetric")\n'
              f" %t = tanh(%u)\n %q = quantize(%t, {Q})\n return %q"), "%q",
-        ["interpolate (%u) stands between %y and the quantize"], "quantize and dequantize %y, before the interpolate",
+        ["interpolate (%u) stands between %y and the quantize"], "quantize and dequantize %y before the interpolate",
         {"%u = interpolate(%y": quantized("y") + "%u = interpolate(%dy"}),
 }
 ALL = OBSTACLES | MORE

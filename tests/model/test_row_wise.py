@@ -276,7 +276,7 @@ def test_each_result_counts():
         values, places = g.top_k(g.input("x", dtype="f32", shape=(6, 5)), k=2, axis=1)
         for v in (values, places, g.static_transpose(places, order=order)):
             g.output(v)
-        assert why_rows_mix(g) == (None if order == [0, 1] else "axis 0 of output 'out2' is not that of the rows")
+        assert why_rows_mix(g) == (None if order == [0, 1] else "axis 0 of output 'out2' does not have the rows")
     g = gq.Graph()
     for v in g.top_k(g.input("x", dtype="f32", shape=(6, 5)), k=2, axis=0):
         g.output(v)

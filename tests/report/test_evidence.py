@@ -48,7 +48,7 @@ def test_every_native_step_has_its_evidence(level, threads):
     model = gq.compile(network(), isa=level, threads=threads)
     text = model.explain(kernels=True)
     steps = native(model)
-    assert len(steps) >= 2 and "native ones measured one by one, on warm caches" in text
+    assert len(steps) >= 2 and "native steps measured one by one, with warm caches" in text
     code = re.findall(r"^       ISA level (\w+)(?:, tile \d+x\d+)?: (.+)$", text, re.M)
     number, share = r"[\d.e+-]+", r"(: .+% of [\d.e+-]+ by .+)?"
     speed = re.findall(rf"^       {number} ms on \d threads?, {number} (GOPS|GB/s){share}$", text, re.M)

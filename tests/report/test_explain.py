@@ -109,7 +109,7 @@ def test_a_value_in_an_integer_partition(model, name):
 
 
 def test_a_value_outside(model):
-    assert model.explain("0").splitlines()[0].endswith("let it read the dequantized %0 (quantize) in place of %y")
+    assert model.explain("0").splitlines()[0].endswith("let it read the dequantized %0 (quantize) instead of %y")
     assert model.explain("z").splitlines()[0].startswith(
         "%z = add(%y, r) : f32[3,2]: outside with %0 = quantize(%y) : u8[3,2]: %y has a second user in f32")
     assert model.explain("sums") == model.explain("z")  # the name of an output
@@ -148,7 +148,7 @@ def test_every_label_that_is_printed_can_be_asked_for(obstacle):
 def test_a_view_says_what_makes_it():
     model = gq.compile(gq.parse("graph(x: f32[4,6]) {\n %y = relu(x)\n %f = static_reshape(%y, shape=[24])\n"
                                 " %i = static_reshape(x, shape=[24])\n return %f, %i\n}"), threads=1)
-    assert "a view of what the eltwise partition (relu) : f32[4,6], in floats, makes: it takes no step" in \
+    assert "a view of the result of the eltwise partition (relu) : f32[4,6], in floats: it takes no step" in \
         model.explain("f")
     assert "a view of an input or a constant: it takes no step" in model.explain("i")
 
@@ -272,7 +272,7 @@ def test_reports_of_open_shapes_and_of_stages():
 def test_a_later_stage_that_reads_a_value_is_no_output_of_the_graph():
     staged = gq.compile(gq.parse(TEXT.replace("%z = add(%y, r)", "%z = wildcard(%y, dtypes=[f32])")), threads=1)
     line = staged.explain("0").splitlines()[0]
-    assert "%y is read in f32 by a later stage, too: %z = wildcard(%y)" in line
+    assert "a later stage also reads %y in f32: %z = wildcard(%y)" in line
     assert "quantize %y before the fork" in line
 
 
@@ -321,8 +321,8 @@ def test_what_is_outside_for_one_cause_is_named_up_to_a_number():
     names = ", ".join(f"%{k}" for k in range(explain.ALSO))
     assert shown(0)[0] == explain.UNQUANTIZED and shown(0)[2:4] == [
         "could be in an integer partition, and why it is not:", "  25.0% of the time: line: why; do"]
-    assert shown(explain.ALSO)[4] == f"  so too {names}".replace("  so", "    so")
-    assert shown(explain.ALSO + 2)[4] == f"    so too {names}, 2 more"
+    assert shown(explain.ALSO)[4] == f"  also {names}".replace("  also", "    also")
+    assert shown(explain.ALSO + 2)[4] == f"    also {names}, 2 more"
 
 
 def test_names_that_are_no_identifiers_are_found_and_printed_as_they_are():

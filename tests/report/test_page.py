@@ -168,7 +168,7 @@ def test_boxes_have_their_share_of_the_time(written):
     model, page = written
     shares = {id: r["s"] for id, r in page.data["after0"].items() if "s" in r}
     assert shares.keys() <= page.boxes("Partitions").keys() and sum(shares.values()) == pytest.approx(1, abs=1e-3)
-    assert [a for a, text in page.of("button") if text == "colour by time"] == [{"id": "heat", "hidden": None}]
+    assert [a for a, text in page.of("button") if text == "color by time"] == [{"id": "heat", "hidden": None}]
 
 
 def test_colours_are_those_of_the_readers_scheme(written):
