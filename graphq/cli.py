@@ -16,33 +16,33 @@ from graphq.ir.names import suggestion
 
 COMMANDS = {
     "compile": "compile a model, and save it: a file that runs without compilation",
-    "run": "run a model on random or given inputs: how fast, what comes out, how far from the reference",
-    "bench": "time a model by thread counts, ISA levels and other engines, in turns",
-    "explain": "say what fused, what did not and why, and which kernels run it",
+    "run": "run a model on random or given inputs: speed, outputs, distance from the reference",
+    "bench": "time a model at several thread counts and ISA levels and in other engines, in turns",
+    "explain": "explain what fused, what did not and why, and which kernels run",
     "report": "write an HTML page: the graph before and after the passes, reasons, times, memory",
-    "profile": "time each step of a run, and say which thread ran which piece of it",
+    "profile": "time each step of a run, and show which thread ran which piece",
     "show": "print a graph in text form, checked",
-    "passes": "print a graph after passes, and check them",
+    "passes": "run passes, print the graph, and check that the passes are right",
     "reduce": "shrink a failing graph",
     "partitions": "print the partitions that oneDNN Graph would make",
     "quantize": "quantize an f32 model to int8",
-    "compare": "say how far a quantized model's tensors are from f32, and what costs most",
-    "cache": "say where the cache of kernels and models is and what it holds; empty it",
+    "compare": "compare a quantized model's tensors with f32, and show which layers cost most",
+    "cache": "show where the cache of kernels and models is and how much it holds, or empty it",
 }
 """The commands, each a module of `graphq.commands`, with a short description."""
 
 DESCRIPTION = "An operator graph compiler for int8 inference: run models, time them, see what fused and why."
 EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), a model that `graphq compile` saved
 (.graphq), or a graph's text form (any other name).
-Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, file or graph, said in one line on stderr.
-`graphq COMMAND --help` has a command's options; docs/command_line.md has examples, and what --json prints."""
+Exit codes: 0 success; 1 results differ, or a case failed; 2 wrong option, file or graph (one line on stderr says why).
+`graphq COMMAND --help` lists a command's options; docs/command_line.md has examples and the fields of --json."""
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     options: Sequence[str] = ()
-    """The options of the command, from which error messages suggest similar names."""
+    """The options of the command; error messages suggest similar names from them."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and a hint, and exit with code 2."""
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code, which is 2 after an error; errors are one line on stderr."""
+    """Run one command and return its exit code: 2 after an error. An error is one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser(given[0] if given else None).parse_args(given)
     code = 0

@@ -1,4 +1,4 @@
-"""Arrays for the inputs of a model: from files (--input), or random ones of chosen shapes (--shape)."""
+"""Arrays for the inputs of a model: from files (--input), or random arrays of chosen shapes (--shape)."""
 from __future__ import annotations
 
 import argparse
@@ -16,7 +16,7 @@ from graphq.validation.inputs import small_integers
 
 
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
-    """Arrays for all inputs of a graph whose shapes are known, by name; the same seed gives the same arrays.
+    """Random arrays for all inputs of a graph with known shapes, by name; the same seed gives the same arrays.
 
     Floats are in [-spread, spread]. Integers of less than 32 bits lie around their zero point, in the share `spread` of
     the range of their type.
@@ -25,7 +25,7 @@ def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, n
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
 
 
-# What operands of these names must be: variances and scales are positive, probabilities are below 1.
+# Operands of these names have a domain: variances and scales are positive, probabilities are below 1.
 _DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
     "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
@@ -70,12 +70,13 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndarray]:
-    """The arrays of all inputs, in their order.
+    """The arrays of all inputs, in the order of the inputs.
 
-    Random floats are in [-1, 1], and random 8-bit integers in their whole range; wider integers and booleans are 0 or
-    1, so that they are valid indices and masks. Random arrays have the shapes of --shape; without one, open dimensions
-    are 1. Raises InputError for an unknown name and for a file that does not hold the input's array, GraphError if
-    shapes do not fit.
+    Random floats are in [-1, 1], and random 8-bit integers cover their whole range. Wider integers and booleans are 0
+    or 1: they are valid indices and masks. Random arrays have the shapes of --shape; without it, open dimensions are 1.
+
+    Raises InputError for an unknown name and for a file that does not hold the input's array, GraphError if shapes do
+    not fit.
     """
     paths = pairs("--input", options.input)
     shapes = {name: _shape(name, text) for name, text in pairs("--shape", options.shape).items()}
@@ -104,7 +105,7 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 def _shape(name: str, text: str) -> tuple[int, ...]:
     dims = text.split("x")
     if not all(d.isascii() and d.isdecimal() and len(d) < 16 for d in dims):
-        raise ParseError(f"--shape {name}: must be dimensions as 1x3x224x224, got {text}")
+        raise ParseError(f"--shape {name}: must be dimensions such as 1x3x224x224, got {text}")
     return tuple(map(int, dims))
 
 
@@ -117,7 +118,7 @@ def _read(name: str, path: str) -> np.ndarray:
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],
             shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs; an input with a given array gets a random one of the same shape."""
+    """Random arrays for all inputs; an input with a given array gets a random array of the same shape."""
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}
@@ -125,12 +126,12 @@ def _random(graph: Graph, given: Mapping[str, np.ndarray],
         return small_integers(accepted_inputs(graph.specialise(types), seed=0))
     except GraphError as e:
         chosen = ", ".join(f"{n}={'x'.join(map(str, d))}" for n, d in dims.items())
-        raise GraphError(f"{e} (for inputs of shape {chosen}; --shape gives others)") from None
+        raise GraphError(f"{e} (for inputs of shape {chosen}; choose others with --shape)") from None
 
 
 def _dims(value: Value, given: tuple[int, ...] | None) -> tuple[int, ...]:
     if given is None and value.shape is None:
-        raise InputError(f"input '{value.name}': its rank is open: give its shape by --shape")
+        raise InputError(f"input '{value.name}': its rank is open: give its shape with --shape")
     dims = given or tuple(1 if d is None else d for d in value.shape or ())
     check_array(str(value.name), value.type, np.broadcast_to(np.zeros((), value.dtype.numpy), dims))
     return dims

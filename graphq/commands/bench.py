@@ -1,15 +1,15 @@
-"""Time a model by thread counts, ISA levels and precisions, beside other engines.
+"""Time a model at several thread counts, ISA levels and precisions, and in other engines.
 
-All sides run in one process and take turns, so that ratios hold although the machine's speed drifts. A row's ratio
-divides its median time by the median of graphq's first row with as many threads: above 1, that first row is faster.
-The ratio in brackets divides the two least times, which other work on the machine changes less. `differs` is the
-distance of the outputs from those of that row: in steps for integers, else in parts of the largest number. graphq's
-outputs are the same bit for bit in all rows of one precision; where they are not, the exit code is 1.
+All rows run in one process and take turns: ratios hold even if the machine's speed drifts. A row's ratio divides its
+median time by the median of graphq's first row with the same number of threads. Above 1, that first row is faster. The
+ratio in brackets divides the least times; other work on the machine changes it less. `differs` is the distance between
+the outputs of a row and of that first row: in steps for integers, otherwise relative to the largest number. graphq's
+outputs are the same bit for bit in all rows of one precision; if they are not, the exit code is 1.
 
-Beside peers, `cosine` compares a row's outputs with what the graph means, computed operation by operation in NumPy: it
-is the cosine of the angle between the two, the smallest of all outputs. A peer may be fast by products that saturate,
-or by bf16, and then its cosine is smaller. Peers run the ONNX file itself, or what `save_onnx` writes of another kind
-of file. They come with the extra `bench`.
+With other engines, `cosine` compares a row's outputs with the graph computed operation by operation in NumPy. It is the
+cosine of the angle between the two, the smallest over all outputs. An engine may be fast because its products saturate,
+or because it computes in bf16: then its cosine is smaller. Other engines run the ONNX file itself, or the file that
+`save_onnx` writes for a model of another kind. Install them with the extra `bench`.
 """
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from graphq.model.files import load_graph
 
 
 class Side(NamedTuple):
-    """One side of the comparison: graphq at an ISA level, or another engine, with `threads` threads."""
+    """One row of the table: graphq at an ISA level, or another engine, with `threads` threads."""
 
     name: str
     threads: int
     run: Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
     precision: Precision | None
-    """The precision at which graphq compiles the model; None for another engine."""
+    """The precision of graphq's row; None for another engine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, and the options for sides, arrays and seconds."""
+    """Add MODEL, and the options for rows, arrays and seconds."""
     add_model(parser)
     parser.add_argument("--threads", metavar="N,...", help="thread counts (default: 1, and all cores)")
     parser.add_argument("--isa", type=comma_separated, metavar="LEVEL,...",
@@ -59,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ranges(parser)
     parser.add_argument("--peer", type=comma_separated, default=[], metavar="NAME,...",
                         help=f"other engines: {', '.join(PEERS)}")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="for each row (default 1)")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="seconds per row (default 1)")
     add_inputs(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time all sides; returns 1 if graphq's own results differ."""
+    """Time all rows; returns 1 if graphq's own results differ."""
     if not 0 <= options.seconds <= 3600:
         raise ParseError(f"--seconds must be in [0, 3600], got {options.seconds}")
     counts = _threads(options.threads)
@@ -106,13 +106,13 @@ def _threads(text: str | None) -> list[int]:
     if text is None:
         return sorted({1, len(os.sched_getaffinity(0))})
     if not all(n.isascii() and n.isdecimal() and 0 < int(n) < 1 << 16 for n in text.split(",")):
-        raise ParseError(f"--threads takes thread counts as 1,2, got {text}")
+        raise ParseError(f"--threads takes thread counts such as 1,2, got {text}")
     return list(dict.fromkeys(map(int, text.split(","))))
 
 
 def _peer(name: str) -> str:
     if name not in PEERS:
-        raise ParseError(f"--peer: there is no '{name}'; there are {', '.join(PEERS)}")
+        raise ParseError(f"--peer: there is no engine '{name}'; there are {', '.join(PEERS)}")
     return PEERS[name]
 
 

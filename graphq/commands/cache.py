@@ -1,4 +1,4 @@
-"""Say where the cache of kernels and models is and what it holds (`info`), or remove all of it (`clear`)."""
+"""Show where the cache of kernels and models is and how much it holds (`info`), or empty it (`clear`)."""
 from __future__ import annotations
 
 import argparse
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what the cache holds, or remove it and print how much was removed."""
+    """Print the contents of the cache, or empty it and print how much was removed."""
     if options.action == "clear":
         removed = cache.clear()
         write(options, f"{counted(removed.modules, 'kernel module')} and {counted(removed.models, 'model')} removed",

@@ -1,4 +1,4 @@
-"""Say how far a quantized model's tensors are from those of the f32 model, and what costs most."""
+"""Compare a quantized model's tensors with the f32 model, and show which layers cost most."""
 from __future__ import annotations
 
 import argparse
@@ -15,10 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("against", type=Path, metavar="F32_MODEL", help="the f32 model")
     parser.add_argument("--data", required=True, metavar="DATA",
-                        help="what to run both on: a folder of .npz or .npy files, such a file, or a function that "
+                        help="inputs for both models: a folder of .npz or .npy files, such a file, or a function that "
                              "gives dicts of arrays: FILE.py:NAME or module:NAME")
     parser.add_argument("--page", type=Path, metavar="PAGE.html", help="also write an HTML page: charts, and the graph")
-    parser.add_argument("--no-rank", action="store_true", help="leave out what each product costs at the outputs")
+    parser.add_argument("--no-rank", action="store_true", help="do not measure what each layer costs at the outputs")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from graphq.quantization.data import load_data
 
     if not options.no_rank and sys.stderr.isatty():
-        print("what each product costs takes some runs a product; --no-rank leaves it out", file=sys.stderr)
+        print("measuring the cost of each layer takes some runs per layer; --no-rank leaves it out", file=sys.stderr)
     left, right = load_graph(options.file), load_graph(options.against)
     found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
     if options.page is not None:

@@ -1,6 +1,7 @@
-"""Compile a model and save it: a .graphq file, which `graphq.load_compiled` and other commands run without compilation.
+"""Compile a model and save it as a .graphq file that runs without compilation.
 
-The numbers do not depend on the machine, the code in the file does: elsewhere it is made anew when the file is loaded.
+`graphq.load_compiled` and other commands run the file. Its results do not depend on the machine, but its machine code
+does: on another machine the code is compiled again when the file is loaded.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     """Compile the model, and write the .graphq file."""
     out = options.out or options.file.with_suffix(".graphq")
     if out.suffix != ".graphq":
-        raise ParseError(f"-o takes a name that ends in .graphq, by which commands know a saved model, got {out}")
+        raise ParseError(f"-o takes a name that ends in .graphq: commands recognize a saved model by it; got {out}")
     begin = time.perf_counter()
     model = compile(options.file, isa=options.isa, threads=options.threads,
                     **numbers(options.precision, options.ranges_by_row))

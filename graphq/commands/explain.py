@@ -1,4 +1,4 @@
-"""Say what fused in a model, what did not and why, and which kernels run it (docs/explain.md)."""
+"""Explain a compiled model: what fused, what did not and why, and the kernels that run (docs/explain.md)."""
 from __future__ import annotations
 
 import argparse
@@ -9,13 +9,14 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the options for what to print, --profile with arrays, and the target."""
+    """Add MODEL, the options for the report, --profile with arrays, and the target."""
     add_model(parser)
     parser.add_argument("--value", metavar="NAME",
-                        help="say of one value, or of an ONNX node, in which partition it is, or why in none")
-    parser.add_argument("--full", action="store_true", help="all lines of a large model's report")
-    parser.add_argument("--kernels", action="store_true", help="also the kernels' instructions and speed")
-    parser.add_argument("--profile", action="store_true", help="run it, and say what share of the time each cause has")
+                        help="only the partition of one value or ONNX node, or why it is in no partition")
+    parser.add_argument("--full", action="store_true", help="print all lines of a large model's report")
+    parser.add_argument("--kernels", action="store_true", help="also show the kernels' instructions and speed")
+    parser.add_argument("--profile", action="store_true",
+                        help="run the model, and show the share of the time of each cause")
     add_inputs(parser)
     add_target(parser)
 

@@ -1,4 +1,4 @@
-"""Print the partitions that oneDNN Graph would make of a graph, a line each.
+"""Print the partitions that oneDNN Graph would make of a graph, one per line.
 
 With --json a list: id, anchor, whether it is supported, operations with their ids, names of inputs and outputs.
 """
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the partitions of the graph, a line each."""
+    """Print the partitions of the graph, one per line."""
     from graphq.onednn.partitions import partitions
 
     found = partitions(load_graph(options.file))

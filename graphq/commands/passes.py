@@ -5,10 +5,10 @@
     graphq passes MODEL --passes eliminate_dead_code,canonicalise --print-after all
     graphq passes MODEL --passes mine.py:MyRewrite --verify numeric
 
---passes takes names of the pipeline's passes, also of those in canonicalise, and passes of your own as FILE.py:NAME or
-module:NAME. Graphs for --print-after go to stderr. --verify numeric compares the references before and after each pass
-on adversarial inputs, and prints a line a pass, in place of the graph; for a pass that changes numbers it prints a test
-of the smallest graph that shows it, and exits with 1.
+--passes takes names of the pipeline's passes, including the passes inside canonicalise, and your own passes as
+FILE.py:NAME or module:NAME. --print-after prints to stderr. --verify numeric compares the references before and after
+each pass on adversarial inputs. It prints one line per pass instead of the graph. If a pass changes numbers, it prints
+a test with the smallest graph that shows the change, and exits with 1.
 
 With --json: graph, near_misses (rewrite, node, reason), changes (pass, count) and fault (pass, message, test) or null.
 """
@@ -36,11 +36,12 @@ from graphq.validation.validator import validate
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, the passes to run, and the options for printing and checking."""
     add_model(parser)
-    parser.add_argument("--passes", type=comma_separated, metavar="A,B", help="run these, instead of the pipeline")
+    parser.add_argument("--passes", type=comma_separated, metavar="A,B",
+                        help="run these passes instead of the pipeline")
     parser.add_argument("--print-after", type=comma_separated, default=[], metavar="all|changed|A,B",
-                        help="print the graph after every pass, after those that changed it, or after passes")
+                        help="print the graph after every pass, after passes that changed it, or after named passes")
     parser.add_argument("--verify", choices=["graph", "numeric"],
-                        help="after each pass: whether the graph is consistent; also whether numbers stay")
+                        help="check after each pass that the graph is consistent, or (numeric) also that numbers stay")
     parser.add_argument("--list", action="store_true", help="print the names of the passes instead")
     parser.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
 
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """A function called after each pass: it prints the graph and checks that it is consistent, as the options say."""
+    """A function called after each pass: as the options say, it prints the graph and checks its consistency."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
@@ -97,10 +98,10 @@ WIDTH = 12
 
 
 class _Verdicts:
-    """A function called after each pass whose numbers are right: it prints a line, with a bar for the progress.
+    """A function called after each pass that kept the numbers: it prints a line with a progress bar.
 
-    The passes in a Fixpoint have a line each time that they changed something. A graph that is checked at several sizes
-    has a heading for each size.
+    A pass in a Fixpoint has a line each time that it changed something. A graph that is checked at several sizes has a
+    heading for each size.
     """
 
     def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:
@@ -124,7 +125,7 @@ class _Verdicts:
         self._line(name, "WRONG")
 
     def end(self) -> str:
-        """The last line: how many changes, in how many graphs, were checked and left the numbers right."""
+        """The last line: how many changes, in how many graphs, were checked and kept the numbers."""
         return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
 
     def _within(self, step: Pass) -> bool:
@@ -149,7 +150,7 @@ def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:
 def named_pass(name: str) -> Pass:
     """The pass of this name in the pipeline, or the pass FILE.py:NAME or module:NAME.
 
-    Raises GraphqError if there is none. For a class it returns an instance, made without arguments.
+    For a class, return an instance made without arguments. Raises GraphqError if no pass has the name.
     """
     if ":" not in name:
         return find_pass(PIPELINE, name)
@@ -159,5 +160,5 @@ def named_pass(name: str) -> Pass:
     except (AttributeError, ImportError, SyntaxError, TypeError) as error:
         raise ParseError(f"pass {name}: {error}") from None
     if not callable(made):
-        raise ParseError(f"pass {name}: {made!r} is no pass")
+        raise ParseError(f"pass {name}: {made!r} is not a pass: it must be callable")
     return made

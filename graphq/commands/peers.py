@@ -1,4 +1,4 @@
-"""The engines that a model is timed beside, ONNX Runtime and OpenVINO, and calls timed in turns."""
+"""Other engines to compare times with, ONNX Runtime and OpenVINO, and calls timed in turns."""
 from __future__ import annotations
 
 import os
@@ -16,13 +16,14 @@ from graphq.errors import GraphqError, how_to_install
 ORT, EXACT = "ONNX Runtime", "ONNX Runtime exact"
 OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
 PEERS = {"ort": ORT, "ort_exact": EXACT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
-"""The engines that a model is compared with, by their names on the command line.
+"""The engines to compare with, by their names on the command line.
 
 ONNX Runtime runs with its defaults, or with session.x64quantprecision=1. With its defaults, products of u8 and s8
-saturate if the CPU has no VNNI; with that option they do not. OpenVINO runs with its defaults, or in bf16 or f32."""
+saturate if the CPU has no VNNI; with that option they do not. OpenVINO runs with its defaults, or in bf16 or f32.
+"""
 PACKAGES = {ORT: "onnxruntime", EXACT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
 OPENVINO_CACHE = "OPENVINO_CACHE"
-"""The environment variable that names the folder in which OpenVINO keeps compiled models; without it none are kept."""
+"""The environment variable that names OpenVINO's folder of compiled models; without it none are kept."""
 
 Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
@@ -36,9 +37,9 @@ def missing(name: str) -> str | None:
 def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *, literal: bool = False) -> Run:
     """A function that runs an ONNX file on inputs like `feeds`, and returns its outputs in order.
 
-    OpenVINO compiles the model anew for each shape of the inputs that it has not met. With `literal` ONNX Runtime runs
-    without optimisations, each operation as it is in the file. Raises GraphqError if the engine is not installed or
-    refuses the file.
+    OpenVINO compiles the model again for each new shape of the inputs. With `literal`, ONNX Runtime runs without
+    optimizations: each operation as it stands in the file. Raises GraphqError if the engine is not installed or rejects
+    the file.
     """
     if reason := missing(name):
         raise GraphqError(f"{name}: {reason}")
@@ -88,13 +89,13 @@ def _openvino(name: str, path: str, threads: int) -> Run:
 
 
 ROUNDS = 8
-"""The number of turns of each side. The first call of a turn, with the other side's data in caches, is not counted."""
+"""The number of turns of each call. The first run of a turn is not counted: the caches hold other data."""
 PAUSE = 0.05
-"""Seconds between turns, so that a side's idle worker threads stop spinning before the next side's turn."""
+"""Seconds between turns; in a pause, idle worker threads of one engine stop spinning before the next turn."""
 
 
 def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
-    """The milliseconds of each run of each call; `seconds` is the time that all turns together take."""
+    """The milliseconds of each run of each call; `seconds` is the total time of all turns."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in progress(range(ROUNDS), "rounds"):
         for call, out in zip(calls, times, strict=True):
@@ -117,7 +118,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference: in steps for integers, else as a part of the largest number of `y`."""
+    """The largest difference: in steps for integers, otherwise relative to the largest number of `y`."""
     wide = [a.astype(np.float64) for a in (x, y)]
     most = float(np.abs(wide[0] - wide[1]).max(initial=0))
     return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

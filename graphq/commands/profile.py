@@ -1,6 +1,6 @@
-"""Time each step of a model's runs, on random or given inputs; --trace writes which thread ran which piece of it when.
+"""Time each step of a model's runs on random or given inputs; --trace writes a timeline of the threads.
 
-The file of --trace is for Perfetto (ui.perfetto.dev) or chrome://tracing: the run of median length, one track a thread.
+The trace is for Perfetto (ui.perfetto.dev) or chrome://tracing: the run of median length, with one track per thread.
 """
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, arrays, the target, and what to measure."""
+    """Add MODEL, arrays, the target, and the options of the profile."""
     add_model(parser)
     add_inputs(parser)
     add_target(parser)
-    parser.add_argument("--runs", type=int, default=20, metavar="N", help="how many runs (default 20)")
+    parser.add_argument("--runs", type=int, default=20, metavar="N", help="number of runs (default 20)")
     parser.add_argument("--peaks", action="store_true",
-                        help="measure the machine's peaks, too, and say what part is reached")
+                        help="also measure the machine's peak rates, and show each step's share of its peak")
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write a timeline")
 
 

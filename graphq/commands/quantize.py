@@ -1,7 +1,7 @@
-"""Quantize an f32 model to int8: by the best automatic setting, or as the options say.
+"""Quantize an f32 model to int8: with the best automatic setting, or with the scheme that the options state.
 
-With --json: the file, its bytes and those of the model, of each setting that was tried 1 - cosine with f32, which
-products have 16 bits or stay in f32, how sure the estimate is, and the times of a run in int8 and in f32.
+With --json: the file, its bytes and the bytes of the model, 1 - cosine with f32 for each setting tried, the layers with
+16 bits or in f32, how sure the estimate is, and the times of a run in int8 and in f32.
 """
 from __future__ import annotations
 
@@ -19,44 +19,45 @@ OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude
            "states", "limits", "preset")
 """The names of the options that choose a scheme."""
 PLAIN = "activations", "mode"
-"""Options that turn off the automatic search, as --method does."""
+"""Options that turn off the automatic search, like --method."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, --data, --out, and the options of the scheme."""
     add_model(parser)
-    parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, such "
-                                                       "a file, or a function that gives dicts of arrays: FILE.py:NAME "
+    parser.add_argument("--data", metavar="DATA", help="calibration data: a folder of .npz or .npy files, such a "
+                                                       "file, or a function that gives dicts of arrays: FILE.py:NAME "
                                                        "or module:NAME")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
     parser.add_argument("--opset", type=int, metavar="N",
-                        help="the operator set of an ONNX file that is written, from 13 (default 21)")
+                        help="the operator set of the ONNX file, 13 or later (default 21)")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
-                        help="how ranges are chosen (default: the best automatic setting)")
+                        help="how ranges are chosen (default: search for the best setting)")
     parser.add_argument("--preset", choices=["performance", "mixed", "accuracy"],
-                        help="what the best automatic setting may choose: no 16 bits, or no integers between products")
+                        help="limit the automatic search: performance uses no 16 bits, accuracy keeps values between "
+                             "layers in f32")
     parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"],
-                        help="integers of activations; with this, --method or --mode nothing is searched")
-    parser.add_argument("--symmetric", action="store_true", help="zero points in the middle")
-    parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
+                        help="type of activations; this option, --method and --mode turn off the automatic search")
+    parser.add_argument("--symmetric", action="store_true", help="put zero points in the middle of the range")
+    parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="default: static")
     parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
-                        help="7: less exact, and faster on CPUs without VNNI, where the best automatic setting "
-                             "takes them if they lose little; 4: with --mode weight_only")
-    for option, text in (("--exclude", "products that stay in f32"), ("--wide", "products with activations of 16 bits"),
-                         ("--wide-weights", "products with weights of 16 bits")):
+                        help="7: less exact, faster on CPUs without VNNI (the automatic search uses 7 there if little "
+                             "is lost); 4: only with --mode weight_only")
+    for option, text in (("--exclude", "layers that stay in f32"), ("--wide", "layers with 16-bit activations"),
+                         ("--wide-weights", "layers with 16-bit weights")):
         parser.add_argument(option, action="append", default=[], metavar="NAME",
-                            help=f"{text}: by the name of a result or ONNX node, with * for any letters, as op:Conv, "
-                                 "or as FIRST..LAST, what lies between values")
+                            help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for "
+                                 "an operation, or FIRST..LAST for everything between two values")
     parser.add_argument("--between", action="append", default=[], metavar="NAME",
-                        help="values between products that sums, concats and pools read in integers, too; * for all")
+                        help="quantize values between layers that sums, concats and pools read; * for all")
     parser.add_argument("--states", action="store_true",
-                        help="states of LSTMs in integers, too, by the range that they have in each step")
+                        help="quantize the states of LSTMs as well, with the range of each step")
     parser.add_argument("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
-                        help="the range of a tensor")
+                        help="the range of a tensor, instead of the observed range")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Quantize a file, and print the setting that was used."""
+    """Quantize a file, and print the chosen setting."""
     from graphq.quantization.data import load_data
     from graphq.quantization.quantize import automatic, left_text, quantize
     from graphq.quantization.scheme import Scheme
@@ -65,17 +66,17 @@ def run(options: argparse.Namespace) -> None:
     graph = load_graph(options.file)
     opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
-        to_model(graph, opset=opset)  # raises before the search for what the operator set does not have
+        to_model(graph, opset=opset)  # raises before the search if the operator set lacks an operator or type
     elif options.opset is not None:
-        raise ParseError(f"--opset is for ONNX files, and {options.out} is none")
+        raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
     if "preset" in given and not searched:
-        raise ParseError("--preset is for the best automatic setting: leave out --method, --activations and --mode")
+        raise ParseError("--preset limits the automatic search: leave out --method, --activations and --mode")
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
     needs_data = scheme.mode == "static"
     if needs_data and options.data is None:
-        raise ParseError("quantize needs --data, but for --mode dynamic and weight_only")
+        raise ParseError("quantize needs --data unless --mode is dynamic or weight_only")
     batches = load_data(options.data, graph) if options.data else None
     losses: dict[str, float] = {}
     if searched:
@@ -88,8 +89,8 @@ def run(options: argparse.Namespace) -> None:
         if scheme.exclude:
             raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
         if made.meta["quantization"]["f32"]:
-            raise GraphError(f"all products of {options.file} are faster in f32 on this machine: keep it, or name "
-                             "those that shall be integers by --wide")
+            raise GraphError(f"every layer of {options.file} is faster in f32 on this machine: keep the file, or "
+                             "name layers to quantize with --wide")
         said = "; ".join(["", *left_text(made.meta["quantization"])])
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize{said}")
     save_graph(made, options.out, opset)
@@ -98,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
               **made.meta.get("quantization", {})}
     if losses:
-        lines[:0] = ["1 - cosine with f32 of the settings tried, * the one taken:", str(choice)]
+        lines[:0] = ["1 - cosine with f32 of each setting tried (* marks the chosen one):", str(choice)]
     elif batches is not None:
         measured = speed(made, graph, batches)
         lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()

@@ -1,16 +1,16 @@
-"""Shrink a graph for which something fails to a small one for which it still does, as llvm-reduce does.
+"""Shrink a failing graph to a small graph that still fails, as llvm-reduce does.
 
     graphq reduce MODEL --check ./still-fails.sh --out small.txt
     graphq reduce MODEL --check 'python check.py {}'
     graphq reduce MODEL --pass mine.py:MyRewrite
 
---check COMMAND gets the path of a candidate as its last argument, or in place of {}; it exits with 0 where the
-candidate is still interesting, and with anything else where it is not. The command runs in a shell, on a file of the
-text form (of MODEL's own kind with --same-kind). --pass NAME is a check of its own: the pass changes the numbers of
-the graph, or leaves it inconsistent, as it is or with sizes in place of its open dimensions. A pass that raises refuses
-the graph, which is nothing wrong: --check shrinks what raises. The graph is printed, or written to --out, whose name
-says the kind: .onnx, .json or text. Exit code 1: the graph itself is not interesting, so that there is nothing to
-shrink.
+--check COMMAND gets the path of a candidate as its last argument, or instead of {}. It exits with 0 if the candidate is
+still interesting, and with another code if it is not. The command runs in a shell, on a file of the text form (of
+MODEL's own kind with --same-kind). --pass NAME is a ready-made check: the pass changes the numbers of the graph or
+leaves it inconsistent, either as the graph stands or with sizes for its open dimensions. A pass that raises rejects the
+graph, and this is not a failure; use --check to shrink a graph that makes something raise. The graph is printed, or
+written to --out, whose suffix says the kind: .onnx, .json or text. Exit code 1: the graph itself is not interesting,
+and there is nothing to shrink.
 
 With --json: graph, nodes, trials, and test (with --pass, else null).
 """
@@ -37,14 +37,15 @@ from graphq.validation.validator import failing, failure, variants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the checks that tell which graphs are interesting, and the options for output."""
+    """Add MODEL, the checks that decide which graphs are interesting, and the options for output."""
     add_model(parser)
     check = parser.add_mutually_exclusive_group(required=True)
-    check.add_argument("--check", metavar="COMMAND", help="exits with 0 where a candidate is still interesting")
+    check.add_argument("--check", metavar="COMMAND", help="exits with 0 if a candidate is still interesting")
     check.add_argument("--pass", dest="step", metavar="NAME", help="a pass that gets the graph wrong")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the graph there instead of printing it")
     parser.add_argument("--same-kind", action="store_true", help="candidates are files of MODEL's kind")
-    parser.add_argument("--trials", type=int, default=TRIALS, metavar="N", help=f"at most so many ({TRIALS})")
+    parser.add_argument("--trials", type=int, default=TRIALS, metavar="N",
+                        help=f"try at most N graphs (default {TRIALS})")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         start = graph if step is None else failing(step, graph) or graph
         if not interesting(start):
             print(f"graphq: {options.file} itself is not interesting: "
-                  + ("the check exits with another code than 0" if step is None else _no_fault(step, graph)),
+                  + ("the check does not exit with 0" if step is None else _no_fault(step, graph)),
                   file=sys.stderr)
             return 1
         least = reduce_graph(start, interesting, trials=options.trials)
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """A check of graphs: whether it can be saved at `path`, and the command then exits with 0 for that file."""
+    """A check of graphs: whether the graph can be saved at `path` and the command exits with 0 for that file."""
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)
@@ -100,7 +101,7 @@ def _fails(step: Pass) -> Callable[[Graph], bool]:
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:
-    """Why there is nothing to shrink for a pass: it raises, which is not a fault, or it is right."""
+    """Why there is nothing to shrink for a pass: it raises (not a fault), or it is right."""
     for copy in variants(graph):
         try:
             step(copy)

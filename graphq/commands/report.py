@@ -13,13 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, --out, --profile with arrays, and the target."""
     add_model(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the file to write (default: MODEL.html)")
-    parser.add_argument("--profile", action="store_true", help="run it, and show times and the timeline")
+    parser.add_argument("--profile", action="store_true", help="run the model, and show times and the timeline")
     add_inputs(parser)
     add_target(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compile the model, profile it if that is asked for, and write the page."""
+    """Compile the model, profile it with --profile, and write the page."""
     graph = load_graph(options.file)
     out = options.out or options.file.with_suffix(".html")
     model = compiled(options.file, graph, options.isa, options.threads, options.precision, options.ranges_by_row)

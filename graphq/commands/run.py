@@ -1,4 +1,4 @@
-"""Run a model on random or given inputs; report its speed and outputs, and with --compare their errors."""
+"""Run a model on random or given inputs; print its speed and outputs, and with --compare their errors."""
 from __future__ import annotations
 
 import argparse
@@ -24,10 +24,10 @@ from graphq.model.files import load_graph
 
 @dataclass(frozen=True)
 class Deviation:
-    """The distance of a compiled graph's output from the reference's, and whether it is small enough.
+    """The distance between a compiled graph's output and the reference, and whether it is small enough.
 
-    `output` is its name, `text` the distance in words ("2 steps, in 1.0e-03 of the elements"), and `passed` says
-    whether it is within the limits of `compare`.
+    `output` is the output's name, and `text` the distance in words ("2 steps, in 1.0e-03 of the elements"). `passed`
+    says whether the distance is within the limits of `compare`.
     """
 
     output: str
@@ -39,11 +39,11 @@ class Deviation:
 
 
 def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
-    """How far `got`, the output `name`, is from the reference's result `wanted`; `value` has its dtype.
+    """The deviation of `got`, the output `name`, from the reference's result `wanted`; `value` has its dtype.
 
     Integers pass if at most 1 + size / 10,000 elements differ, each by one step. Other numbers pass if they differ by
-    at most 1e-5 of the largest element in f32 and f64, by 2 ulp in bf16 and f16, and by 1 ulp in narrower floats. Other
-    shapes, and NaN or infinities at other places, do not pass.
+    at most 1e-5 of the largest element in f32 and f64, by 2 ulp in bf16 and f16, and by 1 ulp in narrower floats.
+    Outputs of another shape, or with NaN or infinities at other places, do not pass.
     """
     dtype = value.dtype
     if got.shape != wanted.shape:
@@ -69,14 +69,14 @@ def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Dev
 
 
 def _ulp(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """The distance between neighbouring numbers of a narrow float type, at each element of `x`."""
+    """The distance between neighboring numbers of a narrow float type, at each element of `x`."""
     info = ml_dtypes.finfo(dtype.numpy)
     exponent = np.frexp(np.abs(x))[1] - 1
     return np.maximum(np.ldexp(1.0, exponent - info.nmant), float(info.smallest_subnormal))
 
 
 SECONDS, RUNS = 1.0, 20
-"""A model is timed until its runs have taken SECONDS together, but for at most RUNS runs."""
+"""A model is timed until its runs have taken SECONDS in total, but for at most RUNS runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,16 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", action="append", default=[], metavar="NAME=FILE.npy",
                         help="write an output's array")
     parser.add_argument("--compare", action="store_true",
-                        help="also run the reference in NumPy; exit with 1 where results are wrong")
+                        help="also run the reference in NumPy; exit with 1 if results are wrong")
     add_target(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the model; returns 1 if results are wrong.
 
-    An output passes if it is near the reference's, or equal to the formula of the fused graph. Outputs of a quantized
-    network may be right and still far from the reference's: if f32 sums in another order round a tie the other way, the
-    difference of one step spreads through all layers that follow.
+    An output passes if it is near the reference, or equal to the formula of the fused graph. Outputs of a quantized
+    network may be right and still be far from the reference: if f32 sums in another order round a tie the other way,
+    the difference of one step spreads through all later layers.
     """
     graph = load_graph(options.file)
     paths, files = pairs("--input", options.input), pairs("--output", options.output)
@@ -126,14 +126,14 @@ def run(options: argparse.Namespace) -> int:
             found |= {"difference": apart.text, "passed": exact}
             text += f"; against the reference: {apart.text}"
             if not apart.passed:
-                text += ", but as the formula of its partitions says" if exact else ", and not what its formula says"
+                text += ", but equal to its formula" if exact else ", and not equal to its formula"
             code |= not exact
         lines.append(text)
         outputs.append(found)
     inputs = [{"name": n, "type": str(_type(x)), "source": paths.get(n, "random")} for n, x in arrays.items()]
     head = [repr(model), *(f"input {i['name']}: {i['type']}, {'from ' * (i['name'] in paths)}{i['source']}"
                            for i in inputs),
-            f"first result after {first:.2f} s, compilation included; then {1e3 * median(times):.3g} ms a run "
+            f"first result after {first:.2f} s, compilation included; then {1e3 * median(times):.3g} ms per run "
             f"(median of {len(times)})"]
     write(options, "\n".join([*head, *lines]), {
         "graph": graph.name, "isa": model.level.name, "threads": model.threads, "inputs": inputs, "outputs": outputs,

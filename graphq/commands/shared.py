@@ -1,4 +1,4 @@
-"""Helpers of commands: graphs of files of any kind, the options of `compile`, and text or JSON as output."""
+"""Helpers of commands: load the graph of a file of any kind, options of `compile`, text or JSON as output."""
 from __future__ import annotations
 
 import argparse
@@ -23,7 +23,7 @@ MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"
 
 
 def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
-    """Write a graph to a file of the kind that its name tells (ONNX: of `opset`); raises GraphqError or OSError."""
+    """Write a graph to a file; the suffix says the kind (ONNX: of `opset`). Raises GraphqError or OSError."""
     from graphq.onednn.files import save_onednn_json
 
     if path.suffix == ".onnx":
@@ -50,14 +50,14 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
     parser.add_argument("--precision", choices=get_args(Precision), default="f32",
-                        help="in what products and convolutions of f32 take their operands (default f32)")
+                        help="the type in which f32 matmuls and convolutions read their operands (default f32)")
     add_ranges(parser)
 
 
 def add_ranges(parser: argparse.ArgumentParser) -> None:
     """Add the option --ranges-by-row."""
     parser.add_argument("--ranges-by-row", action="store_true",
-                        help="quantize the source of dynamically quantized products row by row, which changes numbers")
+                        help="quantize activations of dynamically quantized matmuls per token; this changes numbers")
 
 
 def numbers(precision: Precision, ranges_by_row: bool) -> dict[str, Any]:
@@ -71,15 +71,15 @@ def numbers(precision: Precision, ranges_by_row: bool) -> dict[str, Any]:
 
 def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None, precision: Precision,
              ranges_by_row: bool) -> CompiledGraph:
-    """The model of a file and its graph; a saved model is loaded, any other is compiled.
+    """The compiled model of a file and its graph; a saved model is loaded, any other file is compiled.
 
-    No compiled model is taken from the cache, so that what a command reports does not depend on earlier commands.
+    Compiled models in the cache are not used: what a command reports must not depend on earlier commands.
     """
     if path.suffix != ".graphq":
         return compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(precision, ranges_by_row))
     if precision != "f32" or ranges_by_row:
         option = "--ranges-by-row" if ranges_by_row else f"--precision {precision}"
-        raise ParseError(f"{option}: {path} was compiled before; give it to `graphq compile`")
+        raise ParseError(f"{option}: {path} is already compiled; give the option to `graphq compile`")
     return load_compiled(path, isa=isa, threads=threads)
 
 

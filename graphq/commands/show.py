@@ -1,6 +1,6 @@
-"""Print a graph in text form, checked and in normal form.
+"""Print a graph in text form, verified and in normal form.
 
-With --json: name, the types of inputs and outputs, how often each operation occurs, and the text.
+With --json: name, types of inputs and outputs, the number of nodes per operation, and the text.
 """
 from __future__ import annotations
 

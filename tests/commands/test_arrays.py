@@ -108,9 +108,9 @@ def test_arrays_of_files(tmp_path):
     (("--shape", "z=1"), InputError, "the model has no input 'z'; it has x, n, q, b=c"),
     (("--shape", "x"), ParseError, "--shape takes NAME=..., got x"), (("--shape", "=1"), ParseError, "got 1"),
     (("--input", "x="), ParseError, "--input takes NAME=..., got x"),
-    (("--shape", "x=1x-3"), ParseError, "--shape x: must be dimensions as 1x3x224x224, got 1x-3"),
+    (("--shape", "x=1x-3"), ParseError, "--shape x: must be dimensions such as 1x3x224x224, got 1x-3"),
     (("--shape", "x=1x"), ParseError, "got 1x$"), (("--shape", "x=1x" + "9" * 16), ParseError, "must be dimensions"),
-    ((), InputError, "input 'b=c': its rank is open: give its shape by --shape"),
+    ((), InputError, "input 'b=c': its rank is open: give its shape with --shape"),
     (("--shape", "b=c=1", "--shape", "x=1x4"), InputError, "x")])
 def test_refusals(arguments, error, message):
     with pytest.raises(error, match=message):
@@ -128,7 +128,7 @@ def test_files_that_are_refused(tmp_path):
 
 def test_shapes_that_the_graph_refuses():
     g = gq.parse("graph(x: f32[?], y: f32[?]) {\n %0 = add(x, y)\n return %0\n}")
-    with pytest.raises(GraphError, match=r"\(for inputs of shape x=2, y=3; --shape gives others\)"):
+    with pytest.raises(GraphError, match=r"\(for inputs of shape x=2, y=3; choose others with --shape\)"):
         arrays("--shape", "x=2", "--shape", "y=3", of=g)
 
 

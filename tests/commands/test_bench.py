@@ -86,8 +86,8 @@ def test_lists_of_names(text, names):
 
 
 @pytest.mark.parametrize("arguments, part", [
-    (["--threads=0"], "--threads takes thread counts as 1,2, got 0"), (["--threads=1,x"], "got 1,x"),
-    (["--isa=sse9"], "sse9"), (["--peer=tvm"], "--peer: there is no 'tvm'; there are ort, ort_exact, openvino"),
+    (["--threads=0"], "--threads takes thread counts such as 1,2, got 0"), (["--threads=1,x"], "got 1,x"),
+    (["--isa=sse9"], "sse9"), (["--peer=tvm"], "--peer: there is no engine 'tvm'; there are ort, ort_exact, openvino"),
     (["--seconds=nan"], "--seconds must be in [0, 3600], got nan"),
     (["--shape=z=3"], "the model has no input 'z'")])
 def test_wrong_options_are_one_line(model, capsys, arguments, part):

@@ -101,7 +101,7 @@ def test_the_passes_are_listed(file, capsys):
 @pytest.mark.parametrize("passes,message", [
     ("canonicalize", "no pass is named 'canonicalize'; did you mean canonicalise?"), ("no.such.module:f", "No module"),
     ("nix", "no pass is named 'nix'; there are eliminate_dead_code, "),
-    ("mine.py:Nothing", "has no attribute 'Nothing'"), ("mine.py:number", "3 is no pass"), ("none.py:f", "none.py"),
+    ("mine.py:Nothing", "has no attribute 'Nothing'"), ("mine.py:number", "3 is not a pass"), ("none.py:f", "none.py"),
 ])
 def test_wrong_passes_are_one_line(file, capsys, monkeypatch, passes, message):
     monkeypatch.chdir(file.parent)

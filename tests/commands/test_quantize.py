@@ -81,7 +81,7 @@ def test_quantize_and_compare(folder, capsys, options):
     text = capsys.readouterr()
     assert f"q.onnx: {(folder / 'q.onnx').stat().st_size / 1024:.3g} KiB, " in text.out and text.err == ""
     searched = options in ([], ["--exclude", "y"], ["--weight-bits", "7"])
-    assert ("settings tried" in text.out) == searched and " ms a run, f32 " in text.out
+    assert ("each setting tried" in text.out) == searched and " ms a run, f32 " in text.out
     made = gq.load_onnx(out)
     largest = max(int(abs(n.output.data.astype(int)).max()) for n in made.nodes_of(["constant"])
                   if n.output.dtype == s8)
@@ -130,7 +130,7 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     command = ["quantize", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "x.npy"), "--out",
                str(tmp_path / "q.onnx")]
     assert main(command) == 2
-    assert "all products of" in (error := capsys.readouterr().err) and "are faster in f32" in error
+    assert "every layer of" in (error := capsys.readouterr().err) and "is faster in f32" in error
     assert main([*command, "--wide", "y"]) == 0
 
 
@@ -140,7 +140,7 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     (["--weight-bits", "4"], "need mode 'weight_only'"),
     (["--states", "--data", __file__ + ":function"], "states are for LSTMs"),
     (["--states", "--method", "mse", "--data", __file__ + ":function"], "states are for LSTMs"),
-    (["--preset", "accuracy", "--method", "mse", "--data", "x.npz"], "--preset is for the best automatic setting"),
+    (["--preset", "accuracy", "--method", "mse", "--data", "x.npz"], "--preset limits the automatic search"),
     (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric means nothing in mode 'dynamic'")])
 def test_mistakes_are_one_line(folder, capsys, options, message):
     assert main(["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), *options]) == 2
@@ -164,7 +164,7 @@ def test_products_of_the_users_choice(folder, capsys):
         main(["quantize", model, "--data", data, "--out", out, "--limits", "relu=0"])
     assert "must be NAME=LOW:HIGH with numbers, got 'relu=0'" in capsys.readouterr().err
     assert main(["quantize", model, "--data", data, "--out", str(folder / "q.txt"), "--opset", "13"]) == 2
-    assert "--opset is for ONNX files, and " in capsys.readouterr().err
+    assert "--opset applies only to ONNX files; " in capsys.readouterr().err
 
 
 def test_reports_of_schemes(folder, capsys):

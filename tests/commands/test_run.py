@@ -76,7 +76,7 @@ def test_random_inputs(model, capsys):
     out = capsys.readouterr().out
     assert re.fullmatch(r"<compiled graph net: x: f32\[\?,3\], ids: s64\[2\] -> y: .*; ISA level scalar, 1 thread>\n"
                         r"input x: f32\[1,3\], random\ninput ids: s64\[2\], random\n"
-                        r"first result after \d+\.\d\d s, compilation included; then .* ms a run \(median of \d+\)\n"
+                        r"first result after \d+\.\d\d s, compilation included; then .* ms per run \(median of \d+\)\n"
                         r"output y: f32\[1,3\], 0 to [\d.]+, mean [\d.]+\noutput rows: f32\[2,2\], .*\n", out)
 
 
@@ -116,7 +116,7 @@ def test_open_dimensions_that_1_does_not_fit(tmp_path, capsys):
     g.output(g.max_pool(g.input("x", dtype="f32", shape=(None, None, 4, 1)), kernel=2))
     (tmp_path / "g.txt").write_text(gq.to_text(g))
     assert main(["run", str(tmp_path / "g.txt")]) == 2
-    assert "(for inputs of shape x=1x1x4x1; --shape gives others)" in capsys.readouterr().err
+    assert "(for inputs of shape x=1x1x4x1; choose others with --shape)" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "g.txt"), "--shape=x=1x4x4x1"]) == 0
 
 
@@ -130,10 +130,10 @@ def test_results_that_are_wrong_are_exit_code_1(model, capsys, monkeypatch):
 
     monkeypatch.setattr(run, "reference", lambda g, x: wrong(true(g, x)))
     assert main(["run", model, "--compare"]) == 0
-    assert "of the largest, but as the formula of its partitions says" in capsys.readouterr().out
+    assert "of the largest, but equal to its formula" in capsys.readouterr().out
     monkeypatch.setattr(gq.CompiledGraph, "formula", lambda m, x: wrong(formula(m, x)))
     assert main(["run", model, "--compare"]) == 1
-    assert "of the largest, and not what its formula says" in capsys.readouterr().out
+    assert "of the largest, and not equal to its formula" in capsys.readouterr().out
 
 
 def test_json(model, tmp_path, capsys):
