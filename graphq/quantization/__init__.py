@@ -1,4 +1,4 @@
-"""Quantization: from an f32 graph to one that runs in integers.
+"""Quantization: turn an f32 graph into a graph that runs in integers.
 
 quantized = quantize(graph, batches)            # the best automatic setting
 statistics = calibrate(graph, batches)          # or step by step: ranges and histograms of tensors, streamed

@@ -1,8 +1,8 @@
-"""Values between products that are quantized before they are stored, so that everything that reads them handles bytes.
+"""Quantize values between layers before they are stored: everything that reads them then reads bytes.
 
-A product's kernel takes the elementwise operations after it, and the quantize of the product that follows, into its
-epilogue, and then stores integers. It stores f32 where something else reads the value, too, such as a sum or a concat
-further on, and where a pool stands between. Such a value can itself be quantized before the fork or the pool.
+A layer's kernel includes the elementwise operations after it and the quantize of the next layer, and then stores
+integers. If something else also reads the value, such as a later sum or concat, or if a pool stands between the layers,
+the kernel stores f32. Quantizing the value before the fork or the pool avoids this.
 """
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
 POOLS = frozenset({"avg_pool", "reduce_mean", "interpolate"})
-"""Operations that read integers by a dequantize inside their kernels. They compute new numbers, so a quantize after one
-of them cannot move before it."""
+"""Operations that read integers through a dequantize inside their kernels. They compute new numbers: a quantize after
+the operation cannot move before it."""
 KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
-"""Operations that choose elements, so that quantizing before or after them gives the same. `interpolate` of mode
-"nearest" is one, too."""
+"""Operations that only choose elements: quantizing before or after them gives the same numbers. `interpolate` in mode
+"nearest" also belongs to them."""
 READS = POOLS | KEEPS | {*PRODUCTS, "slice", "pad"}
-"""Operations that can read quantized values, besides the elementwise ones."""
+"""Operations that can read quantized values; elementwise operations can as well."""
 
 
 def stored_between(graph: Graph) -> list[str]:
-    """The names of the values between products that are stored in f32 and that all readers could take as bytes."""
+    """The names of the values between layers that are stored in f32 although all readers could read bytes."""
     nodes = sorted(graph.nodes, key=GRAPH_ORDER)
     made = {p.node for p in products(graph)}
     after = _reached(nodes, made)
@@ -36,7 +36,7 @@ def stored_between(graph: Graph) -> list[str]:
 
 
 def _is_stored(x: Value) -> bool:
-    """Whether a kernel stores the value in f32 although every reader of it could take bytes."""
+    """Whether a kernel stores the value in f32 although all its readers could read bytes."""
     readers = x.users
     if not all(n.op.elementwise or n.op.name in READS for n in readers) or not _from_products(x):
         return False
@@ -46,7 +46,7 @@ def _is_stored(x: Value) -> bool:
 
 
 def _from_products(x: Value) -> bool:
-    """Whether x is computed by elementwise operations alone from constants, inputs and results of READS."""
+    """Whether only elementwise operations compute x from constants, inputs and results of READS."""
     waiting, seen = [x], {x}
     while waiting:
         node = waiting.pop().node
@@ -60,7 +60,7 @@ def _from_products(x: Value) -> bool:
 
 
 def _is_first_term(x: Value, reader: Node) -> bool:
-    """Whether `reader` combines x with the result of a later product, so that the later product's kernel reads x."""
+    """Whether `reader` combines x with the result of a later layer; the later layer's kernel then reads x."""
     both = [v for v in reader.operands if v.data is None]
     if not reader.op.elementwise or len(both) != 2 or any(v.type != reader.output.type for v in both):
         return False
@@ -71,7 +71,7 @@ def _is_first_term(x: Value, reader: Node) -> bool:
 
 
 def _product(x: Value) -> Node | None:
-    """The product that computes x, perhaps with elementwise operations after it; None if one has other readers."""
+    """The layer that computes x, perhaps followed by elementwise operations; None if a result has other readers."""
     node = x.node
     while node is not None and len(x.uses) == 1 and node.op.name not in PRODUCTS:
         operands = [v for v in node.operands if v.data is None]
@@ -91,7 +91,7 @@ def _from_integers(x: Value) -> bool:
 
 
 def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False) -> set[Node]:
-    """The nodes at or after the nodes `made`; with `backwards`, and nodes in reverse order, those at or before them."""
+    """The nodes of `made` and all nodes after them; with `backwards`, and nodes in reverse order, all nodes before."""
     found: set[Node] = set()
     for n in nodes:
         next_ones = (m for v in n.outputs for m in v.users) if backwards else (v.node for v in n.operands)
@@ -101,17 +101,17 @@ def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False)
 
 
 def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
-    """The values of the scheme's `between` without those that a product in f32 or with 16-bit activations reads."""
+    """The values of the scheme's `between`, except inputs of layers in f32 or with 16-bit activations."""
     exact = {*scheme.exclude, *scheme.wide}
     read = {str(v.name) for p in products(graph) if p.name in exact for v in p.factors}
     return [name for name in scheme.between if name not in read]
 
 
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
-    """Put a quantize and a dequantize after each value that `chosen` names, and let all its readers read the result.
+    """Put a quantize and a dequantize after each value that `chosen` names; all readers read the result.
 
-    Returns a dict that maps each result with its parameters to itself: a product that quantizes such a result by the
-    same parameters reads it as it is.
+    Returns a dict that maps each result with its parameters to itself. A layer that would quantize such a result with
+    the same parameters reads the result directly.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():
@@ -130,11 +130,10 @@ def pair(before: Node, x: Value, p: Parameters) -> Value:
 
 
 def share(graph: Graph) -> None:
-    """Quantize before operations that only choose elements (KEEPS), by the scale of the quantize after them.
+    """Move quantizes before operations that only choose elements (KEEPS), with the scale of the quantize after them.
 
-    The operations then move bytes, and no number changes:
-    quantize(concat(x, y)) -> quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))).
-    Only values that nothing else reads are quantized.
+    The operations then move bytes, and no number changes: quantize(concat(x, y)) ->
+    quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))). Only values without other readers are quantized.
     """
     for node in sorted(graph.nodes_of(("quantize",)), key=GRAPH_ORDER, reverse=True):
         waiting = [next(iter(node.operands))]

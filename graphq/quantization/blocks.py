@@ -1,4 +1,4 @@
-"""Weight-only quantization: weights of matmuls in 4 or 8 bits, with a scale for each block along the sum."""
+"""Weight-only quantization: weights of matmuls in 4 or 8 bits, with a scale per block along the sum."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from graphq.quantization.scheme import Scheme
 from graphq.quantization.units import Units, in_unit
 
 DAMPING = 0.01
-"""The share of the mean of a Hessian's diagonal that is added to the diagonal, so that the Hessian can be inverted."""
+"""The share of the mean of a Hessian's diagonal that is added to the diagonal: the Hessian can then be inverted."""
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
-    """Quantize the weights of a `prepared` graph's matmuls in place: activations stay in f32.
+    """Quantize the weights of a `prepared` graph's matmuls in place; activations stay in f32.
 
-    If the block size does not divide the length of the sum, one block is the whole column. If the scheme's rounding is
-    "gptq", weights are rounded so that the products of the batches change least, except in bodies.
+    If the block size does not divide the length of the sum, one block is the whole column. With rounding "gptq",
+    weights are rounded to change the results on the batches least; matmuls in bodies are rounded to nearest.
     """
     chosen = [p for p in kept(graph, scheme) if p.node.op.name == "matmul" and p.weights is not None
               and p.weights.ndim == 2]
@@ -51,9 +51,9 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
 
 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
-    """For each block the scale, [k / block, n], of least squared error; some of those tried clip the largest weight.
+    """The scale of each block, [k / block, n], with the least squared error; some candidates clip the largest weight.
 
-    Errors are squared in units of a power of two near the block's largest weight, so that f32 holds them.
+    Errors are squared in units of a power of two near the block's largest weight: f32 then holds the squares.
     """
     parts = w.reshape(-1, block, w.shape[1])
     top = np.abs(parts).max(axis=1)
@@ -70,7 +70,7 @@ def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
 
 
 def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[str, np.ndarray]:
-    """For each product, by name, the sum of x^T x over all rows of its source x, computed by a compiled model."""
+    """For each layer, by name, the sum of x^T x over all rows of its input x, computed by a compiled model."""
     g = graph.copy()
     names = {p.name for p in chosen if 0 in p.activations}
     outputs: dict[str, Value] = {}
@@ -104,11 +104,11 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
 
 
 def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.ndarray) -> np.ndarray:
-    """Integers [k, n] for weights [k, n], rounded row by row; each row's error is spread over the rows after it.
+    """Round weights [k, n] to integers row by row; spread each row's error over the rows after it.
 
-    With H = x^T x and U the upper Cholesky factor of its damped inverse, row i's error e = (w_i - s q_i) / U_ii is
-    taken from row j > i as U_ij e, which leaves the least sum of squares of x @ (w - s q). (Frantar et al., 2022,
-    "GPTQ: accurate post-training quantization for generative pre-trained transformers", algorithm 1, in one block.)
+    With H = x^T x and U the upper Cholesky factor of its damped inverse, row i's error is e = (w_i - s q_i) / U_ii. Row
+    j > i is reduced by U_ij e. This leaves the least sum of squares of x @ (w - s q). (Frantar et al., 2022, "GPTQ:
+    accurate post-training quantization for generative pre-trained transformers", algorithm 1, in one block.)
     """
     k = len(w)
     h = hessian + np.eye(k) * (DAMPING * float(np.mean(np.diag(hessian))) or 1.0)

@@ -1,7 +1,7 @@
-"""The bodies of ONNX's If, Loop and Scan: graphs inside of a graph, whose products are quantized as those around them.
+"""Quantize inside the bodies of ONNX's If, Loop and Scan, as in the graph around them.
 
-A compiled model observes and parametrises the tensors of a body, too. Statistics leave the body as results of its node:
-a loop carries them from one iteration to the next. Parameters enter it as operands of its node.
+A compiled model also observes and parametrizes the tensors of a body. Statistics leave the body as results of its node;
+a loop carries them from one iteration to the next. Parameters enter the body as operands of its node.
 """
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from graphq.plan.stages import CONTROL
 
 
 def bodies(node: Node) -> dict[str, Graph]:
-    """The bodies of a node, by the names of attributes."""
+    """The bodies of a node, by attribute name."""
     return {name: x for name, x in node.attrs.items() if isinstance(x, Graph)}
 
 
 def with_bodies(graph: Graph) -> dict[Graph, Node | None]:
-    """The graph and all bodies in it, each with the node that it belongs to; a body comes after the graph around it."""
+    """The graph and all bodies in it, each with its node (None for the graph); a body comes after its outer graph."""
     found: dict[Graph, Node | None] = {graph: None}
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         for body in bodies(node).values():
@@ -31,7 +31,7 @@ def with_bodies(graph: Graph) -> dict[Graph, Node | None]:
 
 
 def around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
-    """The node, and the nodes whose bodies it lies in, from the inside out; `owners` are `with_bodies` of the graph."""
+    """The node, and the nodes whose bodies contain it, innermost first; `owners` is `with_bodies` of the graph."""
     inner: Node | None = node
     while inner is not None:
         yield inner
@@ -39,9 +39,9 @@ def around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
 
 
 def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
-    """How often a node runs in a run of the graph, as shapes and constants tell.
+    """How often a node runs in one run of the graph, as far as shapes and constants say.
 
-    A loop of which they do not tell it counts as one iteration, and a branch as taken.
+    A loop with an unknown number of iterations counts as one iteration, and every branch counts as executed.
     """
     count = 1
     for owner in list(around(node, owners))[1:]:
@@ -54,12 +54,12 @@ def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
 
 
 LONG = 1 << 20
-"""Trips of a loop from which on they are taken for an upper limit."""
+"""A loop's number of trips from this value on is an upper limit, not a count."""
 
 
 def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,
              more: int = 0) -> tuple[Value, ...]:
-    """Put a node of the same operation in the place of `node`; returns the `more` results that it has from `at` on."""
+    """Replace `node` by a node of the same operation; returns its `more` additional results from `at` on."""
     graph = node.graph
     with graph.before(node, [node]):
         outs = graph.add_node(node.op, operands, attrs)
@@ -73,7 +73,7 @@ def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, A
 
 
 def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
-    """A copy of a graph with copies of its bodies, each made by `copy`, which keeps the types of inputs and outputs."""
+    """Copy a graph and its bodies. `copy` copies each graph, and must keep the types of inputs and outputs."""
     out = copy(graph)
     for node in sorted(out.nodes_of(CONTROL), key=GRAPH_ORDER):
         own = {name: copied(body, copy) for name, body in bodies(node).items()}
@@ -82,7 +82,7 @@ def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
 
 
 def raise_inputs(graph: Graph) -> None:
-    """Make inputs that were added to bodies inputs of the graph, which hands them on as operands."""
+    """Turn inputs that were added to bodies into inputs of the graph, passed on as operands."""
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         own, given = bodies(node).values(), len(node.inputs) - (node.op.name == "if_else")
         for body in own:
@@ -99,9 +99,9 @@ def raise_inputs(graph: Graph) -> None:
 
 
 def raise_statistics(graph: Graph, found: Mapping[Graph, Mapping[str, Value]]) -> dict[str, Value]:
-    """The counts (s32) and extremes (f32) that `found` has for the graph and its bodies, as values of the graph.
+    """The counts (s32) and extremes (f32) in `found`, for the graph and its bodies, as values of the graph.
 
-    Those of a branch that is not taken, or of a loop without iterations, are those of a tensor without elements.
+    A branch that does not run, and a loop without iterations, give the statistics of a tensor without elements.
     """
     raised = dict(found.get(graph, {}))
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
@@ -124,7 +124,7 @@ def _to_branches(node: Node, values: Sequence[Value], names: Sequence[str],
 
 def _to_loop(node: Node, values: Sequence[Value], names: Sequence[str],
              _inside: Mapping[str, Mapping[str, Value]]) -> tuple[Value, ...]:
-    """Add them to the states of a loop or scan."""
+    """Add statistics to the states of a loop or scan."""
     states, looped, body = node.attrs["states"], node.op.name == "loop", node.attrs["body"]
     with node.graph.before(node):
         first = [_nothing(node.graph, v) for v in values]
@@ -145,7 +145,7 @@ def _nothing(graph: Graph, like: Value) -> Value:
 
 
 def _sum(graph: Graph, a: Value, b: Value) -> Value:
-    """The counts, or the extremes, of two tensors together."""
+    """The counts, or the extremes, of two tensors combined."""
     if a.dtype == s32:
         total: Value = graph.add(a, b)
         return total

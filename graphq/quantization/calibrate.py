@@ -1,7 +1,7 @@
 """calibrate: run a model on batches and keep only statistics of its tensors.
 
-The statistics are outputs of the compiled f32 model itself: beside each tensor stands an operation `histogram`, whose
-kernel counts while the tensor is in the cache. A batch leaves 64 KB a tensor, whatever its size.
+The statistics are outputs of the compiled f32 model: each observed tensor gets an operation `histogram`, and its kernel
+counts while the tensor is in the cache. A batch leaves 64 KB per tensor, whatever the size of the tensor.
 """
 from __future__ import annotations
 
@@ -43,23 +43,24 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
               channels: bool = False) -> Statistics:
     """Compute statistics of the tensors that quantization needs.
 
-    These are what matmuls and convolutions multiply, and values between them that sums, concats and pools read.
+    These tensors are the operands of matmuls and convolutions, and values between layers that sums, concats and pools
+    read.
 
-    `batches` is streamed once: an iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
-    onnxruntime.quantization takes it. Arrays of more rows than the model takes are cut. `tensors` names other f32
-    values to observe instead. `channels` asks for extremes and means of each channel, too. Without `histograms` there
-    are only extremes, which is faster, and is enough for the methods min_max and moving_average. Statistics belong to
-    `prepared(graph)`, in which batch normalisations are folded. Those of tensors in a loop are over all iterations;
-    tensors in bodies that no batch reaches have none.
+    `batches` is read once: an iterable of dicts from input names to arrays, or an object with `get_next`, as for
+    onnxruntime.quantization. Arrays with more rows than the model takes are cut. `tensors` names other f32 values to
+    observe instead. `channels` adds extremes and means of each channel. Without `histograms` only extremes are
+    computed. This is faster, and enough for the methods min_max and moving_average. The statistics belong to
+    `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover all iterations. A
+    tensor in a body that no batch reaches has no statistics.
 
-    Raises InputError if there are no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or
-    an infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
+    Raises InputError if there are no batches, if a batch is not a dict or does not fit the inputs, and for a NaN or an
+    infinity, naming the tensor and the batch. Raises GraphError for a name that no f32 value has.
     """
     return Calibration(graph, tensors=tensors, histograms=histograms, channels=channels).statistics(batches)
 
 
 class Calibration:
-    """The compiled model whose outputs are statistics, for any number of calibrations.
+    """The compiled model that computes statistics, for any number of calibrations.
 
     `calibrate` explains the arguments.
     """
@@ -81,7 +82,7 @@ class Calibration:
         return found
 
     def of_parts(self, batches: Batches, parts: Sequence[Collection[int] | None]) -> list[Statistics]:
-        """Statistics over each of several parts of the batches, given by their numbers; None stands for all of them."""
+        """Statistics over several parts of the batches, each given by batch numbers; None stands for all batches."""
         found = [{name: TensorStatistics() for name in self.values} for _ in parts]
         counts = [0] * len(parts)
         for k, batch in enumerate(checked_batches(batches, self.inputs)):
@@ -101,7 +102,7 @@ class Calibration:
 
 
     def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
-        """The statistics of a batch; numbers for each channel are f64."""
+        """The statistics of a batch; numbers per channel are f64."""
         if self.model is None:
             return {}
         out, used = self.units.run(self.model, batch, lambda out, name: out[f"square/{name}"])
@@ -112,33 +113,34 @@ class Calibration:
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
-    """The names of the activations that products multiply, and of the values between products."""
+    """The names of the activations that layers read, and of the values between layers."""
     factors = (str(p.factors[k].name) for p in products(graph) for k in p.activations)
     return tuple(dict.fromkeys((*factors, *stored_between(graph))))
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """For each source that is multiplied by constant weights, by name, the axis of its channels; none in bodies."""
+    """The axis of the channels of each input of a layer with constant weights, by name; bodies are left out."""
     axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
-    """The batches one by one, cut to the number of rows of the inputs; raises InputError for an invalid batch."""
+    """The batches one by one, cut to the number of rows of the inputs. Raises InputError for an invalid batch."""
     if isinstance(batches, Reader):
         batches = iter(batches.get_next, None)
     types = {str(v.name): v.type for v in inputs}
     if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
-        raise InputError(f"batches must be an iterable of dicts by the names of inputs, got {type(batches).__name__}"
+        raise InputError("batches must be an iterable of dicts from input names to arrays, got "
+                         f"{type(batches).__name__}"
                          + (": put it into a list" if isinstance(batches, Mapping) else ""))
     for k, batch in enumerate(progress(batches, "batches")):
         if not isinstance(batch, Mapping):
-            raise InputError(f"batch {k + 1} must be a dict by the names of inputs, got {type(batch).__name__}")
+            raise InputError(f"batch {k + 1} must be a dict from input names to arrays, got {type(batch).__name__}")
         yield from _cut(batch, types)
 
 
 def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
-    """Cut a batch with more rows than the model takes into several; the last one is filled up with its last row."""
+    """Cut a batch with more rows than the model takes into several; the last one is padded with its last row."""
     rows = {name: np.asarray(x) for name, x in batch.items() if name in types and types[name].shape != ()}
     sizes = {((types[name].shape or (None,))[0], len(x) if x.ndim else 0) for name, x in rows.items()}
     most, count = sizes.pop() if len(sizes) == 1 else (None, 0)
@@ -156,12 +158,12 @@ def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
         if name not in values:
             raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
         if values[name].dtype != f32:
-            raise GraphError(f"statistics are of f32 values; '{name}' is {values[name].type}")
+            raise GraphError(f"only f32 values have statistics; '{name}' is {values[name].type}")
     return {name: values[name] for name in names}
 
 
 def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool) -> CompiledGraph:
-    """The model whose outputs are the statistics of one batch."""
+    """The model that outputs the statistics of one batch."""
     whole = copied(graph)
     same = values_by_name(whole, inside=True)
     found: dict[Graph, dict[str, Value]] = {}

@@ -1,4 +1,4 @@
-"""compare: how far every tensor of a quantized graph is from f32, and which product costs most at the outputs."""
+"""compare: how far every tensor of a quantized graph is from f32, and which layers cost most at the outputs."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,27 +21,27 @@ from graphq.quantization.products import PRODUCTS, Product, prepared, products, 
 from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
-"""The prefix of the names of boolean inputs; such an input is true to compute the product named after it in f32."""
+"""The prefix of boolean inputs. If such an input is true, the layer named after it is computed in f32."""
 RANKED = 2
-"""The number of batches, those with the largest losses, on which the cost of each product is measured."""
+"""The number of batches on which the cost of each layer is measured: the batches with the largest losses."""
 CHUNK = 1 << 15
-"""The number of elements that sums are made of at a time, in f64: so many stay in the cache."""
+"""The number of elements that are summed at a time, in f64: they fit in the cache."""
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
             rank: bool = True) -> Comparison:
-    """Compare all tensors that have the same name in both graphs, also those inside of partitions, on batches.
+    """Compare all tensors that have the same name in both graphs, also inside partitions, on batches.
 
-    `against` is the f32 graph that the quantized one was made of. With `rank` the cost of each product is measured: how
-    much the loss at the outputs falls if this product alone is computed in f32. One model with a switch for each
-    product measures all, and tensors are sorted by the costs that are more than noise. All batches are kept in memory,
-    and all tensors of one batch.
+    `against` is the f32 graph from which the quantized graph was made. With `rank` the cost of each layer is measured:
+    how much the loss at the outputs falls if only this layer is computed in f32. One model with a switch per layer
+    measures all costs. Tensors are sorted by cost, if it is more than noise. All batches stay in memory, and all
+    tensors of one batch.
 
-    If outputs lose much and costs are known, the advice (`Comparison.advice`) is tried: the automatic setting is
-    searched as it says, and the advice is given only if that loses less on these batches.
+    If the outputs lose much and costs are known, the advice (`Comparison.advice`) is tried: `quantize` searches the
+    automatic setting with the advised layers. The advice is given only if the result loses less on these batches.
 
-    Raises InputError for no batches, for batches without elements and for a NaN in f32. Raises GraphError if the graphs
-    share no tensors, or if their outputs differ in number, kind or shape.
+    Raises InputError if there are no batches, for batches without elements, and for a NaN in f32. Raises GraphError if
+    the graphs share no tensors, or if their outputs differ in number, kind or shape.
     """
     left, right = _graph(quantized, "quantized"), prepared(_graph(against, "against"))
     kept = list(checked_batches(batches, left.inputs))
@@ -50,7 +50,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     made, plain = values_by_name(left), values_by_name(right)
     names = [n for n, v in made.items() if n in plain and _same(v, plain[n])]
     if not names:
-        raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name")
+        raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name: compare a "
+                         "quantized graph with the f32 graph that it was made from")
     _check_outputs(left, right)
     limits = _limits(made)
     have, want = _observing(left, names), _observing(right, names)
@@ -60,7 +61,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
         for name in names:
             if np.isnan(exact[name]).any():
-                raise InputError(f"batch {k + 1}: tensor '{name}' of the f32 graph holds nan: nothing can be near it")
+                raise InputError(f"batch {k + 1}: tensor '{name}' of the f32 graph holds nan, and cannot be compared")
             if got[name].shape != exact[name].shape:
                 shapes = (",".join(map(str, x[name].shape)) for x in (got, exact))
                 raise GraphError("tensor '{}' is f32[{}] in the quantized graph, f32[{}] in the other".format(
@@ -86,8 +87,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
 def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Sequence[Sequence[np.ndarray]],
            advised: Mapping[str, Any]) -> float:
-    """The loss on these batches of the graph that the advice makes; infinite if it cannot be made."""
-    from graphq.quantization.quantize import quantize  # which compares graphs itself
+    """The loss, on these batches, of the graph that the advice makes; infinite if that graph cannot be made."""
+    from graphq.quantization.quantize import quantize  # imported here: `quantize` imports this module
 
     try:
         model = compile(quantize(graph, batches, Scheme(method="automatic", **advised)), cache="kernels")
@@ -98,7 +99,7 @@ def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Se
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays: 0 if both are zeros; equal infinities and NaN are left out, unequal ones give 2."""
+    """1 - cosine of two arrays, 0 if both are zeros. Equal infinities and NaN are left out; unequal ones give 2."""
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():
@@ -110,20 +111,20 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    """The sum of products, by this thread alone: BLAS's threads wait for one another where the machine is busy."""
+    """The sum of products, in this thread only: BLAS's threads wait for one another if the machine is busy."""
     return float(np.einsum("i,i->", x, y))
 
 
 def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a floating-point type; all outputs if none is."""
+    """The outputs with a floating-point type; all outputs if no output has one."""
     arrays = list(out.values()) if isinstance(out, Mapping) else [out]
     return [x for x in arrays if x.dtype.kind not in "iub"] or arrays
 
 
 class _Sums:
-    """The numbers kept for a tensor: sums of squares and products, the largest difference, elements beyond its range.
+    """The numbers kept for a tensor: sums of squares and products, the largest difference, elements out of range.
 
-    Equal infinities have no difference, and count in no sum; a NaN is infinitely far from any number.
+    Equal infinities have no difference and count in no sum. A NaN is infinitely far from any number.
     """
 
     def __init__(self, limits: tuple[float, float] | None) -> None:
@@ -174,8 +175,8 @@ def _check_outputs(left: Graph, right: Graph) -> None:
             (a.dtype.kind == "float") == (b.dtype.kind == "float") and _fit(a, b) for a, b in pairs):
         return
     texts = (", ".join(f"{n}: {v.type}" for n, v in zip(g.output_names, g.outputs, strict=True)) for g in (left, right))
-    raise GraphError("the quantized graph's outputs ({}) must be those of the f32 graph ({}): as many, in the same "
-                     "order, dequantized where they are floats".format(*texts))
+    raise GraphError("the quantized graph's outputs ({}) must match the outputs of the f32 graph ({}): the same "
+                     "number, in the same order, and floats for floats".format(*texts))
 
 
 def _fit(x: Value, y: Value) -> bool:
@@ -184,10 +185,10 @@ def _fit(x: Value, y: Value) -> bool:
 
 
 def _same(x: Value, y: Value) -> bool:
-    """Whether two values of the same name can be the same tensor: f32 results of one operation, whose shapes fit.
+    """Whether two values of the same name can be the same tensor: f32 results of one operation with fitting shapes.
 
-    A product in f32 may have become a sum, of itself and a bias, or of two products of 8 bits; or itself times the
-    scales of its rows.
+    Quantization may turn an f32 layer into a sum (of the layer and a bias, or of two 8-bit layers), or into the layer
+    times the scales of its rows.
     """
     if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32:
         return False
@@ -196,7 +197,7 @@ def _same(x: Value, y: Value) -> bool:
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
-    """The range that the integers of a tensor with one scale represent, with half a step added at both ends."""
+    """The range of the integers of each tensor with one scale, plus half a step at both ends."""
     limits = {}
     for name, x in made.items():
         for node in x.users:
@@ -209,9 +210,9 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
 
 def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
            wanted: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
-    """The cost of each quantized product by name, on batches with their outputs in f32, the first of which loses most.
+    """The cost of each quantized layer by name, on `batches`, whose f32 outputs are `wanted`; the worst batch is first.
 
-    What gains no more than chance on one batch is not measured on those after it.
+    A layer whose gain on one batch is no more than chance is not measured on the next.
     """
     g = left.copy()
     names = [p.name for p in products(right) if p.name in shared and switch(g, p, shared)]
@@ -233,7 +234,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
 
 
 def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
-    """The model that returns the named tensors, and then the graph's outputs by names that no tensor has."""
+    """The model that returns the named tensors, and then the graph's outputs, under names that no tensor has."""
     g, prefix = graph.copy(), "output"
     values = values_by_name(g)
     while any(name.startswith(prefix) for name in names):
@@ -244,15 +245,15 @@ def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
 
 
 def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
-    """Add a boolean input to a quantized graph that, when true, has a product computed as in the f32 graph.
+    """Add a boolean input to a quantized graph; if it is true, a layer is computed as in the f32 graph.
 
-    Returns False, and changes nothing, if the graph computes the product without a dequantize, or if it computes
-    operands only after the product's result.
+    Returns False, and changes nothing, if the graph computes the layer without a dequantize, or computes operands only
+    after the layer's result.
 
-    The operands are the nearest inputs and `shared` tensors before the product, with the values that the quantized
-    graph gives them. What lies between these and the product, such as weights or an operation without a name, comes
-    from the f32 graph. So it does not matter what quantization made of the product: a sum with its bias, two products
-    of 8 bits, or one on channels that were divided.
+    The layer's f32 copy starts from the nearest inputs and `shared` tensors before the layer, with the values that the
+    quantized graph gives them. Everything between these tensors and the layer is copied from the f32 graph, such as
+    weights and operations without a name. The switch therefore works for every form of a quantized layer: a sum with
+    its bias, two 8-bit layers, or a layer on divided channels.
     """
     made = values_by_name(g)
     known: dict[Value, Value] = {}

@@ -1,4 +1,4 @@
-"""Comparison: how far each tensor of a quantized graph is from f32, as data, text and a page."""
+"""Comparison: how far each tensor of a quantized graph is from f32, as data, as text and as a page."""
 from __future__ import annotations
 
 import json
@@ -25,11 +25,11 @@ from graphq.report.views import Views
 
 @dataclass
 class TensorDifference:
-    """How far a tensor that both graphs have is from f32, over all batches.
+    """How far a tensor of both graphs is from f32, over all batches.
 
-    `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` is the largest
-    difference. `saturation` is the share of elements outside the range of the tensor's integers. `cost` is what the
-    product that makes the tensor loses at the outputs: how much 1 - cosine falls when it alone is computed in f32.
+    `sqnr` is 10 log10(mean square of f32 / mean square of the difference), in dB. `largest` is the largest difference.
+    `saturation` is the share of elements outside the range of the tensor's integers. `cost` is the loss at the outputs
+    that the tensor's layer causes: how much 1 - cosine falls if only this layer is computed in f32.
     """
 
     name: str
@@ -41,28 +41,28 @@ class TensorDifference:
     cost: float | None = None
 
     def cells(self) -> dict[str, str]:
-        """The texts of a table's row, by the heads of the columns."""
+        """The texts of a table's row, by column."""
         return {"cost": "" if self.cost is None else f"{self.cost:.1e}", "SQNR dB": f"{self.sqnr:.1f}",
                 "cosine": f"{self.cosine:.6f}", "largest": f"{self.largest:.3g}",
                 "saturated": "" if self.saturation is None else f"{100 * self.saturation:.3f}%"}
 
 
 SHOWN = 17
-"""The most tensors that the text of a comparison has lines for."""
+"""The most tensors with a line in the text of a comparison."""
 GOOD_ENOUGH = 0.002
-"""A loss, as 1 - cosine of outputs, up to which no advice is given."""
+"""No advice is given up to this loss, as 1 - cosine of outputs."""
 MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
-"""The share of the loss from which a product costs much; the most products that get advice; the share of a tensor's
-elements outside of its range from which a text says so."""
+"""A layer costs much above the share MUCH of the loss; at most ADVISED layers get advice; a text mentions tensors that
+exceed their range in more than the share CLIPPED of their elements."""
 
 
 @dataclass
 class Comparison:
-    """The tensors by cost, the highest first, then those without a cost; `loss` is that of the outputs.
+    """The tensors by cost, the highest first, then tensors without a cost; `loss` is the loss of the outputs.
 
-    `graph` is the quantized graph, in which a page shows the tensors. `noise` tells how uncertain costs are: the most
-    that outputs got worse when one product was computed in f32, which happens only by chance. The order of costs up to
-    `noise` means nothing.
+    `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that outputs got worse
+    when one layer was computed in f32. That happens only by chance, and costs up to `noise` have no meaningful order.
+    `tried` is the loss with the advice; None if the advice was not tried.
     """
 
     tensors: list[TensorDifference]
@@ -76,23 +76,23 @@ class Comparison:
         self.tensors.sort(key=lambda t: self.known_cost(t) or 0.0, reverse=True)
 
     def known_cost(self, tensor: TensorDifference) -> float | None:
-        """The cost of a tensor; None if it has none, or if its cost may be noise."""
+        """The cost of a tensor; None if the tensor has no cost or if its cost may be noise."""
         return None if tensor.cost is None or tensor.cost <= self.noise else tensor.cost
 
     @property
     def better(self) -> bool:
-        """Whether what is advised loses less, or was not tried."""
+        """Whether the advice loses less, or was not tried."""
         return self.tried is None or self.tried < self.loss
 
     @property
     def summary(self) -> str:
-        """One line with the loss, which also says which costs are noise."""
-        noise = f"; costs up to {self.noise:.1e} are noise, in no order" if self.noise else ""
+        """One line with the loss, and with the costs that count as noise."""
+        noise = f"; costs up to {self.noise:.1e} are noise" if self.noise else ""
         return f"outputs: 1 - cosine {self.loss:.2e}{noise}"
 
     @property
     def advised(self) -> dict[str, list[str]]:
-        """The products that cost most, by what a scheme should say of them: "exclude", or "wide" and "wide_weights"."""
+        """The layers that cost most, by the fields of a scheme: "exclude", or "wide" and "wide_weights"."""
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
         if not self.better:
             return {}
@@ -104,46 +104,46 @@ class Comparison:
 
     @property
     def advice(self) -> str:
-        """What to do if outputs lose much: lines to read and a call to paste, for the products that cost most."""
+        """Advice if outputs lose much: text, and a call to paste, for the layers that cost most."""
         if self.loss <= GOOD_ENOUGH:
-            return f"outputs are near to f32 (1 - cosine at most {GOOD_ENOUGH:g}): there is nothing to do"
+            return f"outputs are close to f32 (1 - cosine at most {GOOD_ENOUGH:g}): nothing to do"
         clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]
         lines = []
         if clipped:
             worst = max(clipped, key=lambda t: t.saturation or 0)
             share = f"{100 * (worst.saturation or 0):.2g}%"
-            lines.append(f"{len(clipped)} tensors exceed their ranges, '{worst.name}' by {share} of its elements: "
-                         "calibrate with more batches, these among them")
+            lines.append(f"{len(clipped)} tensors exceed their ranges, '{worst.name}' in {share} of its elements: "
+                         "calibrate with more batches, including these")
         if not self.better:
-            return "\n".join([*lines, "16 bits for the products that cost most, and the automatic setting, were tried: "
-                              f"they lose {self.tried:.2e}, which is not less"])
+            return "\n".join([*lines, "the automatic setting with 16 bits for the layers that cost most was tried: "
+                              f"it loses {self.tried:.2e}, which is not less"])
         if self.tried is not None:
-            lines.append(f"what follows was tried on these batches, and loses {self.tried:.2e}:")
+            lines.append(f"this advice was tried on these batches, and loses {self.tried:.2e}:")
         given = ", ".join(f"{part}={names!r}" for part, names in self.advised.items())
         if not given:
-            return "\n".join([*lines, "no product by itself costs much: the automatic setting finds other ranges:",
+            return "\n".join([*lines, "no single layer costs much: let the automatic setting find other ranges:",
                               'quantize(graph, batches, Scheme(method="automatic"))'])
-        lines.append("these products cost most: 16 bits for them, and f32 for those that have 16 bits:")
+        lines.append("these layers cost most: give them 16 bits, or f32 if they have 16 bits:")
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
-        """Whether a product has 16 bits already.
+        """Whether a layer has 16 bits already.
 
-        It is then a sum of products of 8 bits: its tensor is the result of an add, and no operand is a constant bias.
+        The layer is then a sum of 8-bit layers: its tensor is the result of an add without a constant bias.
         """
         value = values_by_name(self.graph).get(tensor.name)
         return tensor.op == "add" and not (value is not None and value.node is not None
                                            and any(map(_is_constant, value.node.operands)))
 
     def __getitem__(self, name: str) -> TensorDifference:
-        """The tensor of that name. Raises KeyError if there is none."""
+        """The tensor of that name. Raises KeyError if no tensor has the name."""
         for t in self.tensors:
             if t.name == name:
                 return t
         raise KeyError(name)
 
     def __str__(self) -> str:
-        """A table of at most 20 lines, with a line for each of the tensors that cost most; then what to do."""
+        """A table of at most 20 lines, with a line for each of the tensors that cost most; then the advice."""
         rows = [[*self.tensors[0].cells(), " tensor"],
                 *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors[:SHOWN])]
         more = len(self.tensors) - SHOWN
@@ -151,13 +151,13 @@ class Comparison:
                           *([f"... {more} more, as JSON or on a page"] if more > 0 else []), self.advice])
 
     def json(self) -> str:
-        """The comparison as JSON; infinite numbers (SQNR of equal tensors) are null."""
+        """The comparison as JSON; infinite numbers (the SQNR of equal tensors) are null."""
         rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
                 for t in self.tensors]
         return json.dumps({"loss": self.loss, "noise": self.noise, "advice": self.advice, "tensors": rows}, indent=1)
 
     def report(self, path: str | os.PathLike[str], /) -> None:
-        """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.
+        """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph colored by cost.
 
         The page is a single file and needs no network. It shows the graph only if Graphviz is installed (the extra
         `report`). Raises GraphError if `path` is not a path, OSError if the file cannot be written.
@@ -170,19 +170,19 @@ class Comparison:
 
 
 def _is_constant(value: Value) -> bool:
-    """Whether a value is a constant, or a dequantized one."""
+    """Whether a value is a constant or a dequantized constant."""
     node = value.node
     return value.data is not None or node is not None and node.op.name in DEQUANTIZES \
         and all(v.data is not None for v in node.operands)
 
 
-COSTS = {"most": "costs at least half of what the costliest does", "much": "costs at least a tenth of that",
-         "little": "costs less", "plain": "has no cost of its own, or one that may be noise"}
-"""The CSS classes of tensors by their costs, with their names in the legend."""
+COSTS = {"most": "at least half of the largest cost", "much": "at least a tenth of the largest cost",
+         "little": "less", "plain": "no cost, or a cost that may be noise"}
+"""The CSS classes of tensors by cost, with their names in the legend."""
 
 
 def differences_page(found: Comparison) -> str:
-    """The HTML of the page: the tensors in graph order and by their costs and, if Graphviz is installed, the graph."""
+    """The HTML of the page: the tensors in graph order and by cost and, if Graphviz is installed, the graph."""
     drawn, ids, views = outline(found.graph), _ids(found.graph), Views()
     costs = {t.name: found.known_cost(t) for t in found.tensors}
     highest = max((x for x in costs.values() if x is not None), default=0.0)
@@ -254,7 +254,7 @@ def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -
 
 
 def _table(tensors: Sequence[TensorDifference], ids: Mapping[str, str]) -> str:
-    """A table of the tensors in their order; `ids` maps names of tensors to the boxes that their rows link to."""
+    """A table of the tensors in their order; `ids` maps tensor names to the boxes that their rows link to."""
     head = [*tensors[0].cells(), "tensor"]
     return table(head, ((ids.get(t.name, ""), (*t.cells().values(), f"{t.name} ({t.op})")) for t in tensors),
                  len(head) - 1)

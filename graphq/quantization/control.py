@@ -1,4 +1,4 @@
-"""quantize_with_accuracy_control: leave the fewest products in f32 that keep the accuracy, which the user measures."""
+"""quantize_with_accuracy_control: leave as few layers in f32 as keep the accuracy that the user measures."""
 from __future__ import annotations
 
 import json
@@ -24,7 +24,7 @@ Evaluate = Callable[[CompiledGraph], float]
 
 @dataclass
 class Controlled:
-    """The quantized graph, its accuracy and that of f32, a run's milliseconds of both, and the products left in f32."""
+    """The quantized graph, the accuracies and run times of both graphs, and the layers left in f32."""
 
     graph: Graph
     accuracy_f32: float
@@ -35,23 +35,23 @@ class Controlled:
 
     @property
     def drop(self) -> float:
-        """How much lower the quantized model's accuracy is than that of f32."""
+        """The accuracy of f32 minus the accuracy of the quantized model."""
         return self.accuracy_f32 - self.accuracy
 
 
 def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Evaluate, max_drop: float, *,
                                    state: str | os.PathLike[str] | None = None,
                                    report: Callable[[str], None] | None = print) -> Controlled:
-    """Quantize by the best automatic setting, then leave in f32 the fewest products that keep the accuracy.
+    """Quantize with the best automatic setting, then leave as few layers in f32 as keep the accuracy.
 
-    `evaluate(model)` returns the accuracy of a compiled model, where larger is better, on data that are not in
-    `batches`. While the accuracy is more than `max_drop` below that of f32, values between products stay in f32, and
-    then one more product at a time, first the products whose results change most. At the end the products that did not
-    have to stay are quantized again. A line for each trial goes to `report`, with its accuracy and the time of a run.
-    `state` names a file in which accuracies are kept, so that an interrupted run can continue.
+    `evaluate(model)` returns the accuracy of a compiled model; larger is better. Its data must not be in `batches`.
+    While the accuracy is more than `max_drop` below f32, more stays in f32: first the values between layers, then one
+    more layer at a time. The layers whose results change most come first. At the end, layers that need not stay in f32
+    are quantized again. `report` gets a line for each trial, with its accuracy and the time of a run. `state` names a
+    file that keeps the accuracies; an interrupted run can continue from it.
 
-    Raises GraphError if the accuracy is too low even with all products in f32, for example because `evaluate` is not
-    deterministic. Raises InputError for a negative max_drop or an accuracy that is no finite number.
+    Raises GraphError if the accuracy is too low even with all layers in f32, for example because `evaluate` is not
+    deterministic. Raises InputError for a negative max_drop and for an accuracy that is not a finite number.
     """
     if not max_drop >= 0:
         raise InputError(f"max_drop must not be negative, got {max_drop}")
@@ -67,8 +67,8 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
         accuracy, milliseconds = trial.of(setting, excluded)
     while accuracy_f32 - accuracy > max_drop:
         if not order:
-            raise GraphError(f"accuracy {accuracy:g} with all products in f32 is more than {max_drop:g} below "
-                             f"{accuracy_f32:g}: does `evaluate` give the same for the same model?")
+            raise GraphError(f"accuracy {accuracy:g} with all layers in f32 is more than {max_drop:g} below "
+                             f"{accuracy_f32:g}: does `evaluate` return the same for the same model?")
         excluded += (order.pop(0),)
         accuracy, milliseconds = trial.of(setting, excluded)
     for name in excluded[len(faster):-1]:
@@ -80,7 +80,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
 
 
 class _Trials:
-    """Measured accuracies, including those of an earlier run."""
+    """Measured accuracies, including the accuracies of an earlier run."""
 
     def __init__(self, search: Search, evaluate: Evaluate, path: Path | None,
                  report: Callable[[str], None] | None) -> None:
@@ -97,18 +97,18 @@ class _Trials:
         return self.search.made(chosen)
 
     def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
-        """The accuracy, and the milliseconds of a run, of the model with the products `excluded` in f32."""
+        """The accuracy, and the milliseconds of a run, of the model with the layers `excluded` in f32."""
         key = f"{setting} | {' '.join(sorted(excluded))}"
         if key in self.known:
             return self.known[key][0], self.known[key][1]
         return self.run(key, compile(self.made(setting, excluded), cache="kernels"))
 
     def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
-        """The accuracy of a model, and the milliseconds of a run, which are reported and kept under `key`."""
+        """Measure a model's accuracy and the milliseconds of a run; report both, and keep them under `key`."""
         if key not in self.known:
             accuracy = float(self.evaluate(model))
             if not np.isfinite(accuracy):
-                raise InputError(f"evaluate must give a finite number, got {accuracy}")
+                raise InputError(f"evaluate must return a finite number, got {accuracy}")
             self.known[key] = [accuracy, *run_times([model], self.search.batches[0])]
             if self.path is not None:
                 self.path.write_text(json.dumps(self.known, indent=1))

@@ -17,24 +17,24 @@ from graphq.quantization.calibrate import Batch, checked_batches
 def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     """The batches that `text` names; raises InputError with the expected forms if it names none.
 
-    FOLDER holds an archive `*.npz` for each batch, with an array for each input. If the model has one input, FOLDER may
-    also hold arrays `*.npy`. FILE.npy is one such array. FILE.npz is one batch, with an array for each input; with keys
-    such as `0/in/x` and `1/in/x` it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without
-    arguments and gives dicts, or an object with `get_next`. Files are read when they are asked for.
+    FOLDER holds an archive `*.npz` per batch, with an array for each input. If the model has one input, FOLDER may also
+    hold arrays `*.npy`. FILE.npy is one such array. FILE.npz is one batch, with an array for each input; with keys such
+    as `0/in/x` and `1/in/x` it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without arguments
+    and returns dicts or an object with `get_next`. Files are read when they are asked for.
     """
     path = Path(text)
     names = [str(v.name) for v in graph.inputs]
     if path.is_dir():
         files = sorted((*path.glob("*.npz"), *path.glob("*.npy")))
         if not files:
-            raise InputError(f"{path} holds no .npz or .npy files; a function FILE.py:NAME makes arrays of others")
+            raise InputError(f"{path} holds no .npz or .npy files; write a function FILE.py:NAME to read other files")
         return _Files(files, names)
     if path.suffix == ".npy":
         return _Files([path], names)
     if path.suffix == ".npz":
         return _read(path, names)
     if ":" not in text:
-        raise InputError("data must be a folder, an .npz or .npy file, or a function as FILE.py:NAME or module:NAME, "
+        raise InputError("data must be a folder, an .npz or .npy file, or a function FILE.py:NAME or module:NAME, "
                          f"got {text}")
     try:
         made = named_object(text)()
@@ -44,7 +44,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
 
 
 class _Files(Sequence[Batch]):
-    """Batches in files, one for each file, which is read each time that the batch is asked for."""
+    """Batches in files, one per file; a file is read each time that its batch is asked for."""
 
     def __init__(self, files: Sequence[Path], names: Sequence[str]) -> None:
         self.files, self.names = files, names
@@ -58,7 +58,7 @@ class _Files(Sequence[Batch]):
         path = self.files[k]
         found = _read(path, self.names)
         if len(found) > 1:
-            raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give it alone")
+            raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give only this file")
         return found[0]
 
 
@@ -68,7 +68,7 @@ def _read(path: Path, names: Sequence[str]) -> list[Batch]:
     if isinstance(found, dict):
         return _batches(found, names, str(path))
     if len(names) != 1:
-        raise InputError(f"{path} is one array, the model has inputs {', '.join(names)}: use .npz files")
+        raise InputError(f"{path} is one array, but the model has inputs {', '.join(names)}: use .npz files")
     return [{names[0]: found}]
 
 

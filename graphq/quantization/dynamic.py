@@ -1,12 +1,12 @@
-"""Quantize products by ranges that are found when the model runs.
+"""Quantize layers with ranges that are found at run time.
 
-    by tensor   x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
-    by row      y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
+    per tensor  x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
+    per token   y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
 
-A row's scale cannot be inside the sum of an integer kernel, so it multiplies the result.
+A row's scale cannot be inside the sum of an integer kernel; it multiplies the result instead.
 
-The state of an LSTM gets the range that it has in each step, and its input one by tensor: this is com.microsoft's
-DynamicQuantizeLSTM. ONNX has no form of it for ranges that are known before, nor for GRU and RNN.
+The state of an LSTM gets a new range in each step, and the LSTM's input a range per tensor, as in com.microsoft's
+DynamicQuantizeLSTM. ONNX has no such operator with ranges known at compile time, nor for GRU and RNN.
 """
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from graphq.quantization.scheme import Scheme
 
 
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the products of a `prepared` graph in place, except for those `unheld`.
+    """Quantize the layers of a `prepared` graph in place, except those that `unheld` names as staying in f32.
 
-    Activations are quantized at run time. The state of an LSTM is quantized if the product of its input is.
+    Activations are quantized at run time. The state of an LSTM is quantized if the matmul of its input is.
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
@@ -41,19 +41,19 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
 
 
 def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
-    """A sentence for each product that stays in f32 since its weights are too small, or that loses channels."""
-    found = {p.name: f"stays in f32, since its weights are only up to {p.largest:.1e}" for p in kept(graph, scheme)
+    """A sentence for each layer that stays in f32 because its weights are too small, or that loses channels."""
+    found = {p.name: f"stays in f32, because its weights are at most {p.largest:.1e}" for p in kept(graph, scheme)
              if _is_small(p, scheme)}
     return channels_lost(graph, [p.name for p in kept(graph, scheme) if p.name not in found], scheme) | found
 
 
 def _is_small(p: Product, scheme: Scheme) -> bool:
-    """Whether the scales of weights times scales of activations may be too small for f32."""
+    """Whether scales of weights times scales of activations may be too small for f32."""
     return 0 < p.largest < SMALLEST * LARGEST[scheme.weight_bits]
 
 
 def insert_layers(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the states of a `prepared` graph's LSTMs in place, and the products of their inputs."""
+    """Quantize the states of a `prepared` graph's LSTMs in place, and the matmuls of their inputs."""
     pairs: dict[Value, Value] = {}
     weights = Weights()
     for product, layer in layers(graph, scheme):
@@ -62,20 +62,20 @@ def insert_layers(graph: Graph, scheme: Scheme) -> None:
 
 
 def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
-    """The LSTMs whose states can be quantized, each with the product of its input, which has 8 bits by the scheme.
+    """The LSTMs whose states can be quantized, each with the matmul of its input, which the scheme puts in 8 bits.
 
-    Raises GraphError if the scheme has states and there are none.
+    Raises GraphError if the scheme has states but the graph has no such LSTM.
     """
     made = ((p, layer_of(p)) for p in kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
     found = [(p, node) for p, node in made if node is not None]
     if scheme.states and not found:
-        raise GraphError(f"scheme: states are for LSTMs of constant weights whose input is multiplied in 8 bits; "
+        raise GraphError(f"scheme: states need an LSTM with constant weights whose input is multiplied in 8 bits; "
                          f"graph '{graph.name}' has none")
     return found
 
 
 def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weights: Weights) -> None:
-    """`pairs` has the dequantized form of tensors that several products read."""
+    """Quantize a layer's activations per tensor; `pairs` caches the dequantized form of shared tensors."""
     node, own = product.node, product.node.graph
     for k in product.activations:
         x = product.factors[k]
@@ -89,7 +89,7 @@ def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weig
 
 
 def _has_rows(p: Product) -> bool:
-    """Whether a product can have ranges by rows: f32 must hold sums of its weights times integers."""
+    """Whether a layer can have a range per row: f32 must hold sums of its weights times integers."""
     return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"] \
         and p.largest * p.channels() < MOST / 2**8
 
@@ -113,7 +113,7 @@ def _by_rows(product: Product, scheme: Scheme, weights: Weights) -> None:
 
 
 def layer_of(product: Product) -> Node | None:
-    """The LSTM whose input's product this is, if its state can be quantized."""
+    """The LSTM whose input this matmul computes, if the LSTM's state can be quantized."""
     (use, *others) = product.node.output.uses or (None,)
     node = None if use is None or others or use.number else use.node
     if node is None or node.op.name != "lstm" or node.operand(1).data is None or product.weights is None \

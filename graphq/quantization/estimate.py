@@ -1,8 +1,8 @@
-"""How sure the loss of a setting is: from how many comparisons, and on data that differ from the batches given.
+"""How sure the loss of a setting is: by the number of comparisons, and on data that differ from the given batches.
 
-If there are few batches, or batches are alike, those held out say little: ranges that hold for them do not hold for
-the next one. A changed copy has more contrast and noise, so that tensors inside of a network exceed what calibration
-saw.
+If there are few batches, or if batches are alike, the held-out batches say little: ranges that hold for them need not
+hold for new data. A changed copy has more contrast and noise, which pushes tensors inside a network beyond the ranges
+that calibration saw.
 """
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from graphq.ir.interpret import check_inputs
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 
 SURE = 1.05
-"""Ranges count as well known if new data are expected to exceed them by at most this factor."""
+"""Ranges count as well known if new data are expected to exceed them by at most this ratio."""
 LEAST_ASKED, MOST_ASKED = 4, 64
-"""The least number of batches that is advised, and the number above which a text only says "more than" it."""
+"""The smallest number of batches that is advised, and the number above which a text only says "more than"."""
 ALIKE = 8.0
-"""Batches count as alike if the loss on changed copies is more than this many times that on those held out."""
+"""Batches count as alike if the loss on changed copies is more than this many times the loss on held-out batches."""
 SMALL = 1e-4
-"""A loss on changed copies that is too small to be a reason for doubt."""
+"""A loss on changed copies that is too small to raise doubt."""
 MUCH = 0.002
-"""A loss above which no number of batches makes sure how much new data lose: errors of this size can grow."""
+"""Above this loss no number of batches shows how much new data lose: errors of this size can grow."""
 SIZES = (0.7, 1.3)
-"""The factors by which some copies of the batches are smaller and larger."""
+"""Some copies of the batches are multiplied by these numbers."""
 
 
 def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -36,7 +36,7 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if x.dtype.kind != "f" or not x.size:
         return x
     unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # squares of numbers near 1 are finite
-    with np.errstate(invalid="ignore"):  # of infinities, which calibration refuses
+    with np.errstate(invalid="ignore"):  # infinities; calibration rejects them
         near = x / unit
         mean = near.mean()
         out = mean + CONTRAST * (near - mean) + NOISE * near.std() * rng.standard_normal(x.shape)
@@ -44,18 +44,18 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The numbers in a float dtype, those beyond its range as its largest."""
+    """The numbers in a float dtype; numbers beyond its range become its largest number."""
     most = float(np.finfo(dtype).max)
     return np.asarray(np.clip(x, -most, most)).astype(dtype)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The measured losses, as 1 - cosine of outputs with f32, and the numbers that tell how sure they are.
+    """The measured losses, as 1 - cosine of outputs with f32, and how sure they are.
 
-    `losses` has the loss on each batch held out; it is empty if there is a single batch. `changed` is the largest loss
-    on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number
-    of batches, and `exceeded` the factor by which a new batch is expected to exceed the ranges seen in them.
+    `losses` has the loss on each held-out batch; it is empty if there is a single batch. `changed` is the largest loss
+    on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number of
+    batches. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far.
     """
 
     losses: tuple[float, ...]
@@ -65,7 +65,7 @@ class Estimate:
 
     @property
     def alike(self) -> bool:
-        """Whether the batches are so alike that those held out say little about new data."""
+        """Whether the batches are so alike that the held-out batches say little about new data."""
         if self.changed is None or not self.losses:
             return False
         return self.changed > max(SMALL, ALIKE * max(self.losses))
@@ -78,12 +78,12 @@ class Estimate:
 
     @property
     def sure(self) -> bool:
-        """Whether there are enough batches, and what is lost on those held out is little."""
+        """Whether there are enough batches, and the loss on held-out batches is small."""
         return self.enough <= self.batches and not self.much
 
     @property
     def much(self) -> bool:
-        """Whether so much is lost that the loss on other data may be far larger."""
+        """Whether the loss is so large that other data may lose far more."""
         return max(self.losses, default=0.0) > MUCH
 
     def json(self) -> dict[str, Any]:
@@ -92,33 +92,33 @@ class Estimate:
                 "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough, "sure": self.sure}
 
     def __str__(self) -> str:
-        """Two lines: how much is lost, and how sure that is."""
+        """Two lines: the loss, and how sure it is."""
         parts, why = [], []
         if self.losses:
-            parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held out")
+            parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")
         if self.changed is not None:
-            parts.append(f"{self.changed:.1e} on the worst of their copies, changed in size (0.7, 1.3) or in contrast")
+            parts.append(f"{self.changed:.1e} on the worst copy (0.7 or 1.3 times as large, or more contrast)")
         if self.exceeded > SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
-        why += ["they are alike"] * self.alike + ["they are few"] * (self.batches < LEAST_ASKED)
-        why += [f"more than {MUCH:g} is lost, and other data may lose far more"] * self.much
+        why += ["the batches are alike"] * self.alike + ["the batches are few"] * (self.batches < LEAST_ASKED)
+        why += [f"the loss is above {MUCH:g}, and other data may lose far more"] * self.much
         number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
-        asked = f"; {number} would do" if self.enough > self.batches and not self.much else ""
+        asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""
         sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
             f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
         return f"1 - cosine with f32: {', '.join(parts)}\n{sure}"
 
 
 CONTRAST, NOISE = 1.25, 0.05
-"""Changed elements lie CONTRAST times as far from their input's mean; the noise has NOISE times its standard
-deviation."""
+"""Changed elements lie CONTRAST times as far from their input's mean; the noise has NOISE times its standard deviation.
+"""
 
 
 @dataclass(frozen=True)
 class Extended:
-    """Batches, followed by as many changed copies, and by copies of each of SIZES.
+    """Batches, followed by as many changed copies, and by copies multiplied by each of SIZES.
 
-    Number k + len(batches) is the changed copy of batch k, k + 2 * len(batches) the copy of the first size.
+    Number k + len(batches) is the changed copy of batch k, k + 2 * len(batches) its copy of the first size.
     """
 
     batches: Sequence[Batch]
@@ -135,9 +135,9 @@ class Extended:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """A batch of several rows as two batches, each of every other row, repeated up to the same number of rows.
+    """Split a batch of several rows into two batches of every other row, repeated up to the same number of rows.
 
-    Any other batch is returned alone.
+    Any other batch is returned as the only one.
     """
     arrays = {name: np.asarray(x) for name, x in batch.items()}
     counts = {x.shape[:1] for x in arrays.values()}
@@ -149,7 +149,7 @@ def halves(batch: Batch) -> list[Batch]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The batches of these numbers, each read when it is asked for."""
+    """The batches with these numbers; each is read when it is asked for."""
 
     batches: Sequence[Batch] | Extended
     numbers: tuple[int, ...]
@@ -162,9 +162,9 @@ class Chosen:
 
 
 def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence: iterators, and batches that must be cut, become a list.
+    """The batches as a sequence; iterators, and batches that must be cut, become a list.
 
-    Raises InputError for none, and for one that the graph does not take.
+    Raises InputError if there is no batch, or if the graph rejects one.
     """
     def fitting(batches: Batches) -> Iterator[Batch]:
         for batch in checked_batches(batches, graph.inputs):

@@ -1,4 +1,4 @@
-"""Folds: which batches statistics come from, and which others a setting is compared on."""
+"""Folds: the batches that statistics come from, and the held-out batches that settings are compared on."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -6,16 +6,16 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_COMPARED = 8
-"""The most batches held out that a fold compares."""
+"""The most held-out batches that a fold compares."""
 FEW = 8
-"""Up to this number of batches, changed copies of them are compared, too. The copies decide about settings only if
-there is a single batch; with several they only say how sure the result is."""
+"""Up to this number of batches, changed copies are compared as well. The copies decide about settings only if there is
+a single batch; with several batches they only show how sure the result is."""
 
 
 class Fold(NamedTuple):
-    """The numbers, in `Extended`, of the batches that statistics come from, and of the batches that are compared.
+    """The numbers, in `Extended`, of the batches for statistics and of the batches that are compared.
 
-    The changed `copies` are compared only to say how sure the loss is.
+    The changed `copies` are compared only to show how sure the loss is.
     """
 
     seen: tuple[int, ...]
@@ -24,10 +24,11 @@ class Fold(NamedTuple):
 
 
 def folds(count: int) -> list[Fold]:
-    """The folds of `count` batches. From four on there are two: one holds out the last quarter, the other the first.
+    """The folds of `count` batches.
 
-    Of two or three batches each is held out in turn; a single batch is compared with itself and its changed copy. Of up
-    to FEW batches those held out have copies.
+    A single batch is compared with itself and its changed copy. With two or three batches each is held out in turn.
+    From four on there are two folds: one holds out the last quarter, the other the first. Up to FEW batches, the
+    held-out batches have copies.
     """
     every = tuple(range(count))
     if count == 1:

@@ -1,4 +1,4 @@
-"""Graphs of f16 and bf16 become graphs of f32 between inputs and outputs, so that their products are quantized."""
+"""Turn graphs of f16 and bf16 into f32 between inputs and outputs, to quantize their layers."""
 from __future__ import annotations
 
 import numpy as np
@@ -13,11 +13,11 @@ PAST = 5, 6
 
 
 def in_f32(graph: Graph) -> Graph:
-    """A copy that computes in f32 what the graph computes in f16 or bf16; inputs and outputs keep their types.
+    """A copy that computes everything of f16 or bf16 in f32; inputs and outputs keep their types.
 
-    Constants are the same numbers in f32. Roundings to 16 bits between operations are left out, so the results are
-    nearer to what the weights mean. Operands, results and bodies of ONNX's If, Loop and Scan stay as they are, and so
-    do caches of attention.
+    Constants are the same numbers in f32. Roundings to 16 bits between operations are left out: the results are closer
+    to the meaning of the weights. Operands, results and bodies of ONNX's If, Loop and Scan stay as they are, and so do
+    caches of attention.
     """
     if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
         return graph.copy()
@@ -27,7 +27,7 @@ def in_f32(graph: Graph) -> Graph:
         new[v] = out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property)
 
     def wide(v: Value) -> Value:
-        """The value in f32, or as it is if it is no half."""
+        """The value in f32 if it is f16 or bf16, otherwise the value itself."""
         x = new[v]
         if x.dtype not in HALVES:
             return x
@@ -36,7 +36,7 @@ def in_f32(graph: Graph) -> Graph:
         return casts[x]
 
     def narrow(v: Value) -> Value:
-        """The value in the type that it has in the graph as given."""
+        """The value in its type of the original graph."""
         return new[v] if new[v].dtype == v.dtype else out.type_cast(new[v], dtype=v.dtype)
 
     for node in graph.nodes:
@@ -55,12 +55,12 @@ def in_f32(graph: Graph) -> Graph:
 
 
 def _kept(node: Node, k: int) -> bool:
-    """Whether operand k has to stay of the type that it has: what bodies read, and caches of attention."""
+    """Whether operand k must keep its type: inputs of bodies, and caches of attention."""
     return any(isinstance(x, Graph) for x in node.attrs.values()) or node.op.name == "cached_attention" and k in PAST
 
 
 def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Value, ...]:
-    """Add the node on operands of f32 to `out`. Results that it would round, all or in steps, are those of f32 then."""
+    """Add the node to `out` with operands in f32. Results that the node would round to 16 bits are f32 instead."""
     value = node.attrs.get("value")
     if node.op.name == "constant" and node.output.dtype in HALVES:
         return (out.constant(np.asarray(value).astype(f32.numpy)),)

@@ -1,9 +1,9 @@
-"""Put quantize and dequantize nodes at the operands of products, by given parameters.
+"""Put quantize and dequantize nodes at the operands of layers, with given parameters.
 
-Weights of 8 bits lie in [-127, 127], weights of 7 bits in [-64, 64]. Two products of a u8 activation and a weight of
-7 bits sum to at most 2 * 255 * 64 = 32640, which fits in 16 bits. So vpmaddubsw, the x86 instruction that adds two
-products in 16 bits and saturates, is exact for them; CPUs without VNNI have no faster instruction. PyTorch and ONNX
-Runtime call these weights `reduce_range`.
+8-bit weights lie in [-127, 127], 7-bit weights in [-64, 64]. Two products of a u8 activation and a 7-bit weight sum to
+at most 2 * 255 * 64 = 32640, which fits in 16 bits. The x86 instruction vpmaddubsw adds two products in 16 bits and
+saturates; for 7-bit weights it is therefore exact. CPUs without VNNI have no faster instruction. PyTorch and ONNX
+Runtime call such weights `reduce_range`.
 """
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
 
 LARGEST = {7: 64, 8: 127}
-"""The largest magnitude of weights, by their bits."""
+"""The largest magnitude of weights, by their number of bits."""
 
 
 def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
     """Weights as s8 integers in the range of `scheme.weight_bits`, and their scales.
 
     A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
-    at 8 bits clipping costs more than it gains. Over many products rounding errors cancel, but the parts that are cut
-    off large weights add up (docs/quantization.md has figures).
+    at 8 bits clipping costs more than it gains. Rounding errors cancel over many products, but the parts cut off large
+    weights add up (docs/quantization.md has figures).
     """
     return integers(weights, *_along(product, scheme))
 
 
 def _along(product: Product, scheme: Scheme) -> tuple[int | None, int]:
-    """The axis of weights along which scales differ, and the largest integer."""
+    """The axis of weights with one scale per index (None for one scale), and the largest integer."""
     return product.weight_axes()[0] if scheme.per_channel else None, LARGEST[scheme.weight_bits]
 
 
 def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarray, Parameters]:
-    """Numbers as s8 up to `most` in magnitude, and their scales: one for each channel of `axis`, or for all."""
+    """Numbers as s8 up to `most` in magnitude, and their scales: one per channel of `axis`, or one for all."""
     scales = _scales(weights, axis, most)
     p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
     along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
@@ -52,7 +52,7 @@ def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarr
 
 
 def weight_steps(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """The scales of quantized weights: f32, one for each output channel or one for all."""
+    """The scales of quantized weights: f32, one per output channel or one for all."""
     return _scales(weights, *_along(product, scheme))
 
 
@@ -68,43 +68,43 @@ def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[str, str]:
-    """A sentence for each of these products some of whose channels become zeros: scales are normal numbers."""
+    """A sentence for each of these layers if some of its channels become zeros: scales must be normal numbers."""
     found = {}
     for p in kept(graph, scheme):
         if p.name in names and p.weights is not None:
             tops = _tops(p.weights, _along(p, scheme)[0])
             if (lost := int(((tops > 0) & (tops / LARGEST[scheme.weight_bits] < LEAST)).sum())):
-                found[p.name] = f"{lost} of {len(tops)} channels have weights below 1e-35, which become zeros"
+                found[p.name] = f"{lost} of {len(tops)} channels have weights below 1e-35 and become zeros"
     return found
 
 
 def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """The f32 weights that the quantized ones stand for."""
+    """The f32 weights that the quantized weights represent."""
     q, p = quantized_weights(product, weights, scheme)
     along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
     return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
 
 
 def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """The difference between the weights and what the quantized ones stand for."""
+    """The weights minus the numbers that the quantized weights represent."""
     return np.asarray(weights - dequantized_weights(product, weights, scheme))
 
 
 MAX_BIAS = 2**30
-"""A bias whose integers are larger stays in f32, since the products that are added to it need room in s32."""
+"""A bias with larger integers stays in f32: s32 must have room for the sum of products as well."""
 
 
 PART = 256
-"""The ratio of the steps of a wide tensor's two 8-bit parts: the step of the first over that of the remainder."""
+"""The ratio of the two steps of a 16-bit tensor: the step of the first 8-bit part over the step of the remainder."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """How one product is quantized.
+    """How one layer is quantized.
 
-    `activations` maps the numbers of its operands to their parameters. `factors` divide the channels of the source and
-    multiply the weights (`smooth`). If `wide`, activations have 16 bits, as sums of two tensors of 8 bits; with
-    `wide_weights` the weights do. `shift` is added to the bias.
+    `activations` maps operand numbers to parameters. `factors` divide the channels of the input and multiply the
+    weights (`smooth`). With `wide`, activations have 16 bits, as the sum of two 8-bit tensors; with `wide_weights` the
+    weights do. `shift` is added to the bias.
     """
 
     activations: Mapping[int, Parameters]
@@ -115,13 +115,13 @@ class Quantized:
 
 
 def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """Quantize the products of a `prepared` graph in place, activations by statistics; returns what is `unheld`.
+    """Quantize the layers of a `prepared` graph in place, activations by statistics; returns `unheld`.
 
-    x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32.
+        x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32
 
     Raises GraphError for an activation without statistics.
     """
-    between = {name: _of_statistics(statistics, name, "between products", scheme)
+    between = {name: _of_statistics(statistics, name, "a value between layers", scheme)
                for name in quantized_between(graph, scheme)}
     between = {name: p for name, p in between.items() if holds(statistics[name], p)}
     chosen = by_statistics(graph, statistics, scheme)
@@ -137,12 +137,12 @@ def _of_statistics(statistics: Statistics, name: str, what: str, scheme: Scheme)
 
 
 def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, Quantized]:
-    """How the scheme quantizes each product that it does not exclude, by name, if integers hold its numbers."""
+    """How the scheme quantizes each layer that it does not exclude, by name, if integers can hold its numbers."""
     found = {}
     for product in kept(graph, scheme):
         if product.node.graph is not graph and not all(n in statistics for n in product.sources):
             continue  # a body that no batch reached
-        activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"a factor of '{product.name}'",
+        activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"an operand of '{product.name}'",
                                          scheme) for k in product.activations}
         if not integers_hold(product, activations, statistics, scheme):
             continue
@@ -153,9 +153,10 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
 
 def integers_hold(product: Product, activations: Mapping[int, Parameters], statistics: Statistics,
                   scheme: Scheme) -> bool:
-    """Whether the integers of a product's operands, and f32 the product of their scales, tell numbers from 0.
+    """Whether integers can hold the numbers of a layer's operands, and f32 the product of their scales.
 
-    Numbers of one integer each must not be infinite either. Ranges that the scheme's limits state are not questioned.
+    "Hold" means that numbers are not all rounded to 0, and that integers do not stand for infinite numbers. Ranges that
+    the scheme's limits state are not checked.
     """
     limits, sources = dict(scheme.limits), [(str(product.factors[k].name), p) for k, p in activations.items()]
     if not all(name in limits or holds(statistics[name], p) for name, p in sources):
@@ -167,33 +168,32 @@ def integers_hold(product: Product, activations: Mapping[int, Parameters], stati
 
 
 def unheld(graph: Graph, chosen: Collection[str], statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """A sentence for each product that stays in f32 since integers do not hold its numbers, or that loses channels."""
+    """A sentence for each layer that stays in f32 because of the magnitude of its numbers, or that loses channels."""
     found = channels_lost(graph, chosen, scheme)
     for p in kept(graph, scheme):
         if p.name not in chosen and all(name in statistics for name in p.sources):
             tops = {f"'{name}'": max(-statistics[name].low, statistics[name].high) for name in p.sources}
             tops |= {} if p.weights is None else {"its weights": p.largest}
             sizes = " and ".join(f"{name} up to {top:.1e}" for name, top in tops.items())
-            found[p.name] = f"stays in f32, since scales in f32 cannot hold {sizes}"
+            found[p.name] = f"stays in f32, because scales in f32 cannot hold {sizes}"
     return found
 
 
 def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
            between: Mapping[str, Parameters] | None = None) -> None:
-    """Quantize the products of a `prepared` graph in place, each as `chosen` says.
+    """Quantize the layers of a `prepared` graph in place, each as `chosen` says.
 
-    The caller has already divided the channels of sources and shifted biases.
+    The caller has already divided the channels of inputs and shifted biases. Values in `between` are quantized for all
+    their readers.
 
-    The values that `between` names are quantized for everything that reads them.
-
-    A wide product becomes a sum of products of 8 bits:
+    A layer with 16 bits becomes a sum of 8-bit layers:
 
         x @ w + b -> hi @ w'' + (lo @ w' + (hi @ w' + b))
 
     with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' likewise
-    of w - w'. The smallest product comes last: its kernel takes in the sum and what follows, and the rounding errors of
-    its own f32 sum are small beside a step, so that few outputs are near a tie. The product of the two remainders,
-    lo @ w'', is left out: it is smaller than what 16 bits can tell apart.
+    of w - w'. The smallest product comes last: its kernel includes the sum and the operations after it. The rounding
+    errors of its own f32 sum are small compared with a step, and few outputs are near a tie. The product of the two
+    remainders, lo @ w'', is left out: it is smaller than the resolution of 16 bits.
     """
     pairs, weights = insert_between(graph, between or {}), Weights()
 
@@ -242,7 +242,7 @@ def _add_rests(product: Product, rests: Mapping[int, Value]) -> None:
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[Product]:
-    """The products that the scheme does not exclude; raises GraphError if it names a product that does not exist."""
+    """The layers that the scheme does not exclude. Raises GraphError if the scheme names an unknown layer."""
     found = list(products(graph))
     names = [p.name for p in found]
     for wanted in (*scheme.exclude, *scheme.wide, *scheme.wide_weights):
@@ -252,14 +252,14 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
 
 
 class Weights:
-    """The quantized constants of a graph and its bodies; what several products read is quantized once."""
+    """The quantized constants of a graph and its bodies; a constant that several layers read is quantized once."""
 
     def __init__(self) -> None:
         self._made: dict[object, tuple[Value, Parameters]] = {}
 
     def quantized(self, product: Product, number: int, scheme: Scheme, *,
                   rest: bool = False) -> tuple[Value, Parameters]:
-        """The integers of a product's constant operand, or of what rounding leaves of it, and their scales."""
+        """The integers of a layer's constant operand, or of its rounding remainder, and their scales."""
         value, along = product.factors[number], _along(product, scheme)
         key = value, along, rest
         if key not in self._made:
@@ -271,7 +271,7 @@ class Weights:
 
 
 def insert_weights(product: Product, scheme: Scheme, left: Parameters | None, weights: Weights) -> None:
-    """Quantize a product's constant operands, and its bias if the dequantized source `left` has a single scale."""
+    """Quantize a layer's constant operands, and its bias if the dequantized input `left` has a single scale."""
     node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:
@@ -305,7 +305,7 @@ def _insert_bias(product: Product, left: Parameters, right: Parameters) -> None:
 
 
 def replace_operand(node: Node, number: int, value: Value) -> None:
-    """Replace one operand of `node` by `value`, and remove the nodes that only the old operand used."""
+    """Replace one operand of `node` by `value`, and remove nodes that only the old operand used."""
     graph, old = node.graph, node.inputs[number]
     assert old is not None
     uses: list[Any] = [u for u in old.uses if u.node is node and u.number == number]

@@ -1,4 +1,4 @@
-"""What calibration knows of some batches, and how products are quantized and biases corrected by it."""
+"""Calibration's findings on some batches: how layers are quantized and biases corrected."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,29 +17,29 @@ from graphq.quantization.scheme import Candidate, Scheme
 from graphq.quantization.statistics import Statistics, TensorStatistics
 
 WIDE_HEADROOM = 4.0
-"""The factor by which ranges of 16 bits exceed the observed ones: two of the 16 bits are spent on unseen data."""
+"""Ranges of 16 bits exceed the observed ranges by this ratio: two of the 16 bits are spent on unseen data."""
 MOST_HEADROOM = 2.0
-"""The largest factor by which the margin of a candidate (`Candidate`) widens a range."""
+"""The margin of a `Candidate` widens a range by at most this ratio."""
 
 
 Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
-"""What determines how a product is quantized: its name, the candidates of its activations, and its bits.
+"""The facts that determine how a layer is quantized: its name, the candidates of its activations, and its bits.
 
-The bits are whether activations have 16, whether weights have 16, and the bits of weights otherwise.
+The bits are: whether activations have 16, whether weights have 16, and the bits of weights otherwise.
 """
 
 
 def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
-    """The key of a product with these candidates for its tensors."""
+    """The key of a layer with these candidates for its tensors."""
     candidates = tuple(choices[str(p.factors[k].name)] for k in p.activations)
     return p.name, candidates, p.name in scheme.wide, p.name in scheme.wide_weights, scheme.weight_bits
 
 
 @dataclass
 class Known:
-    """What is known of some batches: statistics, smoothing factors, how products are quantized, bias corrections.
+    """Findings on some batches: statistics, smoothing factors, how layers are quantized, bias corrections.
 
-    All schemes that it is asked about are alike but for bits and for which products are quantized.
+    The schemes of all calls may differ only in bits and in the set of quantized layers.
     """
 
     plain: Statistics
@@ -48,9 +48,9 @@ class Known:
     shifts: dict[Key, np.ndarray | None] = field(default_factory=dict, repr=False)
 
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
-        """How a product is quantized with the candidates that `choices` has for its tensors.
+        """How a layer is quantized with the candidates that `choices` has for its tensors.
 
-        None if integers do not hold its numbers.
+        None if integers cannot hold its numbers.
         """
         key = key_of(product, choices, scheme)
         if key not in self.products:
@@ -71,14 +71,14 @@ class Known:
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
     def parameters(self, name: str, c: Candidate, scheme: Scheme, headroom: float | None = None) -> Parameters:
-        """The parameters of a tensor by a candidate; a `headroom`, if given, replaces the candidate's margin."""
+        """The parameters of a tensor by a candidate; a given `headroom` replaces the candidate's margin."""
         if headroom is None:
             headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
         how = replace(scheme, method=c.method, headroom=headroom)
         return parameters(self._smoothed(name) if c.smooth else self.plain[name], how, scheme.activations, name)
 
     def _smoothed(self, name: str) -> TensorStatistics:
-        """The extremes of a tensor whose channels are divided by the factors."""
+        """The extremes of a tensor after its channels are divided by the factors."""
         channels = self.plain[name].channels
         assert channels is not None
         return TensorStatistics(float((channels.low / self.factors[name]).min()),
@@ -86,22 +86,22 @@ class Known:
 
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
-    """The change that quantization causes at each product of a `prepared` graph, by name."""
+    """The change that quantization causes at each layer of a `prepared` graph, by name."""
     model = Parametrised(graph, twins=True)
     return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 
 
 def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
-    """Add the mean difference of each channel to the bias of each product; returns how many biases changed.
+    """Add the mean difference of each channel to the bias of each layer; returns the number of changed biases.
 
     This is empirical bias correction (Nagel et al., 2019, "Data-free quantization through weight equalization and bias
-    correction", 4.2). It corrects all products at once, since each change is measured on exact operands.
+    correction", 4.2). It corrects all layers at once, because each change is measured on exact operands.
     """
     return shift_biases(graph, {name: d.shift for name, d in found.items()})
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
-    """Add `shifts`, given by the names of products, to the biases that can take them; returns how many changed."""
+    """Add `shifts`, by layer name, to the biases that can take them; returns the number of changed biases."""
     count = 0
     for product in list(products(graph)):
         shift = shifts.get(product.name)
@@ -118,6 +118,6 @@ def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
 
 
 def correctable(product: Product, shift: np.ndarray) -> bool:
-    """Whether the shift can be added to a product's bias: shapes are equal, and all numbers finite in f32."""
+    """Whether the shift can be added to a layer's bias: equal shapes, and all sums finite in f32."""
     return takes_bias(product) and shift.shape == bias_of(product).shape \
         and bool((np.abs(bias_of(product) + shift) <= MOST).all())

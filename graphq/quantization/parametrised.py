@@ -1,15 +1,15 @@
 """One compiled model for all settings: the parameters of quantization are inputs of the model.
 
-A product of quantized factors becomes a product of the f32 numbers that the integers represent:
+A quantized layer becomes a layer on the f32 numbers that the integers represent:
 
-    product(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
+    layer(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
     fake(x) = step * clip(rint(x / step), low, high)        w = weights * factors, near = steps * rint(w / steps)
 
-Booleans among the inputs choose x instead of fake(x), and weights as they are.
+Boolean inputs select x instead of fake(x), and the weights without rounding.
 
-All but x and the weights are inputs of the model: steps, limits, factors of channels and their inverses, biases. A
-value that is stored between products goes through fake(x), too, for all its readers. So a setting that is tried costs
-runs and no compilation. The results differ from those of integers by the roundings of f32 sums.
+Everything but x and the weights is an input of the model: steps, limits, factors of channels and their inverses,
+biases. A value that is stored between layers also goes through fake(x), for all its readers. Trying a setting therefore
+costs runs but no compilation. Results differ from integer results by the roundings of f32 sums.
 """
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from graphq.quantization.units import Units, in_unit
 
 PREFIX, BETWEEN = "quantized/", "between/"
 COARSE = np.finfo(np.float32).max
-"""A step of weights with which every number is rounded to 0."""
+"""A step of weights that rounds every number to 0."""
 BYPASS = {name: np.array(1, np.float32) for name in ("step", "low", "high")}
-"""Inputs of fake quantization that is not on."""
+"""Inputs of fake quantization that is switched off."""
 
 
 @dataclass
 class Difference:
-    """The difference that quantization makes at one product, over all batches.
+    """The difference that quantization makes at one layer, over all batches.
 
-    `shift` is the mean of f32 - quantized, by channel if there are weights; `noise` and `signal` are mean squares.
+    `shift` is the mean of f32 - quantized, per channel if there are weights; `noise` and `signal` are mean squares.
     """
 
     shift: np.ndarray
@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """The mean square of the difference over that of the f32 result; infinite if f32 holds no such result."""
+        """The mean square of the difference relative to the f32 result; infinite if f32 cannot hold both."""
         return self.noise / max(self.signal, 1e-300) if np.isfinite([self.noise, self.signal]).all() else np.inf
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
@@ -66,11 +66,11 @@ class Difference:
 
 @dataclass
 class Parametrised:
-    """The model of a `prepared` graph; with `twins` the quantized form of each product stands beside the f32 one.
+    """The model of a `prepared` graph; with `twins` each f32 layer gets a quantized twin.
 
-    Twins take the same f32 operands, so that one run tells for each product how quantizing it alone changes its result;
-    `differences` are means over batches. Without twins the model has the outputs of the graph. `steps` caches the steps
-    of weights, which several models can share.
+    A twin reads the same f32 operands: one run shows for each layer how much quantizing only this layer changes its
+    result. `differences` are means over batches. Without twins the model has the outputs of the graph. `steps` caches
+    the steps of weights; several models can share it.
     """
 
     graph: Graph
@@ -107,7 +107,7 @@ class Parametrised:
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
              between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """The outputs of each batch; products that are not `chosen`, and values not in `between`, stay in f32."""
+        """The outputs of each batch; layers not in `chosen`, and values not in `between`, stay in f32."""
         if self.model is None:
             return
         parameters = self.inputs(chosen, scheme, between)
@@ -116,7 +116,7 @@ class Parametrised:
 
     def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme,
                between: Mapping[str, Parameters] | None = None) -> dict[str, np.ndarray]:
-        """The inputs, besides a batch, that make the model quantize `chosen` and `between`; the rest stays in f32."""
+        """The inputs that, with a batch, make the model quantize `chosen` and `between`; the rest stays in f32."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
         for name in self.between:
@@ -142,7 +142,7 @@ class Parametrised:
         return {name: x for name, x in made.items() if name in taken}
 
     def differences(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme) -> dict[str, Difference]:
-        """The change that quantization causes at each product whose result has elements, by name."""
+        """The change that quantization causes at each layer whose result has elements, by name."""
         found: dict[str, Difference] = {}
         if self.model is None:
             return found
@@ -161,7 +161,7 @@ class Parametrised:
         return found
 
     def _steps(self, p: Product, q: Quantized | None, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
-        """The steps of the weights, times the factors, for each output channel, and those of what rounding leaves."""
+        """The steps of the weights times the factors, per output channel, and the steps of the rounding remainder."""
         assert p.weights is not None
         factors = None if q is None or q.factors is None else q.factors.tobytes()
         key = p.name, scheme.weight_bits, scheme.per_channel, factors, q is not None and q.wide_weights, q is None
@@ -177,7 +177,7 @@ class Parametrised:
 
 
 def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
-    """The step of a tensor with one scale, and the least and the greatest multiple of the step that it can hold."""
+    """The step of a tensor with one scale, and the smallest and largest multiple of the step in its range."""
     low, high = int(p.dtype.min) - p.zps[0], int(p.dtype.max) - p.zps[0]
     step = np.array(p.scales[0], np.float32)
     if wide:
@@ -192,14 +192,14 @@ def _fake_inputs(name: str, k: int, parts: Mapping[str, np.ndarray] | None) -> d
 
 
 def takes_bias(p: Product) -> bool:
-    """Whether a constant bias, one for each output channel, can be added to the bias of a product."""
+    """Whether a constant bias, one number per output channel, can be added to the bias of a layer."""
     if p.weights is None or p.node.op.name == "conv_transpose" and p.groups > 1:
         return False
     return p.bias is None or p.bias.data is not None and p.bias.data.shape == (p.weights.shape[p.weight_axes()[0]],)
 
 
 def bias_of(p: Product) -> np.ndarray:
-    """The bias of a product; zeros if it has none."""
+    """The bias of a layer; zeros if it has none."""
     assert p.weights is not None
     if p.bias is not None and p.bias.data is not None:
         return p.bias.data
@@ -207,7 +207,7 @@ def bias_of(p: Product) -> np.ndarray:
 
 
 def _parametrised(p: Product) -> Value:
-    """A copy of the product whose scale, range, weights and bias are graph inputs."""
+    """A copy of the layer whose scale, range, weights and bias are graph inputs."""
     g, node, name, operands = p.node.graph, p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
 
     def new(part: str, shape: tuple[int, ...] = ()) -> Value:
@@ -230,7 +230,7 @@ def _parametrised(p: Product) -> Value:
 
 
 def _fake_weights(g: Graph, p: Product, new: Callable[[str, tuple[int, ...]], Value]) -> Value:
-    """The weights times the factors, rounded to multiples of the steps, plus what that leaves, rounded likewise."""
+    """The weights times the factors, rounded to multiples of the steps, plus the remainder, rounded likewise."""
     assert p.weights is not None
     w, (out, _) = p.factors[1], p.weight_axes()
     if p.has_channels:

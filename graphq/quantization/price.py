@@ -1,4 +1,4 @@
-"""What bits cost: estimated times of products of 8 bits, of f32, and of what 16 bits add; what is faster in f32."""
+"""Estimate the time of layers in 8 bits, in 16 bits and in f32, and decide which layers are faster in f32."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,15 +17,15 @@ from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
 LEAST_SAVED = 0.5
-"""The least time that 8 bits count as saving, where 1 is the model's time with 8 bits. Where they save nothing, 16 bits
+"""8 bits count as saving at least this time; 1 is the model's time with 8 bits. Even if 8 bits save nothing, 16 bits
 are still worth some time."""
 
 
 class Times(NamedTuple):
-    """The microseconds of a million multiply-accumulates, of a million elements read or written, and of one product.
+    """Microseconds per million multiply-accumulates, per million elements read or written, and per layer.
 
-    Only their ratios matter. They are fitted to 13 networks of all kinds on one core of Zen 5, which most of them take
-    0.75 to 1.2 times (f32: 0.76 to 1.2 times) as long as estimated.
+    Only the ratios matter. They are fitted to 13 networks of all kinds on one core of Zen 5. Most of these networks
+    take 0.75 to 1.2 times (f32: 0.76 to 1.2 times) the estimated time.
     """
 
     macs: float
@@ -33,38 +33,38 @@ class Times(NamedTuple):
     each: float
 
     def of(self, work: Iterable[tuple[float, float]]) -> float:
-        """The time of products, each given as its multiply-accumulates and its elements."""
+        """The time of layers, each given by its multiply-accumulates and its elements."""
         return sum(1e-6 * (self.macs * macs + self.elements * elements) + self.each for macs, elements in work)
 
 
 FLOATS = Times(9.6, 55.0, 0.6)
-"""The times of products of f32."""
+"""The times of f32 layers."""
 INTEGERS = Times(3.8, 74.0, 0.76)
-"""The times of products of 8 bits on CPUs with VNNI."""
+"""The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The times that 16 bits for one operand add there: the product of the remainder settles no ties and has no epilogue.
+"""The additional times of 16 bits for one operand: the layer of the remainder settles no ties and has no epilogue.
 
-They are fitted to 40 networks with 16 bits for the larger half of their products: the time that these add is within
-0.1 of the model's time with 8 bits for most, and f32's instead within 0.14.
+They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the estimate of the
+added time is within 0.1 of the model's time with 8 bits, and with f32 instead within 0.14.
 """
 WITHOUT_VNNI = 8.0
-"""The time of a million multiply-accumulates of 8 bits on other CPUs, where that of f32 is 9.6."""
+"""The time of a million multiply-accumulates of 8 bits on other CPUs; f32 takes 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
-"""Products of little work add at most the share LITTLE to the model's time in f32, all together, and have at most the
+"""Layers with little work: together they add at most the share LITTLE to the model's time in f32, and have at most the
 share LITTLE_MACS of its multiply-accumulates."""
 MOST_FLOATS = 0.5
-"""The largest share of multiply-accumulates that may be in f32 in place of 16 bits."""
+"""The largest share of multiply-accumulates that may be in f32 instead of 16 bits."""
 FULL = 64
-"""The channels that a depthwise kernel of 8 bits computes at a time where there are so many."""
+"""The number of channels that an 8-bit depthwise kernel computes at a time, if there are so many."""
 MANY = 4e5
-"""The multiply-accumulates from which on a depthwise convolution of 8 bits is faster than one of f32, with VNNI."""
+"""With VNNI, an 8-bit depthwise convolution is faster than f32 from this many multiply-accumulates on."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 
 
 def _around(node: Node) -> set[Node]:
-    """The elementwise operations between a product and what it reads, and between it and what reads it."""
+    """The elementwise operations between a layer and its inputs, and between the layer and its readers."""
     found: set[Node] = set()
     for forward in (False, True):
         waiting = [node]
@@ -79,7 +79,7 @@ def _around(node: Node) -> set[Node]:
 
 @dataclass(frozen=True)
 class Price:
-    """The work of the products of a graph, at the sizes of `batch`, and its time on a CPU of this `level`."""
+    """The work of the layers of a graph, at the sizes of `batch`, and its time on a CPU of this `level`."""
 
     graph: Graph
     batch: Batch
@@ -93,15 +93,15 @@ class Price:
 
     @lazy_property
     def sized(self) -> list[Product]:
-        """The products at the sizes of the batch, without those whose shapes these do not tell."""
+        """The layers at the sizes of the batch, without layers whose shapes stay unknown."""
         return [p for p in products(self.at_sizes) if all(x.type.known for x in (*p.factors, p.node.output))]
 
     def faster_in_floats(self, product: Product) -> bool:
-        """Whether a product takes less time in f32 than in 8 bits.
+        """Whether a layer takes less time in f32 than in 8 bits.
 
-        That is so of depthwise convolutions, except on CPUs with VNNI if they have FULL channels, MANY
-        multiply-accumulates, and nothing but SHORT operations around them: they multiply little for each element, so
-        that quantizing what they read and give, and computing again what is near a tie, costs more than it saves.
+        This holds for depthwise convolutions, except on CPUs with VNNI if they have FULL channels, MANY
+        multiply-accumulates, and only SHORT operations around them. They multiply little per element: quantizing inputs
+        and results, and recomputing outputs near a tie, costs more than 8 bits save.
         """
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False
@@ -110,7 +110,7 @@ class Price:
             or any(n.op.name not in SHORT for n in _around(product.node))
 
     def little(self, names: Collection[str]) -> list[str]:
-        """Of these products those whose time grows least in f32: by the share LITTLE of the model's time, together.
+        """The layers among `names` whose time grows least in f32: together by the share LITTLE of the model's time.
 
         They have at most the share LITTLE_MACS of all multiply-accumulates.
         """
@@ -127,9 +127,9 @@ class Price:
 
     @lazy_property
     def work(self) -> dict[str, tuple[float, float]]:
-        """The multiply-accumulates of each product, and the elements of its activations and of its result.
+        """The multiply-accumulates of each layer, and the elements of its activations and of its result.
 
-        In a loop they are those of all iterations.
+        In a loop, all iterations count.
         """
         owners, found = with_bodies(self.at_sizes), {}
         for p in self.sized:
@@ -139,11 +139,11 @@ class Price:
         return found
 
     def times(self, of_vnni: Times) -> Times:
-        """The times of products of 8 bits on the CPU that the graph is compiled for."""
+        """The times of 8-bit layers on the CPU that the graph is compiled for."""
         return of_vnni if self.level.has("vnni") else of_vnni._replace(macs=WITHOUT_VNNI)
 
     def time(self, setting: Setting) -> float:
-        """The estimated time of a setting, where 1 is the model's time with 8 bits throughout."""
+        """The estimated time of a setting; 1 is the model's time with 8 bits everywhere."""
         s, work = setting.scheme, self.work
         time = self.times(REPEATED).of(work[n] for n in (*s.wide, *s.wide_weights) if n in work)
         time += FLOATS.of(work[n] for n in s.exclude if n in work)
@@ -151,9 +151,9 @@ class Price:
         return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
-        """Of products with 16 bits for so many operands those that take less time in f32.
+        """The layers that take less time in f32 than with 16 bits for so many operands.
 
-        They have at most the share MOST_FLOATS of all multiply-accumulates, together; the first come first.
+        Together they have at most the share MOST_FLOATS of all multiply-accumulates; the first layers have priority.
         """
         found, macs = [], MOST_FLOATS * sum(macs for macs, _ in self.work.values())
         for name, count in operands.items():
@@ -164,16 +164,16 @@ class Price:
         return found
 
     def exact(self, name: str) -> float:
-        """The time that one exact operand of a product adds, by 16 bits or by f32."""
+        """The time that one exact operand of a layer adds, with 16 bits or with f32."""
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """The times that f32, and 16 bits for one operand, add to a product's time in 8 bits."""
+        """The times that f32, and 16 bits for one operand, add to a layer's time in 8 bits."""
         work = [self.work[name]] if name in self.work else []
         return FLOATS.of(work) - self.times(INTEGERS).of(work), self.times(REPEATED).of(work)
 
     @property
     def saved(self) -> float:
-        """The estimated time that 8 bits save beside f32, in the same unit; at least LEAST_SAVED."""
+        """The estimated time that 8 bits save compared with f32, in the same unit; at least LEAST_SAVED."""
         work = self.work.values()
         return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)

@@ -1,7 +1,7 @@
-"""Products: the operations whose multiply-accumulates integer kernels take, and the preparation of a graph for them.
+"""Layers (class Product): the matmuls and convolutions that integer kernels can run, and `prepared` graphs.
 
-A product is a matmul, a convolution or a transposed convolution in f32. Each of its two factors is an activation, which
-a model computes and which statistics describe, or a constant: the weights.
+A Product is a matmul, a convolution or a transposed convolution in f32. Each of its two multiplied operands is an
+activation (computed at run time, described by statistics) or a constant (the weights).
 """
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from graphq.report.coverage import FOREIGN, MACS
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
-"""The operations that count as products."""
+"""The operations that count as layers."""
 BODIES = frozenset({"If", "Loop", "Scan"})
-"""ONNX operators that have bodies."""
+"""ONNX operators with bodies."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product: `node`, whose operands 0 and 1 are the factors; operand 2, where there is one, is the bias."""
+    """A layer: operands 0 and 1 of `node` are multiplied; operand 2, if present, is the bias."""
 
     node: Node
 
     @property
     def name(self) -> str:
-        """The name of its result, by which users exclude it."""
+        """The name of the layer's result; schemes name layers by it."""
         return str(self.node.output.name)
 
     @property
@@ -75,7 +75,7 @@ class Product:
 
     @property
     def bias(self) -> Value | None:
-        """Operand 2, the bias; None without one."""
+        """Operand 2, the bias; None if absent."""
         return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     @property
@@ -84,7 +84,7 @@ class Product:
         return int(self.node.attrs.get("groups", 1))
 
     def weight_axes(self) -> tuple[int, int]:
-        """The axes of output and of input channels in operand 1."""
+        """The axes of output and input channels in operand 1."""
         rank = len(self.factors[1].type.dims)
         if self.node.op.name == "matmul":
             n, k = rank - 1, rank - 2
@@ -94,7 +94,7 @@ class Product:
 
     @property
     def has_channels(self) -> bool:
-        """Whether constant weights multiply channels of operand 0; with groups, only a convolution's count."""
+        """Whether constant weights multiply the channels of operand 0; with groups, only in a convolution."""
         return self.weights is not None and self.source_axis() is not None and 0 in self.activations \
             and (self.groups == 1 or self.node.op.name == "convolution")
 
@@ -104,7 +104,7 @@ class Product:
         return int(self.weights.shape[self.weight_axes()[1]]) * self.groups
 
     def source_axis(self) -> int | None:
-        """The axis of operand 0 along which the summed channels lie; None if its rank is unknown."""
+        """The axis of operand 0 with the channels that are summed; None if its rank is unknown."""
         shape = self.factors[0].shape
         if shape is None:
             return None
@@ -113,7 +113,7 @@ class Product:
         return 1 if self.node.attrs["data_format"] == "NCX" else len(shape) - 1
 
     def result_axis(self) -> int | None:
-        """The axis of the result along which its channels lie."""
+        """The axis of the channels in the result."""
         shape = self.node.output.shape
         if shape is None:
             return None
@@ -121,7 +121,7 @@ class Product:
 
 
 def products(graph: Graph, *, inside: bool = True) -> Iterator[Product]:
-    """The products of a graph that integer kernels can take, in graph order, then those of its bodies if `inside`."""
+    """The layers of a graph that integer kernels can run, in graph order; with `inside`, then the layers of bodies."""
     graphs = with_bodies(graph) if inside else (graph,)
     for node in [n for g in graphs for n in sorted(g.nodes_of(PRODUCTS), key=GRAPH_ORDER)]:
         factors = node.inputs[:2]
@@ -137,12 +137,11 @@ def _rank(value: Value) -> int | None:
 
 
 def prepared(graph: Graph) -> Graph:
-    """A copy with constants and batch normalisations folded, and sums with constants as biases; all values are named.
+    """A copy with constants and batch normalizations folded, and sums with constants as biases; all values are named.
 
-    Equal constants are one.
-    What was computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors become matrices of one column.
-    Bodies are prepared, too; no two values of the graph and its bodies have the same name. Numbers change by the
-    roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
+    Equal constants become one. Everything computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors
+    become matrices of one column. Bodies are prepared as well, and no two values of the graph and its bodies have the
+    same name. Numbers change by the f32 roundings that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
@@ -158,19 +157,19 @@ def prepared(graph: Graph) -> Graph:
 
 
 def _keep_facts(graph: Graph) -> None:
-    """Give products that passes made anew the facts of those that they were made from, such as names in ONNX files."""
+    """Give layers that passes rebuilt the facts of their originals, such as names in ONNX files."""
     for node in graph.nodes:
         if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
             node.meta = node.origin.meta
-        node.origin = None  # it would keep the old weights in memory
+        node.origin = None  # otherwise the old weights stay in memory
     graph.labels = Labels(graph)
 
 
 def left_in_floats(graph: Graph) -> dict[str, int]:
-    """The operations of a `prepared` graph that multiply in floats and are never quantized, with their numbers.
+    """Count the operations of a `prepared` graph that multiply in floats and are never quantized.
 
-    These are recurrent ones, and nodes that stayed ONNX operators, by ONNX's names: products that ONNX's reference runs
-    or whose operands have unknown shapes, and If, Loop and Scan, whose bodies may hold products.
+    These are recurrent operations, and nodes that stayed ONNX operators (by ONNX's names): layers that ONNX's reference
+    runs, layers with operands of unknown shape, and If, Loop and Scan, whose bodies may hold layers.
     """
     taken = {p.node for p in products(graph)}
     return dict(Counter(n.attrs.get("op_type", n.op.name) for g in with_bodies(graph) for n in g.nodes
@@ -191,13 +190,13 @@ def _dequantized(value: Value) -> bool:
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
-    """Within the block, nodes are added right after the node that computes x; x then need not be kept any longer."""
+    """Within the block, nodes are added right after the node that computes x; x then need not stay alive longer."""
     at = 0 if x.node is None else bisect_right(graph.nodes, x.node.position, key=GRAPH_ORDER)
     return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
 
 
 def rename_divided(graph: Graph, names: Iterable[str]) -> None:
-    """Give values whose channels are divided other names, as they are not the values of these names in f32."""
+    """Rename values whose channels are divided: they are no longer equal to the f32 values of these names."""
     found = values_by_name(graph)
     for name in names:
         new = f"{name}_divided"
@@ -207,9 +206,9 @@ def rename_divided(graph: Graph, names: Iterable[str]) -> None:
 
 
 def name_values(graph: Graph, taken: Collection[str] = ()) -> None:
-    """Name every value that has no name after its operation: `matmul`, `matmul_1` and so on, but as none of `taken`.
+    """Name unnamed values after their operation: `matmul`, `matmul_1` and so on, avoiding the names in `taken`.
 
-    A value in a body that has the name of a value elsewhere gets a number, too.
+    A value in a body with the name of another value gets a number as well.
     """
     values = {g: [*([] if g is graph else g.inputs), *_results(g)] for g in with_bodies(graph)}
     first: dict[str, Value] = {}
@@ -234,6 +233,6 @@ def _results(graph: Graph) -> list[Value]:
 
 
 def values_by_name(graph: Graph, *, inside: bool = False) -> dict[str, Value]:
-    """The named values that are no constants, inputs first; with `inside` also those of bodies."""
+    """The named values that are not constants, inputs first; with `inside` also the values of bodies."""
     graphs = with_bodies(graph) if inside else (graph,)
     return {v.name: v for g in graphs for v in (*g.inputs, *_results(g)) if v.name is not None}

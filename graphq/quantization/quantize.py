@@ -1,26 +1,26 @@
-"""quantize: from an f32 graph to one with quantize and dequantize nodes; the best automatic setting.
+"""quantize: turn an f32 graph into a graph with quantize and dequantize nodes; find the best automatic setting.
 
-Cross-validation: statistics come from part of the batches, and comparisons are made on the others, in turns (`folds`).
-The best setting is then made with the statistics of all batches. One model, compiled once, stands for all settings
-(`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The loss of a
-setting is the largest 1 - cosine of its outputs with f32. The steps:
+The search cross-validates: statistics come from a part of the batches, comparisons use the other batches, and the parts
+take turns (`folds`). The best setting is then made with the statistics of all batches. One model, compiled once, stands
+for all settings (`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The
+loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
 
-    0. leave in f32 the depthwise convolutions that are faster so (`price`)
-    1. find for each tensor the candidate that changes the products that read the tensor least, all else in f32; of few
-       batches the widest range that is hardly worse
-    2. compare these with one candidate for all tensors; if the best loses too much (`Search.excess`: above TARGET, or
-       PART of what plain methods lose), try each of them also with f32 for products that are little work; then try to
+    0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
+    1. find for each tensor the candidate that changes the layers reading the tensor least, with all else in f32; with
+       few batches, take the widest range that is hardly worse
+    2. compare this with one candidate for all tensors; if the best loses too much (`Search.excess`: above TARGET, or
+       above PART of the loss of plain methods), try each of them also with f32 for layers of little work; then try to
        correct biases
-    3. if that still loses too much and there are no convolutions, try dynamic ranges by rows
-    4. if that still loses too much, give 16 bits (as two of 8) to the products that lose most for the time that these
-       take, or f32 where it is faster
-    5. if the loss is still above MADE_FROM, comparisons on few batches say little, since such networks are near to
-       chaotic: quantize the graph by each of the MADE best settings, and compare these graphs
-    6. if the loss is not small already, try f32, again, for products that are little work
-    7. quantize values between products, too, which saves time: as many as leave the loss what it is, or small
-    8. quantize states of LSTMs, too, which saves much of their time, if the loss is then little, or a third larger
-    9. if graphq compiles for a CPU without VNNI, take weights of 7 bits, which are faster there, if the loss stays
-       within TARGET
+    3. if that still loses too much and there are no convolutions, try dynamic ranges per token
+    4. if that still loses too much, give 16 bits (as two times 8) to the layers that lose most for their time, or f32
+       if it is faster
+    5. if the loss is still above MADE_FROM, the network is near to chaotic and comparisons on few batches say little:
+       quantize the graph with each of the MADE best settings, and compare these graphs
+    6. if the loss is not small yet, try f32 again for layers of little work
+    7. quantize values between layers as well, which saves time: as many as keep the loss as it is, or small
+    8. quantize states of LSTMs as well, which saves much of their time, if the loss is then little, or a third larger
+    9. if graphq compiles for a CPU without VNNI, use 7-bit weights, which are faster there, if the loss stays within
+       TARGET
 """
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ from graphq.quantization.statistics import Statistics
 def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Scheme | None = None) -> Graph:
     """A quantized copy of an f32 graph, ready for `compile`, `save_onnx` and the text form; the graph is not changed.
 
-    `data` are batches, or the statistics that `calibrate` made of them. Batches are an iterable of dicts from names of
-    inputs to arrays, or an object with `get_next`. Dynamic and weight-only schemes need none, except for rounding by
-    "gptq", which needs batches.
+    `data` are batches, or the statistics that `calibrate` computed from them. Batches are an iterable of dicts from
+    input names to arrays, or an object with `get_next`. Dynamic and weight-only schemes need no data, except that
+    rounding "gptq" needs batches.
 
-    For batches without a `scheme`, or with one of method "automatic", the best setting that agrees with the scheme is
-    searched for; `automatic` also tells which setting that is. The search reads the batches several times, and keeps
-    all of them in memory unless they are a sequence; a sequence that loads each batch when asked for it takes the least
-    memory.
+    With batches and no `scheme`, or with a scheme of method "automatic", `quantize` searches for the best setting that
+    agrees with the scheme; `automatic` also returns this setting. The search reads the batches several times. It keeps
+    them all in memory unless they are a sequence; a sequence that loads each batch on demand uses the least memory.
 
-    A graph without products in f32 has nothing to quantize and stays as it is. Raises GraphError if `graph` is no graph
-    or a name does not exist, InputError if data do not fit.
+    A graph without layers in f32 stays as it is. Raises GraphError if `graph` is not a graph or if a name does not
+    exist, InputError if data do not fit.
     """
     if scheme is not None and not isinstance(scheme, Scheme):
         raise GraphError(f"scheme must be a Scheme, got {scheme!r}")
@@ -78,7 +77,7 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
             raise GraphError("rounding by 'gptq' needs batches")
         insert_blocks(out, scheme, None if isinstance(data, Statistics) else data)
     elif data is None:
-        raise GraphError("quantize needs batches or statistics for activations; dynamic and weight-only schemes do not")
+        raise GraphError("quantize needs batches or statistics, except with a dynamic or weight-only scheme")
     else:
         statistics = data if isinstance(data, Statistics) else calibrate(out, data)
         if scheme.states:
@@ -90,32 +89,31 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
 
 
 def _facts(made: Graph, scheme: Scheme, unheld: Mapping[str, str]) -> dict[str, Any]:
-    """What reports say of a quantized graph; `unheld` are products whose numbers integers do not hold, and why."""
+    """The facts of a quantized graph for reports; `unheld` has a sentence for each layer that integers cannot hold."""
     return {"16 bits": list(scheme.wide), "weights of 16 bits": list(scheme.wide_weights), "f32": list(scheme.exclude),
             "between products": list(scheme.between), "too small or large": dict(unheld),
             "left in floats": left_in_floats(made)}
 
 
 def left_text(facts: Mapping[str, Any]) -> list[str]:
-    """A line about operations that multiply and stay in floats, and one for each product whose numbers do not fit."""
+    """A line about operations that multiply and stay in floats, and a line for each layer that integers cannot hold."""
     names = ", ".join(f"{n} {name}" for name, n in facts["left in floats"].items())
     return [*[f"not quantized: {names}"] * bool(names),
             *(f"'{name}' {why}" for name, why in facts["too small or large"].items())]
 
 
 MADE, MADE_FROM = 4, 0.005
-"""The number of best settings with which graphs are made and compared, and the loss, as 1 - cosine, from which they
-are."""
+"""If the loss, as 1 - cosine, is at least MADE_FROM, the graphs of the MADE best settings are made and compared."""
 
 
 @dataclass
 class Choice:
     """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
 
-    `estimate` tells the loss of the chosen setting, and how sure it is; `speed` what it gains on this machine. `left`
-    has the operations that multiply and stay in floats whatever the setting, with their numbers (`left_in_floats`).
-    `failed` has the settings whose graphs could not be made or run, with the reason; their loss is infinite. `unheld`
-    says for products whose numbers are too small or too large for integers what becomes of them (`insert.unheld`).
+    `estimate` has the loss of the chosen setting, and how sure it is; `speed` has its speedup on this machine. `left`
+    counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the
+    settings whose graphs could not be made or run, each with the reason; their loss is infinite. `unheld` has a
+    sentence for each layer whose numbers are too small or too large for integers (`insert.unheld`).
     """
 
     graph: Graph
@@ -128,22 +126,21 @@ class Choice:
     unheld: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """A table of the settings with their losses, in the order in which they were tried; `*` is the chosen one."""
+        """A table of the settings with their losses, in the order of the trials; `*` marks the chosen setting."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
-        failed = (f"left out, since its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
+        failed = (f"left out, because its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
         left = left_text({"left in floats": self.left, "too small or large": self.unheld})
         return "\n".join([*lines, *failed, *left, str(self.estimate), str(self.speed)])
 
 
 def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
               weight_bits: Literal[7, 8] | None = None) -> Choice:
-    """Quantize by the setting whose outputs are nearest to f32 on data held out.
+    """Quantize with the setting whose outputs are nearest to f32 on held-out data.
 
-    A `scheme` of method "automatic" has the user's choices: products that stay in f32 or get 16 bits in any case,
-    ranges of tensors, how zero points lie.
-    Weights of 7 bits are less exact, and faster on CPUs without VNNI (`insert`). By default weights have 8 bits, and 7
-    where graphq compiles for such a CPU and loses at most TARGET with them; the setting says so. Raises GraphError and
-    InputError as `quantize` does.
+    A `scheme` of method "automatic" has the user's choices: layers that must stay in f32 or get 16 bits, ranges of
+    tensors, symmetric zero points. 7-bit weights are less exact, and faster on CPUs without VNNI (`insert`). By default
+    weights have 8 bits; they have 7 if graphq compiles for such a CPU and loses at most TARGET with them, and the
+    setting says so. Raises GraphError and InputError like `quantize`.
     """
     if weight_bits not in (None, 7, 8):
         raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
@@ -171,7 +168,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     """The best setting that the `preset` allows (`Scheme`) and whose graph can be made.
 
-    Products stay in f32 that the scheme excludes, that are faster so, or that lose less so at little cost of time.
+    Layers stay in f32 if the scheme excludes them, if they are faster in f32, or if f32 loses less at little cost of
+    time.
     """
     return work.possible(_searched(work, preset))
 
@@ -193,7 +191,7 @@ def _searched(work: Search, preset: Preset) -> Setting:
     setting = work.best([work.widened(setting) if wide else setting, *by_rows])
     setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
     if wide and work.loss(setting, GOOD) > GOOD:
-        little = work.exact_where_little(setting)  # what these lose is seen now that others lose less
+        little = work.exact_where_little(setting)  # the loss of these layers shows now that others lose less
         setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting

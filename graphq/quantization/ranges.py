@@ -1,11 +1,11 @@
-"""From statistics to scales and zero points.
+"""Turn statistics into scales and zero points.
 
-There is one mechanism: a method proposes ranges (low, high) and picks the one of least loss; scale and zero point
+All methods work alike: a method proposes ranges (low, high) and picks the range of least loss; scale and zero point
 follow from the range. min-max, the moving average and percentiles propose one range; entropy and MSE search.
 
-Each bin of a histogram is taken to be filled evenly. Under that assumption the mean squared error of a range is exact:
-rounding x to multiples of s costs the integral of (x - s rint(x / s))**2, which has a closed form, and clipping at T
-that of (x - T)**2.
+Each bin of a histogram is assumed to be filled evenly. Under this assumption the mean squared error of a range is
+exact. Rounding x to multiples of s costs the integral of (x - s rint(x / s))**2, and clipping at T costs the integral
+of (x - T)**2. Both have closed forms.
 """
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import TensorStatistics
 
 SMALLEST = float(np.float32(2.0**-100))
-"""A scale of an activation is at least this: smaller ranges are not quantized (`holds`)."""
+"""A scale of an activation is at least this number: smaller ranges are not quantized (`holds`)."""
 LEAST, MOST = 2.0**-126, float(np.finfo(np.float32).max)
-"""The least normal number of f32, and the largest number."""
+"""The smallest normal number of f32, and the largest number."""
 
 
 def scales_of(top: np.ndarray, most: int) -> np.ndarray:
-    """The f32 scales by which numbers up to `top` become integers up to `most`; 1 for a top of 0.
+    """The f32 scales that map numbers up to `top` to integers up to `most`; 1 for a top of 0.
 
-    A subnormal scale has few digits. It is rounded up, so that nothing is clipped. A scale whose largest multiple would
-    be infinite is rounded down.
+    A subnormal scale has few digits. It is rounded up, to clip nothing. A scale whose largest multiple would be
+    infinite is rounded down.
     """
     scales = (top / most).astype(np.float32)
     largest = scales.astype(np.float64) * most
@@ -57,13 +57,13 @@ class Parameters:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the greatest number that a tensor with one scale can represent."""
+        """The smallest and the largest number that a tensor with one scale can represent."""
         s, z = self.scales[0], self.zps[0]
         return (int(self.dtype.min) - z) * s, (int(self.dtype.max) - z) * s
 
 
 def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType, name: str = "") -> Parameters:
-    """Scale and zero point of a tensor: by the scheme's limits for its name, if any, or else by the scheme's method."""
+    """Scale and zero point of a tensor: from the scheme's limits for its name, otherwise by the scheme's method."""
     limits = dict(scheme.limits).get(name)
     if limits is not None:
         return from_range(*limits, dtype, scheme.symmetric)
@@ -75,7 +75,7 @@ def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType, name: str = ""
 
 
 def from_range(low: float, high: float, dtype: DType, symmetric: bool) -> Parameters:
-    """The parameters by which integers cover [low, high] and 0, where 0 is represented exactly.
+    """The parameters whose integers cover [low, high] and represent 0 exactly.
 
     Jacob et al., 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference".
     """
@@ -92,7 +92,7 @@ def from_range(low: float, high: float, dtype: DType, symmetric: bool) -> Parame
 
 
 def holds(t: TensorStatistics, p: Parameters) -> bool:
-    """Whether the integers tell the tensor's numbers from 0: the range may be smaller than any scale."""
+    """Whether the integers can represent the tensor: a range smaller than any scale would round to 0."""
     top = max(-t.low, t.high)
     return top == 0 or top >= p.scales[0] / 2
 
@@ -105,7 +105,7 @@ def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[flo
         case "moving_average":
             return t.average or (t.low, t.high)
     if not t.size:
-        raise GraphError(f"the method {scheme.method} needs histograms, which calibration left out")
+        raise GraphError(f"method {scheme.method} needs histograms: call calibrate with histograms=True")
     match scheme.method:
         case "percentile":
             return percentile_range(t, scheme.percentile)
@@ -115,10 +115,10 @@ def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[flo
 
 
 def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, float]:
-    """The range that leaves out the (100 - percentile) % of elements of largest magnitude.
+    """The range without the (100 - percentile) % of elements of largest magnitude.
 
     Wu et al., 2020, "Integer quantization for deep learning inference: principles and empirical evaluation". The bounds
-    of the histogram's bins put the threshold within 1/32 of the exact one.
+    of the histogram's bins put the threshold within 1/32 of the exact threshold.
     """
     lower, upper, counts = t.bins()
     magnitude = np.maximum(np.abs(lower), np.abs(upper))
@@ -131,8 +131,8 @@ def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, flo
 def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[float, float]:
     """The range [-T, T], cut at the extremes, of least Kullback-Leibler divergence from the data.
 
-    Migacz, 2017, "8-bit inference with TensorRT". A histogram of magnitudes up to T, whose last bin also counts all
-    larger elements, is compared with the same histogram after its bins are merged into as many levels as there are
+    Migacz, 2017, "8-bit inference with TensorRT". The method takes a histogram of magnitudes up to T whose last bin
+    also counts all larger elements. It compares this histogram with a coarser one, with as many levels as there are
     integers.
     """
     levels = (1 << dtype.bits) // (2 if t.low < 0 else 1)
@@ -141,7 +141,7 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
         return t.low, t.high
     even = _evenly(t, top, bins)
     best, threshold = np.inf, top
-    if not even[:levels].any():  # without small elements clipping gains nothing
+    if not even[:levels].any():  # without small elements, clipping gains nothing
         return t.low, t.high
     for size in range(levels, bins + 1, max(1, bins // 256)):
         p = even[:size].copy()
@@ -160,8 +160,7 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
 def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
     """The counts of magnitudes in bins of equal width up to `top`; each bin of the histogram is spread evenly.
 
-    The first bin gets the count of the second, since the zeros that a ReLU leaves are exact in any range (as in
-    TensorRT).
+    The first bin gets the count of the second: the zeros that a ReLU leaves are exact in any range (as in TensorRT).
     """
     lower, upper, counts = t.bins()
     a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))
@@ -174,17 +173,17 @@ def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
 
 
 def _divergence(p: np.ndarray, q: np.ndarray) -> float:
-    """KL(p, q) of two histograms, both made to sum to one and smoothed where q is empty."""
+    """KL(p, q) of two histograms, both normalized to sum to one and smoothed where q is empty."""
     p, q = p / p.sum(), q / max(q.sum(), 1e-300)
     inside = p > 0
     return float((p[inside] * np.log(p[inside] / np.maximum(q[inside], 1e-9))).sum())
 
 
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:
-    """The range of least mean squared error; the lower and the upper end are searched in turns.
+    """The range of least mean squared error; the search alternates between the lower and the upper end.
 
-    Sung et al., 2015, "Resiliency of deep neural networks under quantization" choose the step so; Banner et al., 2019,
-    "Post-training 4-bit quantization of convolution networks", the clipping threshold.
+    Sung et al., 2015, "Resiliency of deep neural networks under quantization", choose the step this way; Banner et al.,
+    2019, "Post-training 4-bit quantization of convolution networks", the clipping threshold.
     """
     low, high = min(t.low, 0.0), max(t.high, 0.0)
     factors, bins = np.linspace(1, 0.28, steps), t.bins()
@@ -206,7 +205,7 @@ def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 2
 
 
 def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: Sequence[Parameters]) -> np.ndarray:
-    """The sum of (x - dequantize(quantize(x)))**2 for each candidate, over a histogram whose bins are filled evenly."""
+    """The sum of (x - dequantize(quantize(x)))**2 per candidate, over a histogram whose bins are filled evenly."""
     lower, upper, counts = bins
     s = np.array([p.scales[0] for p in candidates])[:, None]
     least, most = np.array([p.limits for p in candidates]).T[:, :, None]
@@ -215,13 +214,13 @@ def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: 
     beyond = (np.maximum(upper - most, 0)**3 - np.maximum(lower - most, 0)**3
               + np.maximum(least - lower, 0)**3 - np.maximum(least - upper, 0)**3) / 3
     width = upper - lower
-    single = (lower - s * np.rint(start / s))**2  # for bins that the extremes cut down to a single number
+    single = (lower - s * np.rint(start / s))**2  # for bins that the extremes cut to a single number
     mean = np.where(width > 0, (inside + beyond) / np.maximum(width, 1e-300), single)
     return np.asarray(mean @ counts)
 
 
 def relative_error(t: TensorStatistics, p: Parameters) -> float:
-    """The squared error of a tensor quantized by `p`, over the sum of its squares; both follow from its histogram."""
+    """The squared error of a tensor quantized by `p`, relative to the sum of its squares, from its histogram."""
     lower, upper, counts = bins = t.bins()
     squares = ((lower**2 + lower * upper + upper**2) / 3) @ counts
     return float(squared_errors(bins, [p])[0] / max(squares, 1e-300))

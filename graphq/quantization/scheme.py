@@ -1,4 +1,4 @@
-"""Scheme: what becomes which integers, and how ranges are chosen; the settings that the search tries."""
+"""Scheme: how a graph is quantized; and the settings that the automatic search tries."""
 from __future__ import annotations
 
 import math
@@ -17,35 +17,35 @@ Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 ONE_MODE: Mapping[str, Mode] = {
     **dict.fromkeys(("activations", "symmetric", "method", "percentile", "headroom", "states", "limits"), "static"),
     "rows": "dynamic"}
-"""Fields of a scheme that have a meaning in one mode alone, with this mode."""
+"""Fields of a scheme that apply to only one mode, with this mode."""
 
 
 @dataclass(frozen=True)
 class Scheme:
     """How a graph is quantized; `quantize` checks it against the graph.
 
-    `mode`: "static" quantizes activations by statistics. "dynamic" quantizes them by the range of each tensor, found
-    when the model runs. "weight_only" leaves them in f32 and stores weights of matmuls in `weight_bits`.
+    `mode`: "static" quantizes activations by statistics. "dynamic" quantizes them with the range of each tensor, found
+    at run time. "weight_only" leaves them in f32 and stores weights of matmuls in `weight_bits`.
 
     `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers; u8 data that are never
-    negative have 0. `method`: how the range of a tensor follows from its histogram (`ranges`); `percentile` is the
-    percentage of magnitudes that the method of that name keeps. `headroom`: the factor by which ranges are made wider
-    than the method says. The method "automatic" lets the search in `automatic` choose whatever is not set here.
+    negative have zero point 0. `method`: how the range of a tensor follows from its histogram (`ranges`). `percentile`:
+    the percentage of magnitudes that the method of this name keeps. `headroom`: ranges are this many times as wide as
+    the method says. Method "automatic" lets the search in `automatic` choose everything that is not set here.
 
-    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8, or 7, whose products are exact in 16
-    bits, and so faster on CPUs without VNNI (`insert`); with mode "weight_only" also 4, in blocks of `block` along the
-    sum. `rounding`: "nearest", or "gptq", which chooses by data and needs "weight_only". `bias`: "s32", with the
-    product of both scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
-    `states`: states of LSTMs are integers, too, by the range that they have in each step, and so are their inputs
-    (com.microsoft's DynamicQuantizeLSTM); mode "dynamic" always does this.
+    `per_channel`: weights have a scale per output channel. `weight_bits`: 8, or 7, whose products are exact in 16 bits
+    and therefore faster on CPUs without VNNI (`insert`); with mode "weight_only" also 4, in blocks of `block` along the
+    sum. `rounding`: "nearest", or "gptq", which needs batches and mode "weight_only". `bias`: "s32", with the product
+    of both scales, or "f32". `rows`: dynamic ranges per row of a matmul's input (per token). `states`: states of LSTMs
+    and their inputs are integers, with a new range in each step (com.microsoft's DynamicQuantizeLSTM); mode "dynamic"
+    always does this.
 
-    `exclude`: products that stay in f32. `wide`: products whose activations get 16 bits; `wide_weights`: products whose
-    weights do. Each costs one more product of 8 bits, on the remainder that 8 bits leave. Products are chosen as
-    `selection` says: by the names of their results, patterns, operations, or the names that a part of the graph lies
-    between. `between`: values between products that are quantized for sums, concats and pools, too (`between`); ("*",)
-    are all. `preset`: what the method "automatic" may choose. "performance" uses no 16 bits, and quantizes all values
-    between products; "accuracy" quantizes none of these; "mixed" uses both where it pays. `limits`: the range (low,
-    high) of tensors by their names, in place of that by the method.
+    `exclude`: layers that stay in f32. `wide`: layers with 16-bit activations; `wide_weights`: layers with 16-bit
+    weights. Each costs one more 8-bit layer, on the remainder of the first 8 bits. Layers are named as `selection`
+    says: by the names of their results, patterns, operations, or the two names that enclose a part of the graph.
+    `between`: values between layers that are quantized for sums, concats and pools (`between`); ("*",) means all.
+    `preset`: the choices of method "automatic". "performance" uses no 16 bits, and quantizes all values between layers;
+    "accuracy" quantizes none of these values; "mixed" uses both if it pays. `limits`: the range (low, high) of tensors
+    by name, instead of the method's range.
     """
 
     mode: Mode = "static"
@@ -87,7 +87,7 @@ class Scheme:
                 raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))
             if not all(isinstance(x, str) and x for x in getattr(self, name)):
-                raise GraphError(f"scheme: {name} must be names that are not empty, got {getattr(self, name)!r}")
+                raise GraphError(f"scheme: {name} must hold names that are not empty, got {getattr(self, name)!r}")
         limits = {name: (float(low), float(high)) for name, (low, high) in dict(self.limits).items()}
         for name, (low, high) in limits.items():
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -95,30 +95,30 @@ class Scheme:
                                  f"got {low:g} and {high:g}")
         object.__setattr__(self, "limits", tuple(limits.items()))
         if self.method == "automatic" and (self.mode != "static" or self.activations.bits != 8):
-            raise GraphError("scheme: method 'automatic' needs mode 'static' and activations of 8 bits")
+            raise GraphError("scheme: method 'automatic' needs mode 'static' and 8-bit activations")
         if self.preset != "mixed" and self.method != "automatic":
             raise GraphError(f"scheme: preset {self.preset!r} needs method 'automatic', got {self.method!r}")
         if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
-            raise GraphError("scheme: wide products need mode 'static' and activations of 8 bits")
+            raise GraphError("scheme: wide and wide_weights need mode 'static' and 8-bit activations")
         if self.between and self.mode != "static":
-            raise GraphError("scheme: values between products are quantized in mode 'static'")
+            raise GraphError("scheme: between needs mode 'static'")
         if self.weight_bits == 7 and self.mode == "weight_only":
-            raise GraphError("scheme: weights of 7 bits are for integer products: mode 'static' or 'dynamic'")
-        for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):
+            raise GraphError("scheme: 7-bit weights need integer layers: mode 'static' or 'dynamic'")
+        for given, name in ((self.weight_bits == 4, "4-bit weights"), (self.rounding == "gptq", "gptq")):
             if given and self.mode != "weight_only":
                 raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")
         for f in fields(self):
             mode = ONE_MODE.get(f.name, self.mode)
             if mode != self.mode and getattr(self, f.name) != f.default:
-                raise GraphError(f"scheme: {f.name} means nothing in mode {self.mode!r}, it is for {mode!r}")
+                raise GraphError(f"scheme: {f.name} has no effect in mode {self.mode!r}; it needs mode {mode!r}")
 
 
 class Candidate(NamedTuple):
-    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`: method min_max alone).
+    """How a tensor's range is chosen, and whether its channels are divided first (`smooth`: only with min_max).
 
-    The range is widened by the factor `Statistics.unseen`**`margin`, where `unseen` is the factor by which a new batch
-    is expected to exceed the statistics. A fixed factor would not do: more batches need a smaller one, and comparisons
-    use the statistics of fewer batches than the result.
+    The range is widened by `Statistics.unseen`**`margin`; `unseen` is the ratio by which a new batch is expected to
+    exceed the statistics. A fixed number would not do: more batches need a smaller one, and comparisons use statistics
+    of fewer batches than the result.
     """
 
     method: Method
@@ -131,12 +131,12 @@ class Candidate(NamedTuple):
 
 
 Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
-"""Pairs of a tensor's name and the `Candidate` by which its range is chosen."""
+"""Pairs of a tensor's name and the `Candidate` that chooses its range."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A candidate for each tensor, whether biases are corrected, and a scheme with the products in 16 bits or f32."""
+    """A candidate per tensor, whether biases are corrected, and a scheme with the layers in 16 bits or f32."""
 
     choices: Choices = ()
     correct: bool = False
@@ -145,21 +145,22 @@ class Setting:
     def __str__(self) -> str:
         s = self.scheme
         counts = Counter(c for _, c in self.choices)
-        parts = ["dynamic by rows"] if s.mode == "dynamic" else \
+        parts = ["dynamic, per token"] if s.mode == "dynamic" else \
             [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
-        parts += ["biases corrected"] * self.correct + ["weights of 7 bits"] * (s.weight_bits == 7)
-        parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}" for names, what in (
-            (s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32")) if names]
-        parts += [f"{len(s.between)} values between products"] * bool(s.between) + ["states of LSTMs"] * s.states
+        parts += ["biases corrected"] * self.correct + ["7-bit weights"] * (s.weight_bits == 7)
+        parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} layers'} {what}" for names, what in (
+            (s.wide, "with 16-bit activations"), (s.wide_weights, "with 16-bit weights"),
+            (s.exclude, "in f32")) if names]
+        parts += [f"{len(s.between)} values between layers"] * bool(s.between) + ["LSTM states"] * s.states
         return ", ".join(parts)
 
 
 def with_scheme(setting: Setting, **changes: Any) -> Setting:
-    """The setting with other parameters in its scheme."""
+    """The setting with changes in its scheme."""
     return replace(setting, scheme=replace(setting.scheme, **changes))
 
 
 def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
-    """The setting with 16 bits for these operands, too, each given as a product's name and "wide" or "wide_weights"."""
+    """The setting with 16 bits for more operands, each given as a layer's name and "wide" or "wide_weights"."""
     return with_scheme(setting, **{part: (*getattr(setting.scheme, part), *(n for n, p in factors if p == part))
                                    for part in ("wide", "wide_weights")})

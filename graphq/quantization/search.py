@@ -1,4 +1,4 @@
-"""The steps of the automatic search: what makes the loss of a setting on batches held out (`Trials`) less."""
+"""The steps of the automatic search; each lowers the loss of a setting on held-out batches (`Trials`)."""
 from __future__ import annotations
 
 from collections import Counter
@@ -15,58 +15,58 @@ from graphq.quantization.scheme import Candidate, Method, Setting, wider, with_s
 from graphq.quantization.trials import Trials
 
 GOOD = 5e-5
-"""The loss of a setting, as 1 - cosine of outputs with f32, at which the search ends, whatever plain methods lose.
+"""The search ends at this loss, as 1 - cosine of outputs with f32, whatever plain methods lose.
 
-So much is lost where normally distributed outputs are rounded once to 8 bits: with 9 standard deviations in 255 steps
+Normally distributed outputs lose this much if they are rounded once to 8 bits: with 9 standard deviations in 255 steps
 the squared error is (9 / 255)**2 / 12 = 1e-4 of their variance, and 1 - cosine half of that.
 """
 TARGET = 0.002
-"""The loss of a setting, as 1 - cosine of outputs with f32, above which products get 16 bits (`Search.excess`)."""
+"""Above this loss, as 1 - cosine of outputs with f32, layers get 16 bits (`Search.excess`)."""
 TRIED = 12
-"""The number of products' operands whose own loss at the outputs is measured."""
+"""The number of layers' operands whose own loss at the outputs is measured."""
 RECOVERS, PRICE = 0.25, 3.0
-"""16 bits must take away the share RECOVERS of the loss (`Search.pays`).
+"""16 bits must recover the share RECOVERS of the loss (`Search.pays`).
 
-If they take all the time that 8 bits save beside f32, they must take away that share of the rest PRICE times more.
+If they take all the time that 8 bits save compared with f32, they must recover this share of the rest PRICE more times.
 """
 CAUTION = 0.0005
-"""With a single batch, a setting with margins is preferred if its loss is at most this much above the least one: a new
+"""With a single batch, a setting with margins is preferred if its loss is at most this much above the least: a new
 batch that exceeds ranges without margins would lose more."""
 MOST_WIDE = 0.5
-"""The largest share of products' operands that may get 16 bits. Each such operand repeats the work of its product, so
-that with 16 bits for all of them f32 is faster."""
+"""The largest share of layers' operands that may get 16 bits. Each such operand repeats the work of its layer: with 16
+bits for all of them f32 is faster."""
 LITTLE_LOSS = TARGET / 10
-"""A loss that does not matter beside the time that states of LSTMs save in integers."""
+"""A loss that does not matter compared with the time that integer states of LSTMs save."""
 STATE_ROWS = 8
-"""The most rows of which an LSTM's states are quantized: one thread computes them, as they share a range in each step,
-where states in f32 are computed by several."""
+"""The states of an LSTM are quantized up to this number of rows. All rows share a range in each step, and one thread
+computes them; several threads compute states in f32."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
 PART = 0.5
-"""The share of what plain methods lose, on batches that statistics saw, that is small enough."""
+"""On batches that statistics saw, this share of the loss of plain methods is small enough."""
 PLAIN: tuple[Method, ...] = ("min_max", "percentile")
 """The methods that count as plain (`Search.allowed`)."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
-"""How ranges are chosen in the settings that are tried."""
+"""The methods for ranges in the settings that are tried."""
 
 
 class Search(Trials):
-    """The steps of a search, each of which finds a setting that loses less, or takes less time."""
+    """The steps of a search; each step finds a setting that loses less or takes less time."""
 
     @lazy_property
     def allowed(self) -> float:
-        """The loss on batches that statistics saw which is small enough: PART of what plain methods lose there.
+        """The loss that is small enough on batches that statistics saw: PART of the loss of plain methods there.
 
-        These are min-max and percentiles with 8 bits for everything.
+        Plain methods are min-max and percentiles, with 8 bits for everything.
         """
         everything = replace(self.given, between=self.outputs.between)
         plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
         return max(GOOD, PART * min(map(self.seen, plain)))
 
     def excess(self, setting: Setting, most: float = np.inf) -> float:
-        """How many times what is small enough a setting loses: TARGET on batches held out, `allowed` on those seen.
+        """The loss of a setting relative to a small enough loss: TARGET on held-out batches, `allowed` on seen batches.
 
-        Where it is more than `most`, the result is only some number above `most`.
+        If it is more than `most`, the result is only some number above `most`.
         """
         found = self.loss(setting, most * TARGET) / TARGET
         return found if found > most else max(found, self.seen(setting, most * self.allowed) / self.allowed)
@@ -75,7 +75,7 @@ class Search(Trials):
     def ranges(self) -> list[Candidate]:
         """The ways to choose ranges that are tried for all tensors: METHODS, and extremes of smoothed tensors.
 
-        For one batch also extremes with margin: a single batch does not tell by how much others exceed it.
+        With one batch, also extremes with a margin: a single batch does not show by how much others exceed it.
         """
         margins = (1.0, 0.0) if len(self.batches) == 1 else (0.0,)
         extremes = [[Candidate("min_max", smooth, m) for m in margins] for smooth in (False, True)]
@@ -84,8 +84,8 @@ class Search(Trials):
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The setting of least loss; the first setting if its loss is small enough.
 
-        For a single batch it is the best setting with a margin for every tensor, unless another one loses much less: a
-        share RECOVERS, and more than CAUTION.
+        With a single batch it is the best setting with a margin for every tensor, unless another setting loses much
+        less: by a share RECOVERS, and by more than CAUTION.
         """
         first = settings[0]
         if self.loss(first) <= GOOD:
@@ -99,9 +99,9 @@ class Search(Trials):
         return wary if lost < RECOVERS * self.loss(wary) or lost <= CAUTION else least
 
     def local(self) -> Setting:
-        """The setting that gives each tensor the candidate that changes the products that read it least (`cautious`).
+        """The setting that gives each tensor the candidate that changes the layers reading it least (`cautious`).
 
-        A tensor between products that no product reads gets the candidate that most other tensors have.
+        A tensor between layers that no layer reads gets the most common candidate of the other tensors.
         """
         margins = (Candidate("min_max", smooth, m) for smooth in (False, True) for m in MARGINS)
         tried = [*dict.fromkeys([*self.ranges, *margins])]
@@ -119,7 +119,7 @@ class Search(Trials):
                        scheme=self.scheme)
 
     def widened(self, setting: Setting) -> Setting:
-        """The setting with 16 bits, or f32, for a few operands, those that lose most for their time.
+        """The setting with 16 bits, or f32, for a few operands: those that lose most for their time.
 
         It is unchanged if its loss is small.
         """
@@ -143,9 +143,9 @@ class Search(Trials):
         return best
 
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
-        """The setting with all values between products in integers, or a part, if the loss does not grow above GOOD.
+        """The setting with all or some values between layers in integers, if the loss does not grow above GOOD.
 
-        On batches that statistics saw it may grow to what is `allowed`.
+        On batches that statistics saw it may grow to `allowed`.
         """
         already = setting.scheme.between
         most, most_seen = max(GOOD, self.loss(setting)), max(self.allowed, self.seen(setting))
@@ -164,9 +164,9 @@ class Search(Trials):
                     setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with states of LSTMs in integers if it then loses LITTLE_LOSS or a third more, or `always`.
+        """The setting with LSTM states in integers, if it then loses LITTLE_LOSS or a third more, or `always`.
 
-        It is unchanged where a batch has more than STATE_ROWS rows.
+        It is unchanged if a batch has more than STATE_ROWS rows.
         """
         rows = {p.name: p.node.output.type.dims[-2] for p in self.price.sized}
         found = [rows.get(p.name, STATE_ROWS + 1) for p, _ in layers(self.graph, setting.scheme)]
@@ -178,17 +178,17 @@ class Search(Trials):
         return tried if always or self._loss_made(tried) <= most else setting
 
     def exact_where_little(self, setting: Setting) -> Setting:
-        """The setting with f32 for the products of little work (`Price.little`)."""
+        """The setting with f32 for the layers of little work (`Price.little`)."""
         return self.in_floats(setting, self.price.little(self.products))
 
     def exact(self, setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
-        """The setting with 16 bits for these operands, too, or with f32 for their products where that is faster."""
+        """The setting with 16 bits for these operands as well, or with f32 for layers that are faster in f32."""
         made = wider(setting, factors)
         operands = Counter((*made.scheme.wide, *made.scheme.wide_weights))
         return self.in_floats(made, self.price.faster_exact(operands))
 
     def in_floats(self, setting: Setting, names: Sequence[str]) -> Setting:
-        """The setting with f32 for these products, except for those of which the user says anything."""
+        """The setting with f32 for these layers, except for layers that the user's scheme mentions."""
         s = setting.scheme
         floats = [n for n in names if n not in s.exclude and not self._said(self.products[n])]
         wide = {part: [n for n in getattr(s, part) if n not in floats] for part in ("wide", "wide_weights")}
@@ -196,11 +196,11 @@ class Search(Trials):
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
              loss: Callable[[Setting, float], float] | None = None) -> bool:
-        """Whether `tried`, with more operands of 16 bits than `setting`, loses enough less for the time that they add.
+        """Whether `tried`, with more 16-bit operands than `setting`, loses enough less for the time that they add.
 
-        Its loss may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the other's, where t is the time added
-        over the time that 8 bits save beside f32 (`price`). `loss` gives the losses that are compared, by
-        default `self.excess`; like that it may stop at its second argument.
+        The loss of `tried` may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the loss of `setting`. t is the added
+        time over the time that 8 bits save compared with f32 (`price`). `loss` computes the losses, by default
+        `self.excess`; it may also stop at its second argument.
         """
         loss = loss or self.excess
         price = self.price
@@ -209,16 +209,16 @@ class Search(Trials):
         return loss(tried, most) <= most
 
     def parts(self, name: str) -> list[str]:
-        """What of a product can have 16 bits: its activations, and its weights if it has any."""
+        """The operands of a layer that can have 16 bits: its activations, and its weights if it has any."""
         return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
-        """The operands of 8 bits, those that lose most first: a product's name, and "wide" or "wide_weights".
+        """The 8-bit operands, those that lose most first, each as a layer's name and "wide" or "wide_weights".
 
-        "wide" stands for activations, "wide_weights" for weights. Operands are sorted by noise over signal of the
-        product's result, first those of which that is not known. These and the first TRIED others are then sorted by
-        the loss at the outputs if that operand alone has 8 bits, over the time that it takes to have it exact: losses
-        add up, nearly, and so do times.
+        "wide" stands for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
+        layer's result; an unknown ratio comes first. The operands with unknown ratio and the first TRIED others are
+        then sorted again, by loss over time: the loss at the outputs if only this operand has 8 bits, and the time to
+        make it exact. Losses add up, nearly, and so do times.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -229,7 +229,7 @@ class Search(Trials):
                       and n not in (*getattr(setting.scheme, part), *setting.scheme.exclude, *self.of_states)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
         tried, losses = TRIED + list(noise.values()).count(np.inf), {}
-        for name, part in progress(order[:tried], "factors"):
+        for name, part in progress(order[:tried], "operands"):
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
             seen, k = max(self.held_out, key=lambda case: self.hard.get(case, 0.0))
             losses[name, part] = self._loss_of({n: q for n, q in self.chosen(exact, seen).items() if n == name}, k,
@@ -237,18 +237,18 @@ class Search(Trials):
         return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[tried:]]
 
     def ranked(self, setting: Setting) -> list[str]:
-        """The names of the quantized products, those first whose results static quantization changes most.
+        """The names of the quantized layers, those whose results static quantization changes most first.
 
-        Those of which that is not known come last.
+        Layers with unknown change come last.
         """
         found = self.noise(setting if setting.choices else self.uniform(Candidate("mse")))
         names = [n for n in self.products if n not in setting.scheme.exclude]
         return sorted(names, key=lambda n: found.get(n, -np.inf), reverse=True)
 
     def best_made(self, count: int) -> Setting:
-        """Of the `count` settings of least loss, the best once they are made with the statistics of all batches.
+        """The best of the `count` settings of least loss, once their graphs are made with all statistics.
 
-        They are compared from those of least time on: more operands of 16 bits have to pay.
+        They are compared in order of time: more 16-bit operands have to pay.
         """
         least = sorted(sorted(self.losses, key=self.losses.__getitem__)[:count], key=self.price.time)
         losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
@@ -260,8 +260,7 @@ class Search(Trials):
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
     """The candidate of widest range, unless another one has less noise by more than the share RECOVERS.
 
-    Few batches do not tell by how much others exceed them, and a range that is too narrow loses more than one that is
-    too wide.
+    Few batches do not show by how much others exceed them, and a too narrow range loses more than a too wide one.
     """
     near = [c for c, x in noise.items() if (1 - RECOVERS) * x <= min(noise.values())]
     return max(near, key=lambda c: (c.margin, c.method == "min_max", -noise[c]))

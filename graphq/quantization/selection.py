@@ -1,9 +1,9 @@
-"""How users choose products: by name, by a pattern, by operation, or as the part of a graph between two names.
+"""How users name layers: by name, by pattern, by operation, or as the part of a graph between two names.
 
-- "encoder/fc1" is the product whose result, or whose node in an ONNX file, has this name
-- "encoder/*" are the products whose names match, where `*` stands for any letters
-- "op:Conv" are the products of an operation, given by graphq's or ONNX's name for it
-- "a..b" are the products on a way from value a to value b, both included; a node's name stands for its first result
+- "encoder/fc1" is the layer whose result, or whose node in an ONNX file, has this name
+- "encoder/*" means the layers whose names match; `*` stands for any letters
+- "op:Conv" means the layers of an operation, by graphq's or ONNX's name
+- "a..b" means the layers on a path from value a to value b, both included; a node's name stands for its first result
 """
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from graphq.quantization.products import PRODUCTS, products, values_by_name
 from graphq.quantization.scheme import Scheme
 
 OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": "matmul"} | {p: p for p in PRODUCTS}
-"""graphq's names of operations, by the names that users may give them in lower-case letters."""
+"""graphq's names of operations, by the names that users may write, in lower-case letters."""
 
 
 def resolved(graph: Graph, scheme: Scheme) -> Scheme:
-    """The scheme with the names of a `prepared` graph's products in place of the texts that choose them.
+    """The scheme with names of a `prepared` graph's layers instead of the texts that select them.
 
-    Raises GraphError for a text that chooses no product, for 16 bits that only excluded products would have, and for
-    limits of what is not quantized.
+    Raises GraphError for a text that selects no layer, for 16 bits that only excluded layers would have, and for limits
+    of tensors that are not quantized.
     """
     exclude = selected(graph, scheme.exclude)
     for part in ("wide", "wide_weights"):
         for text in getattr(scheme, part):
             if set(_selected(graph, text)) <= set(exclude):
-                raise GraphError(f"scheme: {part} {text!r} chooses only products that are excluded")
+                raise GraphError(f"scheme: {part} {text!r} selects only excluded layers")
     values = values_by_name(graph, inside=True)
     read = {x for p in products(graph) if p.name not in exclude for x in p.factors}
     read |= {values[n] for n in stored_between(graph)} if scheme.limits else set()
     for name, _ in dict(scheme.limits).items():
         if name not in values:
-            raise GraphError(f"scheme: limits are for '{name}', which no tensor of graph '{graph.name}' is named"
+            raise GraphError(f"scheme: limits name '{name}', but graph '{graph.name}' has no such tensor"
                              f"{choice(name, values)}")
         if values[name] not in read:
             names = choice(name, (n for n, v in values.items() if v in read))
-            raise GraphError(f"scheme: limits are for '{name}', which is not quantized: no matmul or convolution reads "
-                             f"it but excluded ones, and it is not stored between them{names}")
+            raise GraphError(f"scheme: limits name '{name}', but this tensor is not quantized: no quantized layer "
+                             f"reads it, and it is not stored between layers{names}")
     return replace(scheme, exclude=exclude, wide=selected(graph, scheme.wide),
                    wide_weights=selected(graph, scheme.wide_weights), between=_between_products(graph, scheme.between))
 
 
 def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the values between products that match the given names or patterns.
+    """The names of the values between layers that match the given names or patterns.
 
-    Raises GraphError for a text that matches none, unless it is "*".
+    Raises GraphError for a text without a match, unless it is "*".
     """
     every = stored_between(graph) if wanted else []
     found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
     for text, names in found.items():
         if not names and text != "*":
-            raise GraphError(f"scheme: no value that is stored between products is named {text!r}; "
+            raise GraphError(f"scheme: no value stored between layers is named {text!r}; "
                              f"there are {', '.join(every) or 'none'}")
     return tuple(dict.fromkeys(n for names in found.values() for n in names))
 
@@ -69,7 +69,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def selected(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the products that the texts choose, each once; raises GraphError for a text that chooses none."""
+    """The names of the layers that the texts select, each once. Raises GraphError for a text that selects none."""
     return tuple(dict.fromkeys(name for text in wanted for name in _selected(graph, text)))
 
 
@@ -95,7 +95,7 @@ def _selected(graph: Graph, text: str) -> list[str]:
 
 
 def _between(graph: Graph, first: str, last: str) -> set[Value]:
-    """The values on ways from one value to another of the same graph or body, both included."""
+    """The values on paths from one value to another of the same graph or body, both included."""
     named = {n.meta[ONNX_NAME]: n.outputs[0] for g in with_bodies(graph) for n in g.nodes if ONNX_NAME in n.meta}
     values = named | values_by_name(graph, inside=True)
     for name in (first, last):

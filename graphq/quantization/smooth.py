@@ -1,12 +1,12 @@
-"""Move the ranges of channels from activations into weights if both can then be quantized with less noise.
+"""Move the ranges of channels from activations into weights, if both can then be quantized with less noise.
 
     x @ w = (x / s) @ (s w)        one factor s > 0 for each channel that is summed
 
-Channels of very different ranges share the scale of their tensor, so that small channels use only a few integers.
-Weights have a scale for each output channel; in a depthwise convolution this is also the input channel, so the division
-costs nothing. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training
-quantization for large language models"), `equalise` cross-layer equalisation (Nagel et al., 2019, "Data-free
-quantization through weight equalization and bias correction"), which needs no data.
+Channels of very different ranges share the scale of their tensor: small channels use only a few integers. Weights have
+a scale per output channel. In a depthwise convolution this is also the input channel, and the division costs nothing.
+`smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training quantization for
+large language models"). `equalise` is cross-layer equalization (Nagel et al., 2019, "Data-free quantization through
+weight equalization and bias correction"); it needs no data.
 """
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries: 1 makes the ranges of activations' channels equal, 0 those of weights."""
+"""The values of alpha that `smooth` tries: 1 equalizes the ranges of activations' channels, 0 the ranges of weights'.
+"""
 WORTH = 0.8
-"""`smooth` divides a tensor's channels only if the estimated noise falls below this fraction of the noise before."""
+"""`smooth` divides a tensor's channels only if the estimated noise falls below this fraction."""
 UNSEEN = 4.0
-"""The factor by which a channel may exceed its largest element, if only one batch was seen."""
+"""After only one batch, a channel may exceed its largest element this many times."""
 LARGEST = 64.0
-"""The largest factor, and the largest inverse of one: channels that were small in calibration may be larger later."""
+"""The largest factor, and the largest inverse: channels that were small in calibration may be larger later."""
 
 
 def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
-    """multiply(x, 1 / s) before products, whose weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
+    """Insert multiply(x, 1 / s) before layers; their weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
 
-    The graph is `prepared`, its statistics have channels. Without `alpha` each tensor gets the value of ALPHAS with the
-    least `noise`; it stays as it is if the noise does not fall to the share WORTH. If x is computed by a product that
-    nothing else reads, perhaps with a ReLU after it, the multiplication folds into that product's weights. Returns the
-    number of tensors that changed.
+    The graph is `prepared`; its statistics have channels. Without `alpha`, each tensor gets the value of ALPHAS with
+    the least `noise`; it stays as it is if the noise does not fall to the share WORTH. If x is the result of a layer
+    without other readers, perhaps followed by a ReLU, the multiplication folds into that layer's weights. Returns the
+    number of changed tensors.
 
-    Numbers change by the roundings of f32. Raises GraphError for an alpha outside [0, 1].
+    Numbers change by f32 roundings. Raises GraphError for an alpha outside [0, 1].
     """
     if alpha is not None and not 0 <= alpha <= 1:
         raise GraphError(f"alpha must be in [0, 1], got {alpha}")
@@ -52,7 +53,7 @@ def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) 
 
 
 def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) -> dict[str, np.ndarray]:
-    """The factors by which `smooth` divides the channels of sources, by the names of the sources."""
+    """The factors that divide the channels of layers' inputs in `smooth`, by the names of the inputs."""
     found = {}
     for x, users in _sources(graph):
         channels = statistics[str(x.name)].channels if str(x.name) in statistics else None
@@ -65,7 +66,7 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
     """Divide channels of tensors by `factors`, by name, and multiply weights.
 
-    Returns the names of the products whose results are divided, too, since factors were folded into their weights.
+    Returns the names of the layers whose results are divided as well, because factors were folded into their weights.
     """
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     readers = [users[0].name for _, users in chosen]
@@ -73,16 +74,16 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
         divide_channels(graph, x, users, factors[str(x.name)])
     _fold(graph, len(chosen))
     read = {p.name: p.factors[0] for p in products(graph, inside=False)}
-    makers = (_maker(read[name]) for name in readers)  # none where a multiplication is left
+    makers = (_maker(read[name]) for name in readers)  # None if a multiplication is left
     return {maker.name for maker in makers if maker is not None}
 
 
 def equalise(graph: Graph) -> int:
-    """product -> ReLU? -> product with equal ranges of weights in both, for each channel between them.
+    """Equalize layer -> ReLU? -> layer: for each channel between them, the ranges of weights in both become equal.
 
     With r1 the largest weight that computes a channel, r2 the largest weight that reads it and s = sqrt(r1 r2) / r2,
     the weights w1, the bias b1 and the weights w2 become w1 / s, b1 / s and s w2. The graph is `prepared`; numbers
-    change by the roundings of f32. Returns the number of tensors that changed.
+    change by f32 roundings. Returns the number of changed tensors.
     """
     count = 0
     for x, users in _sources(graph):
@@ -111,7 +112,7 @@ def equalise(graph: Graph) -> int:
 
 
 def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: np.ndarray) -> None:
-    """Let `users` take x / factors, and multiply their weights by the factors."""
+    """Let `users` read x / factors, and multiply their weights by the factors."""
     axis = users[0].source_axis()
     assert axis is not None and x.shape is not None
     shape = [-1 if k == axis else 1 for k in range(len(x.shape))]
@@ -125,7 +126,7 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
 
 
 class _Load(NamedTuple):
-    """The weights of a product by input channel: the largest one for each output, and the sum of squares."""
+    """The weights of a layer by input channel: the largest one for each output, and the sum of squares."""
 
     largest: np.ndarray  # [groups, outputs of a group, channels of a group]
     squares: np.ndarray  # [groups, channels of a group]
@@ -140,9 +141,9 @@ class _Load(NamedTuple):
 def expected_ranges(channels: Channels) -> np.ndarray:
     """The magnitudes that the channels are expected to reach on data that calibration did not see.
 
-    For each channel, take the ratio of its largest magnitude in any batch to the largest in the other batches. The 98th
-    percentile of these ratios (UNSEEN after only one batch) is the factor by which any channel may exceed its own
-    largest magnitude, but no channel is expected to exceed the largest magnitude of the whole tensor.
+    For each channel, take the ratio of its largest magnitude in any batch to the largest in the other batches. Any
+    channel may exceed its own largest magnitude by the 98th percentile of these ratios (UNSEEN after only one batch).
+    No channel is expected to exceed the largest magnitude of the whole tensor.
     """
     largest = channels.largest
     known = channels.second > 0
@@ -151,10 +152,10 @@ def expected_ranges(channels: Channels) -> np.ndarray:
 
 
 def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> float:
-    """An estimate of the mean squared error of products of u8 and s8, per element and up to a constant.
+    """An estimate of the mean squared error of layers of u8 and s8, per element and up to a constant.
 
-    Rounding to steps of size d gives a mean squared error of d**2 / 12. That of activations is multiplied by the
-    squares of weights, that of weights by the mean squares of activations, as if all errors were independent.
+    Rounding to steps of size d gives a mean squared error of d**2 / 12. The error of activations is multiplied by the
+    squares of weights, the error of weights by the mean squares of activations, as if all errors were independent.
     """
     sides = 1 if channels.low.min(initial=0) > -0.2 * channels.high.max(initial=0) else 2
     step = sides * (expected_ranges(channels) / factors).max(initial=0) / 255
@@ -195,10 +196,10 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
-    """For each activation and axis, the products with constant weights that sum it along that axis.
+    """For each activation and axis, the layers with constant weights that sum it along that axis.
 
-    Activations are left out if products of others have the same weights as these products, or as the product that
-    computes the activation: each would need a copy of the weights with its own factors.
+    An activation is left out if a layer that reads something else has the same weights as these layers, or as the layer
+    that computes the activation: each would need its own copy of the weights.
     """
     found: dict[Value, list[Product]] = {}
     readers: dict[Value, set[Node]] = {}
@@ -245,7 +246,7 @@ def _load(p: Product) -> _Load:
 
 
 def _maker(x: Value) -> Product | None:
-    """The product with constant weights that computes x, perhaps before a ReLU, if nothing else reads its result."""
+    """The layer with constant weights that computes x, perhaps before a ReLU, if nothing else reads its result."""
     node = x.node
     while node is not None and node.op.name in ("relu", "add", "bias_add") and len(list(node.operands)) <= 2:
         source = next((v for v in node.operands if v.data is None), None)

@@ -1,4 +1,4 @@
-"""How long a quantized model takes on this machine, beside the f32 one."""
+"""How long a quantized model takes on this machine, compared with f32."""
 from __future__ import annotations
 
 import time
@@ -17,16 +17,16 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 
 TURNS, SECONDS = 5, 0.3
-"""The least number of turns in which models are timed, and the seconds that all turns take together at least."""
+"""Models are timed in at least TURNS turns, and for at least SECONDS in total."""
 PAYS = 1.05
-"""How many times as fast as f32 a quantized model has to be before a text says that int8 pays."""
+"""A text says that int8 pays from this speedup on."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The milliseconds of a run of the quantized model and of the f32 one, each the median of several runs.
+    """The milliseconds of a run of the quantized model and of the f32 model, each the median of several runs.
 
-    `level` is the ISA level that both were compiled for, `threads` the most threads that a run uses.
+    `level` is the ISA level of both, `threads` the most threads that a run uses.
     """
 
     milliseconds: float
@@ -36,7 +36,7 @@ class Speed:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as f32 the quantized model is."""
+        """The speedup: the time of f32 over the time of the quantized model."""
         return self.milliseconds_f32 / self.milliseconds
 
     @property
@@ -49,19 +49,19 @@ class Speed:
         return {**asdict(self), "ratio": self.ratio, "pays": self.pays}
 
     def __str__(self) -> str:
-        """One line, which says so if int8 does not pay on this machine."""
-        times = f"{self.milliseconds:.3g} ms a run, f32 {self.milliseconds_f32:.3g} ms"
+        """One line; it says so if int8 does not pay on this machine."""
+        times = f"{self.milliseconds:.3g} ms per run, f32 {self.milliseconds_f32:.3g} ms"
         where = f"on this machine ({self.level}, {counted(self.threads, 'thread')})"
         if self.pays:
-            return f"{times}: {self.ratio:.2f} times as fast {where}"
-        return f"{times}: int8 does not pay {where}, {self.ratio:.2f} times as fast"
+            return f"{times}: speedup {self.ratio:.2f} {where}"
+        return f"{times}: int8 does not pay {where}, speedup {self.ratio:.2f}"
 
 
 def speed(quantized: Graph, graph: Graph, batches: Batches) -> Speed:
-    """The speed of a quantized graph beside that of the f32 graph, measured on the first batch.
+    """Time a quantized graph and the f32 graph on the first batch.
 
-    Both graphs take the inputs of the batch, dicts of arrays. Both compiled models are in memory at once, since they
-    run in turns. Raises InputError if there is no batch, or one that does not fit the inputs.
+    Both graphs take the inputs of the batch, a dict of arrays. Both compiled models are in memory at the same time,
+    because they run in turns. Raises InputError if there is no batch, or if the batch does not fit the inputs.
     """
     batch = next(iter(checked_batches(batches, graph.inputs)))
     models = [compile(g, cache="kernels") for g in (quantized, graph)]

@@ -1,4 +1,4 @@
-"""The statistics of calibration: for each tensor a histogram, its extremes, and numbers for each channel."""
+"""The statistics of calibration: for each tensor a histogram, its extremes, and numbers per channel."""
 from __future__ import annotations
 
 import os
@@ -18,9 +18,9 @@ MOMENTUM = 0.1
 
 
 def _edges() -> np.ndarray:
-    """The BINS / 2 + 1 bounds of the bins' magnitudes; those after infinity are of bins that stay empty."""
+    """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
     bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
-    with np.errstate(invalid="ignore"):  # some bins hold NaN, which calibration refuses
+    with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
         return bits.view(np.float32).astype(np.float64)
 
 
@@ -29,7 +29,7 @@ EDGES = _edges()
 
 @dataclass
 class Channels:
-    """Numbers for each channel of a tensor along `axis`: extremes, and the mean of elements and of their squares.
+    """Numbers for each channel of a tensor along `axis`: extremes, and the means of elements and of their squares.
 
     `second` is the largest magnitude in all batches except the batch with the largest.
     """
@@ -61,9 +61,9 @@ class Channels:
 class TensorStatistics:
     """Statistics of one tensor: the number of its elements, their extremes, and a histogram.
 
-    `average` has moving averages of the batches' extremes. `histogram` has the bins that are not empty, numbered by the
-    highest bits of an f32 (operation `histogram`), and the numbers of elements in them. `second` is the largest
-    magnitude in all batches except the batch with the largest.
+    `average` has moving averages of the batches' extremes. `histogram` has the numbers of the bins that are not empty
+    (the highest bits of an f32, as in operation `histogram`), and the counts of elements in them. `second` is the
+    largest magnitude in all batches except the batch with the largest.
     """
 
     low: float = np.inf
@@ -82,7 +82,7 @@ class TensorStatistics:
 
     @property
     def counts(self) -> np.ndarray:
-        """The numbers of elements in all bins."""
+        """The counts of elements in all bins."""
         counts = np.zeros(BINS, np.int64)
         counts[self.histogram[0]] = self.histogram[1]
         return counts
@@ -100,7 +100,7 @@ class TensorStatistics:
         self.average = (old[0] + MOMENTUM * (low - old[0]), old[1] + MOMENTUM * (high - old[1]))
 
     def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The bins that are not empty, ascending: their lower and upper bounds, cut at the extremes, and counts."""
+        """The bins that are not empty, ascending: lower and upper bounds, cut at the extremes, and counts."""
         half, counts = BINS // 2, self.counts
         negative, positive = counts[half:], counts[:half]
         (down,), (up,) = np.nonzero(negative), np.nonzero(positive)
@@ -130,16 +130,16 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @lazy_property
     def unseen(self) -> float:
-        """The factor by which a new batch is expected to exceed the extremes of three of four tensors, at most.
+        """The ratio by which a new batch is expected to exceed the extremes, for three of four tensors at most.
 
-        It is estimated from the batch that holds a tensor's largest element: the ratio of that element to the largest
-        one in the other batches is a sample of such a factor.
+        It is estimated from the batch with a tensor's largest element: the ratio of this element to the largest element
+        in the other batches is a sample.
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
         return float(np.quantile(ratios, 0.75)) if ratios else 1.25
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics as a NumPy archive (.npz), without the numbers for each channel."""
+        """Write the statistics as a NumPy archive (.npz), without the numbers per channel."""
         arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
             arrays[f"bins/{name}"], arrays[f"counts/{name}"] = t.histogram
@@ -149,10 +149,10 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
-        """Read what `save` wrote; raises InputError for another file, OSError for one that cannot be read."""
+        """Read a file of `save`. Raises InputError for any other file, OSError for a file that cannot be read."""
         arrays = read_arrays(path, f"{path} holds no statistics")
         if not isinstance(arrays, dict):
-            raise InputError(f"{path} holds no statistics, but one array")
+            raise InputError(f"{path} holds one array, not statistics")
         try:
             tensors = {key[6:]: _loaded(arrays, key[6:]) for key in arrays if key.startswith("range/")}
             return cls(tensors, int(arrays["batches"]))
@@ -168,5 +168,5 @@ def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
     """The statistics of one tensor in an archive; raises NumPy's errors if `save` did not write it."""
     low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
     histogram = archive[f"bins/{name}"], archive[f"counts/{name}"]
-    np.zeros(BINS)[histogram[0]] = histogram[1]  # raises for what are no bins
+    np.zeros(BINS)[histogram[0]] = histogram[1]  # raises for numbers that are not bins
     return TensorStatistics(low, high, (low_average, high_average), second, histogram)

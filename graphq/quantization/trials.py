@@ -1,4 +1,4 @@
-"""What a setting of the automatic search loses on batches held out (`folds`), and the graph that is made of it."""
+"""The loss of a setting of the automatic search on held-out batches (`folds`), and the setting's graph."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +31,14 @@ from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
-"""The numbers of the batches whose statistics a setting takes, and that of the batch on which it is compared."""
+"""The numbers of the batches for a setting's statistics, and the number of the batch on which it is compared."""
 
 
 class Trials:
-    """Batches and their `folds`, what calibration found on them, and the losses of settings so far.
+    """Batches and their `folds`, the findings of calibration, and the losses of settings so far.
 
-    Every setting tried begins with the bits that `scheme` gives, and leaves in f32 what is faster so. `level` is the
-    ISA level that the graph is compiled for.
+    Every setting begins with the bits that `scheme` gives, and leaves layers in f32 that are faster in f32. `level` is
+    the ISA level that the graph is compiled for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
@@ -48,7 +48,7 @@ class Trials:
         self.folds = folds(len(self.batches))
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
-        """The products of inputs of LSTMs whose states the user has in integers, which need them in 8 bits."""
+        """The matmuls of LSTM inputs that need 8 bits, because the user has the LSTMs' states in integers."""
         self.outputs = Parametrised(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
@@ -57,39 +57,39 @@ class Trials:
         self.everything = {p.name: p for p in kept(self.graph, Scheme())}
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
-        """The numbers of batches on which settings are compared."""
+        """The numbers of the batches on which settings are compared."""
         self.copies = [(fold.seen, k + kind * len(self.batches)) for fold in self.folds
                        for k in (*fold.held_out, *fold.copies) if k >= len(self.batches)
                        for kind in range(1 + len(SIZES))]
-        """The copies that say how sure a loss is, of all kinds."""
+        """The copies of all kinds that show how sure a loss is."""
         numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.copies))))
         self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
                                strict=True))
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
-            raise InputError("no batch that is held out gives outputs with any elements")
+            raise InputError("no held-out batch gives outputs with any elements")
         self.every = tuple(range(len(self.batches)))
         self.known = self._calibrated([self.every, *(fold.seen for fold in self.folds)])
         self.held_out = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
         self.losses: dict[Setting, float] = {}
         self.failed: dict[Setting, str] = {}
-        """Why graphs of settings could not be made or run."""
+        """The settings whose graphs could not be made or run, with the reason."""
         self._compared: dict[Setting, dict[Case, float]] = {}
         self.hard: dict[Case, float] = {}
-        """The most that any setting lost on each batch."""
+        """The largest loss of any setting on each batch."""
         self._model: tuple[Setting, CompiledGraph] | None = None
 
     def _without_slow(self, scheme: Scheme) -> Scheme:
-        """The scheme without the products that are `faster_in_floats`; those of which it says anything stay."""
+        """The scheme without layers that are `faster_in_floats`; layers that the scheme mentions stay."""
         slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p) and not self._said(p)]
         return replace(scheme, exclude=(*scheme.exclude, *slow))
 
     def _said(self, product: Product) -> bool:
-        """Whether the user gave the product 16 bits, or what it reads limits, or states of its LSTM integers."""
+        """Whether the user gave the layer 16 bits, its inputs limits, or the states of its LSTM integers."""
         said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits), *self.of_states}
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        """What calibration finds on each of the given parts of the batches."""
+        """The findings of calibration on each of the given parts of the batches."""
         model, parts = Calibration(self.graph, channels=True), tuple(dict.fromkeys(parts))
         self.tensors = tuple(model.values)
         found = model.of_parts(self.batches, parts)
@@ -97,13 +97,13 @@ class Trials:
 
     @lazy_property
     def twins(self) -> Parametrised:
-        """The model with the quantized form of each product beside the f32 one."""
+        """The model with a quantized twin for each f32 layer."""
         return Parametrised(self.graph, twins=True, steps=self.outputs.steps)
 
     def loss(self, setting: Setting, most: float = np.inf) -> float:
-        """The largest 1 - cosine of an output with f32 on batches held out; infinite if the setting has failed.
+        """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
 
-        Comparisons end where one is above `most`. They begin with the batches on which other settings lost most.
+        Comparisons stop when one is above `most`. They begin with the batches on which other settings lost most.
         """
         self.losses[setting] = self._largest(setting, self.held_out, most)
         return self.losses[setting]
@@ -134,7 +134,7 @@ class Trials:
         return self._loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
-        """How much the setting loses, and how sure that is."""
+        """The loss of the setting, and how sure it is."""
         count, cases = len(self.batches), [*self.held_out, *self.copies]
         self.loss(setting)
         self._largest(setting, cases, np.inf)
@@ -156,7 +156,7 @@ class Trials:
         return Setting(tuple((name, candidate) for name in self.tensors), scheme=self.scheme)
 
     def noise(self, setting: Setting) -> dict[str, float]:
-        """For each product, by name, the ratio of noise to signal in its result if it alone is quantized."""
+        """The ratio of noise to signal in each layer's result, by name, if only this layer is quantized."""
         sums: dict[str, float] = {}
         for fold in self.folds:
             held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
@@ -165,7 +165,7 @@ class Trials:
         return sums
 
     def _loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
-        """The largest loss of the graph that is made of a setting, on these batches or on all that are compared.
+        """The largest loss of a setting's graph, on these batches or on all that are compared.
 
         If the graph cannot be made or run, the setting has `failed` and the loss is infinite.
         """
@@ -175,25 +175,25 @@ class Trials:
                 self._model = setting, compile(self.made(setting), cache="kernels")
             model = self._model[1]
             return max(self._distance(k, floats(model(self.data[k]))) for k in numbers or self.compared)
-        except Exception as e:  # whatever it is: it costs this setting, and reports show it
+        except Exception as e:  # any error rules out only this setting, and reports show it
             self.failed[setting] = f"{type(e).__name__}: {e}"
             self.losses[setting] = np.inf
             return np.inf
 
     def possible(self, setting: Setting) -> Setting:
-        """The setting if its graph can be made and run, or else the one of least loss among the settings that can.
+        """The setting if its graph can be made and run, otherwise the best setting that can.
 
-        Raises GraphError if there is none.
+        Raises GraphError if no setting can.
         """
         while self._loss_made(setting) == np.inf:
             left = [s for s in self.losses if s not in self.failed]
             if not left:
-                raise GraphError(f"no setting that was found can be made: {self.failed[setting]}")
+                raise GraphError(f"no setting of the search can be made: {self.failed[setting]}")
             setting = min(left, key=self.losses.__getitem__)
         return setting
 
     def made(self, setting: Setting) -> Graph:
-        """The graph quantized by the statistics of all batches."""
+        """The graph, quantized with the statistics of all batches."""
         g = copied(self.graph)
         if setting.scheme.mode == "dynamic":
             insert_dynamic(g, setting.scheme)
@@ -210,10 +210,10 @@ class Trials:
         return g
 
     def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
-        """How each product is quantized by the statistics of some batches."""
+        """How each layer is quantized with the statistics of some batches."""
         known, choices = self.known[seen], dict(setting.choices)
         found = {n: q for n, p in self.everything.items() if n not in setting.scheme.exclude
-                 and all(name in known.plain for name in p.sources)  # no batch may have reached a body
+                 and all(name in known.plain for name in p.sources)  # a body may not have run in any batch
                  and (q := known.quantized(p, choices, setting.scheme)) is not None}
         if setting.correct:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
@@ -226,14 +226,14 @@ class Trials:
         return found
 
     def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
-        """How values between products are quantized by the statistics of some batches."""
+        """How values between layers are quantized with the statistics of some batches."""
         known, choices = self.known[seen], dict(setting.choices)
         found = {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
                  for name in quantized_between(self.graph, setting.scheme)}
         return {name: p for name, p in found.items() if holds(known.plain[name], p)}
 
     def unheld(self, setting: Setting) -> dict[str, str]:
-        """A sentence for each product whose numbers integers do not hold."""
+        """A sentence for each layer whose numbers integers cannot hold."""
         if setting.scheme.mode == "dynamic":
             return dynamic.unheld(self.graph, setting.scheme)
         return unheld(self.graph, self.chosen(setting, self.every), self.known[self.every].plain, setting.scheme)

@@ -1,7 +1,7 @@
 """Sums of squares in f32, of numbers of any magnitude.
 
-Numbers above 2**64 or below 2**-63 have squares that f32 cannot hold. A model that sums squares therefore multiplies
-the numbers by an input of its own first, a power of two, which changes no digit of normal numbers.
+f32 cannot hold the squares of numbers above 2**64 or below 2**-63. A model that sums squares therefore first multiplies
+the numbers by an input of its own, a power of two. This changes no digit of normal numbers.
 """
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from graphq.model.compiled_graph import CompiledGraph
 
 PREFIX = "unit/"
 STEP = 2.0**100
-"""The ratio of units; 1 / STEP, 1 and STEP are enough for all numbers of f32."""
+"""The ratio of units; the units 1 / STEP, 1 and STEP are enough for all numbers of f32."""
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 
 
 def in_unit(graph: Graph, name: str, *values: Value) -> list[Value]:
-    """The values times an input of the graph, the unit of that name."""
+    """The values times an input of the graph, the unit of this name."""
     unit = graph.input(f"{PREFIX}{name}", dtype="f32", shape=())
     return [graph.multiply(v, unit) for v in values]
 
@@ -35,10 +35,10 @@ class Units:
 
     def run(self, model: CompiledGraph, batch: Mapping[str, Any], squares: Callable[[Arrays, str], np.ndarray],
             ) -> tuple[Arrays, Mapping[str, float]]:
-        """The results of the model by name, and the units in which it computed them.
+        """The results of the model by name, and the units of these results.
 
-        It runs again with other units until the largest of the `squares` of its results, for each name, is neither
-        infinite nor tiny.
+        The model runs again with other units until, for each name, the largest of the `squares` of its results is
+        neither infinite nor tiny.
         """
         for _ in range(3):
             used = dict(self.units)
@@ -52,7 +52,7 @@ class Units:
 
 
 def _fitting(unit: float, squares: np.ndarray) -> float:
-    """The unit for numbers with these squares in this unit; without any number it stays."""
+    """The unit for numbers with these squares in this unit; it stays if there is no number."""
     known = squares[~np.isnan(squares)]
     if not known.size:
         return unit

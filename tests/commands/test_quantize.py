@@ -68,7 +68,7 @@ def test_wrong_data(folder):
     np.savez(folder / "other.npz", y=np.zeros(3))
     for name, message in (("empty", "holds no .npz or .npy"), ("text.npz", "text.npz"),
                           ("other.npz", "must hold arrays x, or batches of them as 0/in/x; it holds y"),
-                          ("model.onnx", "must be a folder, an .npz or .npy file, or a function as FILE.py:NAME")):
+                          ("model.onnx", "must be a folder, an .npz or .npy file, or a function FILE.py:NAME")):
         with pytest.raises(gq.InputError, match=message):
             load_data(str(folder / name), graph)
 
@@ -81,11 +81,11 @@ def test_quantize_and_compare(folder, capsys, options):
     text = capsys.readouterr()
     assert f"q.onnx: {(folder / 'q.onnx').stat().st_size / 1024:.3g} KiB, " in text.out and text.err == ""
     searched = options in ([], ["--exclude", "y"], ["--weight-bits", "7"])
-    assert ("each setting tried" in text.out) == searched and " ms a run, f32 " in text.out
+    assert ("each setting tried" in text.out) == searched and " ms per run, f32 " in text.out
     made = gq.load_onnx(out)
     largest = max(int(abs(n.output.data.astype(int)).max()) for n in made.nodes_of(["constant"])
                   if n.output.dtype == s8)
-    of_seven = "7" in options or "weights of 7 bits" in text.out.partition("\n* ")[2].partition("\n")[0]
+    of_seven = "7" in options or "7-bit weights" in text.out.partition("\n* ")[2].partition("\n")[0]
     assert largest == (64 if of_seven else 127)
     assert main(["compare", out, model, "--data", data]) == 0
     assert "1 - cosine" in capsys.readouterr().out
@@ -138,10 +138,10 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     ([], "quantize needs --data"), (["--data", "nowhere.npz"], "nowhere.npz"),
     (["--mode", "dynamic", "--exclude", "nothing"], "no matmul or convolution is named 'nothing'"),
     (["--weight-bits", "4"], "need mode 'weight_only'"),
-    (["--states", "--data", __file__ + ":function"], "states are for LSTMs"),
-    (["--states", "--method", "mse", "--data", __file__ + ":function"], "states are for LSTMs"),
+    (["--states", "--data", __file__ + ":function"], "states need an LSTM"),
+    (["--states", "--method", "mse", "--data", __file__ + ":function"], "states need an LSTM"),
     (["--preset", "accuracy", "--method", "mse", "--data", "x.npz"], "--preset limits the automatic search"),
-    (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric means nothing in mode 'dynamic'")])
+    (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric has no effect in mode 'dynamic'")])
 def test_mistakes_are_one_line(folder, capsys, options, message):
     assert main(["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), *options]) == 2
     text = capsys.readouterr()
@@ -183,7 +183,7 @@ def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     assert main(["compare", out, model, "--data", data]) == 0
     program, *options = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert program == "graphq" and "--wide=y" in options and "--wide-weights=y" in options
-    assert main(options) == 0 and "y in 16 bits" in capsys.readouterr().out
+    assert main(options) == 0 and "y with 16-bit activations" in capsys.readouterr().out
 
 
 def test_several_batches_in_a_file_of_a_folder(folder, capsys):
@@ -191,7 +191,7 @@ def test_several_batches_in_a_file_of_a_folder(folder, capsys):
     np.savez(folder / "numbered" / "all.npz", **{f"{k}/in/x": b["x"] for k, b in enumerate(BATCHES)})
     args = ["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), "--method", "min_max"]
     assert main([*args, "--data", str(folder / "numbered")]) == 2
-    assert "all.npz holds 3 batches; in a folder each file is one: give it alone" in capsys.readouterr().err
+    assert "all.npz holds 3 batches; in a folder each file is one: give only this file" in capsys.readouterr().err
     assert main([*args, "--data", str(folder / "numbered" / "all.npz")]) == 0
 
 
@@ -200,6 +200,6 @@ def test_values_between_products_and_presets(folder, capsys):
     assert main([*args, "--preset", "performance", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["between products"] == []
     assert main([*args, "--method", "min_max", "--between", "nothing"]) == 2
-    assert "no value that is stored between products is named 'nothing'; there are none" in capsys.readouterr().err
+    assert "no value stored between layers is named 'nothing'; there are none" in capsys.readouterr().err
     assert main([*args, "--method", "min_max", "--exclude", "*"]) == 2
     assert "--exclude leaves no matmul or convolution" in capsys.readouterr().err

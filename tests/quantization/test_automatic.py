@@ -130,7 +130,7 @@ def test_sixteen_bits_where_eight_lose_much(monkeypatch):
     setting = work.uniform(Candidate("min_max"))
     widened = work.widened(setting)
     assert work.loss(setting) > 5e-4 and work.loss(widened) < work.loss(setting) / 3
-    assert 0 < len(widened.scheme.wide) and "16 bits" in str(widened)
+    assert 0 < len(widened.scheme.wide) and "16-bit" in str(widened)
 
 
 def gated():
@@ -174,7 +174,7 @@ def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monke
     with at_level("avx2", monkeypatch):
         found = automatic(graph, batches)
         assert found.setting.scheme.weight_bits == 7
-        assert "weights of 7 bits" in found.graph.meta["quantization"]["setting"]
+        assert "7-bit weights" in found.graph.meta["quantization"]["setting"]
         assert found.losses[found.setting] <= search.TARGET and "* " in str(found)
         weights = [n.output.data for n in found.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
         assert max(np.abs(w.astype(int)).max() for w in weights) == 64
@@ -284,7 +284,7 @@ def test_batches_without_elements_do_not_count_as_exact():
     work = Search(graph, [*batches[:2], empty])
     setting = work.uniform(work.ranges[0])
     assert work.loss(setting) > 0 and len(work.estimate(setting).losses) == 2
-    with pytest.raises(gq.InputError, match="no batch that is held out gives outputs with any elements"):
+    with pytest.raises(gq.InputError, match="no held-out batch gives outputs with any elements"):
         Search(graph, [empty, empty])
 
 

@@ -198,13 +198,13 @@ def test_values_between_products_are_observed_and_chosen_by_name():
     plain.g.output(plain.conv(plain.x), name="y")
     assert resolved(prepared(plain.g), Scheme(between=["*"])).between == ()
     for name in ("total", "t*"):
-        with pytest.raises(gq.GraphError, match="no value that is stored between products is named .*; there are stem, "
+        with pytest.raises(gq.GraphError, match="no value stored between layers is named .*; there are stem, "
                                                 "short, last"):
             resolved(g, Scheme(between=[name]))
     with pytest.raises(gq.GraphError, match="mode 'static'"):
         Scheme(mode="dynamic", between=["*"])
     statistics = calibrate(n.g, n.batches(), tensors=["x"])
-    with pytest.raises(gq.GraphError, match="no statistics of 'stem', between products"):
+    with pytest.raises(gq.GraphError, match="no statistics of 'stem', a value between layers"):
         quantize(n.g, statistics, Scheme(between=["stem"]))
 
 
@@ -225,7 +225,7 @@ def test_the_automatic_setting_stores_integers_where_that_loses_little():
     n = residual()
     choice = automatic(n.g, n.batches())
     assert set(choice.graph.meta["quantization"]["between products"]) == {"stem", "short", "last"}
-    assert "3 values between products" in str(choice.setting)
+    assert "3 values between layers" in str(choice.setting)
 
 
 def test_values_that_lose_much_stay_in_f32():

@@ -279,5 +279,5 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_statistics_of_another_graph_are_refused():
-    with pytest.raises(gq.GraphError, match="no statistics of 'x', a factor of 'before'"):
+    with pytest.raises(gq.GraphError, match="no statistics of 'x', an operand of 'before'"):
         quantize(looped()[0], Statistics({}, 1), Scheme())

@@ -44,8 +44,8 @@ def test_all_inputs_are_cut_together_where_they_have_as_many_rows():
 
 
 @pytest.mark.parametrize("batches, message", [
-    ({"x": rows(1)}, "batches must be an iterable of dicts by the names of inputs, got dict: put it into a list"),
-    (3, "got int$"), ([{"x": rows(1)}, [1]], "batch 2 must be a dict by the names of inputs, got list")])
+    ({"x": rows(1)}, "batches must be an iterable of dicts from input names to arrays, got dict: put it into a list"),
+    (3, "got int$"), ([{"x": rows(1)}, [1]], "batch 2 must be a dict from input names to arrays, got list")])
 def test_what_is_no_batch(batches, message):
     with pytest.raises(InputError, match=message):
         cut(batches)

@@ -148,11 +148,11 @@ def test_wrong_arguments_of_accuracy_control(tmp_path):
     graph, batches = perceptron()
     with pytest.raises(gq.InputError, match="max_drop must not be negative"):
         quantize_with_accuracy_control(graph, batches, lambda m: 1.0, -1)
-    with pytest.raises(gq.InputError, match="must give a finite number"):
+    with pytest.raises(gq.InputError, match="must return a finite number"):
         quantize_with_accuracy_control(graph, batches, lambda m: float("nan"), 1, report=None)
     (tmp_path / "state").write_text("no json")
     with pytest.raises(gq.InputError, match="holds no state"):
         quantize_with_accuracy_control(graph, batches, lambda m: 1.0, 1, state=tmp_path / "state", report=None)
     falling = iter(range(0, -1000, -1))
-    with pytest.raises(gq.GraphError, match="does `evaluate` give the same"):
+    with pytest.raises(gq.GraphError, match="does `evaluate` return the same"):
         quantize_with_accuracy_control(graph, batches, lambda m: float(next(falling)), 0.5, report=None)

@@ -125,9 +125,9 @@ BATCH = [{"x": np.random.default_rng(1).standard_normal((2, 8)).astype(np.float3
 
 
 @pytest.mark.parametrize("left, right, message", [
-    (net(quantized=True), net(), r"outputs \(y: u8\[2,4\]\) must be those of the f32 graph \(y: f32\[2,4\]\)"),
-    (net(also=True), net(), r"outputs \(y: f32\[2,4\], z: f32\[2,16\]\) must be those"),
-    (net(), net(also=True), "must be those of the f32 graph"),
+    (net(quantized=True), net(), r"outputs \(y: u8\[2,4\]\) must match the outputs of the f32 graph \(y: f32\[2,4\]\)"),
+    (net(also=True), net(), r"outputs \(y: f32\[2,4\], z: f32\[2,16\]\) must match the outputs"),
+    (net(), net(also=True), "must match the outputs of the f32 graph"),
 ])
 def test_outputs_that_cannot_be_compared(left, right, message):
     with pytest.raises(gq.GraphError, match=message):

@@ -73,7 +73,7 @@ def test_the_fewest_products_stay_in_f32(controlled, needed, in_f32, count):
 
 
 def test_what_no_products_in_f32_mend_is_refused(controlled):
-    with pytest.raises(GraphError, match="accuracy 0.5 with all products in f32 is more than 0.25 below 1"):
+    with pytest.raises(GraphError, match="accuracy 0.5 with all layers in f32 is more than 0.25 below 1"):
         controlled(BETWEEN, lambda *_: 0.5)
 
 

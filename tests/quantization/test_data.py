@@ -66,7 +66,7 @@ def test_what_is_no_data(one, two, tmp_path):
                        ("text.npz", "text.npz: "), ("x.csv", "data must be a folder, an .npz or .npy file")):
         with pytest.raises(gq.InputError, match=said):
             load_data(str(tmp_path / name), two)
-    with pytest.raises(gq.InputError, match="is one array, the model has inputs x, k: use .npz files"):
+    with pytest.raises(gq.InputError, match="is one array, but the model has inputs x, k: use .npz files"):
         load_data(str(tmp_path / "x.npy"), two)[0]
     g = gq.Graph()
     g.output(g.relu(g.input("x", dtype="f32", shape=(None, 2))))

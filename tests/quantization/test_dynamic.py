@@ -59,10 +59,10 @@ def test_states_beside_static_ranges(tmp_path):
     gq.save_onnx(made, tmp_path / "made.onnx")
     again = gq.compile(gq.load_onnx(tmp_path / "made.onnx"))
     np.testing.assert_array_equal(again(batches[0]), gq.compile(made)(batches[0]))
-    with pytest.raises(gq.GraphError, match="wide 'biased' chooses only products that are excluded"):
+    with pytest.raises(gq.GraphError, match="wide 'biased' selects only excluded layers"):
         quantize(graph, statistics, Scheme(states=True, exclude=["b*"], wide=["biased"]))
     for options in (dict(wide=["biased"]), dict(exclude=["biased"])):
-        with pytest.raises(gq.GraphError, match=r"^scheme: states are for LSTMs .* has none$"):
+        with pytest.raises(gq.GraphError, match=r"^scheme: states need an LSTM .* has none$"):
             quantize(graph, statistics, Scheme(states=True, **options))
 
 
@@ -71,7 +71,7 @@ def test_the_automatic_setting_has_states(preset, has):
     graph, batches = tagger()
     found = automatic(graph, batches, Scheme(method="automatic", preset=preset))
     dynamic = found.setting.scheme.mode == "dynamic"  # which quantizes states, too
-    assert found.setting.scheme.states == (has and not dynamic) == ("states of LSTMs" in str(found.setting))
+    assert found.setting.scheme.states == (has and not dynamic) == ("LSTM states" in str(found.setting))
     assert found.left == ({} if has or dynamic else {"lstm": 1})
 
 

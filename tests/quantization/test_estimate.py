@@ -12,13 +12,15 @@ from graphq.quantization.search import Search
 
 
 @pytest.mark.parametrize("losses, changed, batches, exceeded, enough, words", [
-    ((1e-3, 2e-3), None, 16, 1.01, 16, "1.0e-03 to 2.0e-03 on 2 held out\nsure: 16 batches are enough"),
-    ((1e-3, 2e-3), 3e-3, 4, 1.2, 16, "exceed the ranges by 20 %; 16 would do"),
-    ((1e-5,) * 4, 1e-2, 4, 1.0, 8, "they are alike; 8 would do"),
+    ((1e-3, 2e-3), None, 16, 1.01, 16, "1.0e-03 to 2.0e-03 on 2 held-out batches\nsure: 16 batches are enough"),
+    ((1e-3, 2e-3), 3e-3, 4, 1.2, 16, "exceed the ranges by 20 %; 16 would be enough"),
+    ((1e-5,) * 4, 1e-2, 4, 1.0, 8, "the batches are alike; 8 would be enough"),
     ((1e-5,) * 4, 9e-5, 4, 1.0, 4, "sure: 4 batches are enough"),
-    ((), 1e-3, 1, 1.25, 5, "not sure of 1 batch: new data may exceed the ranges by 25 %, they are few; 5 would do"),
-    ((1e-3,) * 2, 1e-3, 2, 1.0, 4, "they are few; 4 would do"), ((1e-3,), None, 100, 1.0, 100, "sure: 100"),
-    ((1e-3,), None, 20, 3.0, 800, "more than 64 would do"), ((1e-3,), None, 100, 3.0, 4000, "not sure of 100")])
+    ((), 1e-3, 1, 1.25, 5, "not sure of 1 batch: new data may exceed the ranges by 25 %, the batches are few; "
+     "5 would be enough"),
+    ((1e-3,) * 2, 1e-3, 2, 1.0, 4, "the batches are few; 4 would be enough"),
+    ((1e-3,), None, 100, 1.0, 100, "sure: 100"),
+    ((1e-3,), None, 20, 3.0, 800, "more than 64 would be enough"), ((1e-3,), None, 100, 3.0, 4000, "not sure of 100")])
 def test_how_many_batches_would_do(losses, changed, batches, exceeded, enough, words):
     found = Estimate(losses, changed, batches, exceeded)
     assert found.enough == enough and found.sure == (enough == batches) and words in str(found)
@@ -29,7 +31,7 @@ def test_a_large_loss_is_never_sure():
     """Whatever their number: errors of this size grow on data that differ."""
     for found in (Estimate((3e-2, 2e-2), 4.5e-2, 5, 1.0), Estimate((3e-2,), None, 100, 1.0)):
         assert not found.sure and found.json()["sure"] is False and "other data may lose far more" in str(found)
-        assert "would do" not in str(found) and "at most" not in str(found)
+        assert "would be enough" not in str(found) and "at most" not in str(found)
     assert Estimate((2e-3,), None, 100, 1.0).sure
 
 

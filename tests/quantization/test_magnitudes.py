@@ -58,7 +58,7 @@ def test_the_search_at_every_magnitude(first, second, size):
     graph, batches = network(first, second), data(size)
     found = automatic(graph, batches)
     assert lost(found.graph, graph, batches) < 2e-4 and np.isfinite(list(found.losses.values())).all()
-    assert ("'first' stays in f32, since scales in f32 cannot hold 'x' up to" in str(found)) == (size == 1e-42)
+    assert ("'first' stays in f32, because scales in f32 cannot hold 'x' up to" in str(found)) == (size == 1e-42)
 
 
 @pytest.mark.parametrize("rows", [False, True])
@@ -80,12 +80,12 @@ def test_what_stays_in_f32_or_becomes_zeros_is_said():
     tiny = np.where(np.arange(16) == 3, 1e-40, 1)
     made = quantize(network(tiny), data(), Scheme())
     assert made.meta["quantization"]["too small or large"] == {
-        "first": "1 of 16 channels have weights below 1e-35, which become zeros"}
+        "first": "1 of 16 channels have weights below 1e-35 and become zeros"}
     made = quantize(network(1e-40), data(), Scheme())
     said = made.meta["quantization"]["too small or large"]
     assert list(said) == ["first", "second"] and "its weights up to 1" in said["first"]
     made = quantize(network(1e-40), scheme=Scheme(mode="dynamic"))
-    assert "stays in f32, since its weights are only up to" in made.meta["quantization"]["too small or large"]["first"]
+    assert "stays in f32, because its weights are at most" in made.meta["quantization"]["too small or large"]["first"]
     assert quantize(network(), data(), Scheme()).meta["quantization"]["too small or large"] == {}
 
 

@@ -136,7 +136,7 @@ def test_a_setting_that_cannot_be_made_costs_itself_alone(monkeypatch):
     found = automatic(graph, data, weight_bits=8)
     assert found.setting != best.setting and found.losses[best.setting] == np.inf
     assert found.losses[found.setting] == min(found.losses.values())
-    assert f"left out, since its graph cannot be made or run: {best.setting}: ValueError: no such shape" in str(found)
+    assert f"left out, because its graph cannot be made or run: {best.setting}: ValueError: no such shape" in str(found)
     assert found.graph.meta["quantization"]["failed"] == {str(best.setting): "ValueError: no such shape"}
     assert distance(gq.compile(found.graph)(data[0]), gq.compile(graph)(data[0])) < 0.01
 
@@ -146,7 +146,7 @@ def test_no_setting_that_can_be_made_is_an_error_with_its_reason(monkeypatch):
         raise gq.GraphError("nothing fits")
 
     monkeypatch.setattr(Search, "made", failing)
-    with pytest.raises(gq.GraphError, match="no setting that was found can be made: GraphError: nothing fits"):
+    with pytest.raises(gq.GraphError, match="no setting of the search can be made: GraphError: nothing fits"):
         automatic(*perceptron())
 
 

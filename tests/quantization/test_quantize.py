@@ -122,7 +122,7 @@ def test_the_best_setting_with_weights_of_seven_bits():
     made = automatic(graph, batches, weight_bits=7)
     weights = [n.output.data for n in made.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
     assert max(np.abs(w.astype(int)).max() for w in weights) == 64
-    assert all("weights of 7 bits" in str(s) for s in made.losses)
+    assert all("7-bit weights" in str(s) for s in made.losses)
     assert abs(loss(made.graph, graph, batches) - made.losses[made.setting]) < 0.01
     with pytest.raises(gq.GraphError, match="weight_bits must be 7 or 8, got 6"):
         automatic(graph, batches, weight_bits=6)
@@ -132,7 +132,7 @@ def test_activations_of_sixteen_bits():
     graph, batches = convolutional()
     all_wide = quantize(graph, batches, Scheme(activations="s16", method="min_max"))
     assert loss(all_wide, graph, batches) < 2e-4
-    with pytest.raises(gq.GraphError, match="activations of 8 bits"):
+    with pytest.raises(gq.GraphError, match="8-bit activations"):
         Scheme(activations="s16", wide=["point"])
 
 
@@ -167,7 +167,7 @@ def test_statistics_serve_several_schemes():
 
 def test_statistics_of_another_graph():
     graph, batches = convolutional()
-    with pytest.raises(gq.GraphError, match="no statistics of '.*', a factor of"):
+    with pytest.raises(gq.GraphError, match="no statistics of '.*', an operand of"):
         quantize(attention()[0], calibrate(graph, batches))
 
 

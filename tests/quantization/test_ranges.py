@@ -115,14 +115,14 @@ def test_headroom():
     ({"percentile": 20}, "percentile must be in"), ({"headroom": 0}, "headroom must be in"),
     ({"block": 0}, "block must be positive"),
     ({"exclude": "name"}, "exclude must be a collection"), ({"weight_bits": 4}, "need mode 'weight_only'"),
-    ({"weight_bits": 7, "mode": "weight_only"}, "weights of 7 bits are for integer products"),
+    ({"weight_bits": 7, "mode": "weight_only"}, "7-bit weights need integer layers"),
     ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of"),
     ({"bias": "s8"}, "bias must be one of"), ({"weight_bits": 3}, "weight_bits must be one of"),
     ({"rounding": "up"}, "rounding must be one of"), ({"percentile": 50}, "percentile must be in"),
     ({"percentile": 100.01}, "percentile must be in"), ({"headroom": 0.09}, "headroom must be in"),
     ({"headroom": 10.1}, "headroom must be in"), ({"wide": "name"}, "wide must be a collection"),
     ({"wide_weights": "name"}, "wide_weights must be a collection"),
-    *(({name: ("a",), **other}, "wide products need mode 'static' and activations of 8 bits")
+    *(({name: ("a",), **other}, "wide and wide_weights need mode 'static' and 8-bit activations")
       for name in ("wide", "wide_weights") for other in ({"mode": "dynamic"}, {"activations": "u16"}))])
 def test_wrong_schemes(wrong, message):
     with pytest.raises(gq.GraphError, match=message):

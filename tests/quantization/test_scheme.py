@@ -16,18 +16,18 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
     ({"headroom": 0.05}, r"headroom must be in \[0.1, 10\], got 0.05"), ({"headroom": 11}, "got 11"),
     ({"block": 0}, "block must be positive, got 0"),
     ({"exclude": "y"}, "exclude must be a collection of names, got 'y'"),
-    ({"exclude": [""]}, "exclude must be names that are not empty"), ({"wide": [3]}, "wide must be names that"),
+    ({"exclude": [""]}, "exclude must hold names that are not empty"), ({"wide": [3]}, "wide must hold names that"),
     ({"wide": "y"}, "wide must be a collection"), ({"wide_weights": "y"}, "wide_weights must be a collection"),
-    ({"wide": ["y"], "mode": "dynamic"}, "wide products need mode 'static' and activations of 8 bits"),
-    ({"wide_weights": ["y"], "activations": "s16"}, "wide products need"),
-    ({"weight_bits": 7, "mode": "weight_only"}, "weights of 7 bits are for integer products"),
-    ({"weight_bits": 4}, "weights of 4 bits need mode 'weight_only', got 'static'"),
+    ({"wide": ["y"], "mode": "dynamic"}, "wide and wide_weights need mode 'static' and 8-bit activations"),
+    ({"wide_weights": ["y"], "activations": "s16"}, "wide and wide_weights need"),
+    ({"weight_bits": 7, "mode": "weight_only"}, "7-bit weights need integer layers"),
+    ({"weight_bits": 4}, "4-bit weights need mode 'weight_only', got 'static'"),
     ({"rounding": "gptq", "mode": "dynamic"}, "gptq need mode 'weight_only', got 'dynamic'"),
-    ({"method": "percentile", "mode": "dynamic"}, "method means nothing in mode 'dynamic', it is for 'static'"),
-    ({"activations": "s8", "mode": "weight_only"}, "activations means nothing in mode 'weight_only'"),
-    ({"limits": {"x": (0, 1)}, "mode": "dynamic"}, "limits means nothing"),
-    ({"states": True, "mode": "dynamic"}, "states means nothing"),
-    ({"rows": True}, "rows means nothing in mode 'static'")])
+    ({"method": "percentile", "mode": "dynamic"}, "method has no effect in mode 'dynamic'; it needs mode 'static'"),
+    ({"activations": "s8", "mode": "weight_only"}, "activations has no effect in mode 'weight_only'"),
+    ({"limits": {"x": (0, 1)}, "mode": "dynamic"}, "limits has no effect"),
+    ({"states": True, "mode": "dynamic"}, "states has no effect"),
+    ({"rows": True}, "rows has no effect in mode 'static'")])
 def test_refused_schemes(options, message):
     with pytest.raises(GraphError, match=f"scheme: .*{message}"):
         Scheme(**options)
@@ -61,7 +61,7 @@ def test_settings():
     mixed = Setting((("a", mse), ("b", least), ("c", least)), correct=True)
     assert str(mixed) == "2 x min-max margin 1, 1 x mse, biases corrected"
     more = with_scheme(mixed, weight_bits=7, wide=("p", "q", "r"), wide_weights=("a", "b", "c", "d"), exclude=("x",))
-    assert str(more) == ("2 x min-max margin 1, 1 x mse, biases corrected, weights of 7 bits, p, q, r in 16 bits, "
-                         "4 products in weights of 16 bits, x in f32")
+    assert str(more) == ("2 x min-max margin 1, 1 x mse, biases corrected, 7-bit weights, "
+                         "p, q, r with 16-bit activations, 4 layers with 16-bit weights, x in f32")
     assert more.choices == mixed.choices and mixed.scheme == Scheme()
-    assert str(Setting((("a", mse),), scheme=Scheme("dynamic", rows=True))) == "dynamic by rows"
+    assert str(Setting((("a", mse),), scheme=Scheme("dynamic", rows=True))) == "dynamic, per token"

@@ -74,10 +74,10 @@ def test_names_of_nodes_whose_bias_is_added_after_them():
 def test_choices_that_would_do_nothing_are_refused():
     graph, batches = convolutional()
     for part in ("wide", "wide_weights"):
-        with pytest.raises(gq.GraphError, match=f"{part} 'point' chooses only products that are excluded"):
+        with pytest.raises(gq.GraphError, match=f"{part} 'point' selects only excluded layers"):
             quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["classifier", "point"]}))
         quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["op:Conv"]}))
-    with pytest.raises(gq.GraphError, match="limits are for 'x', which is not quantized: no matmul or"):
+    with pytest.raises(gq.GraphError, match="limits name 'x', but this tensor is not quantized: no quantized layer"):
         quantize(graph, batches, Scheme(exclude=["convolution"], limits={"x": (0, 1)}))
 
 
@@ -116,11 +116,11 @@ def test_what_the_automatic_method_needs():
         Scheme(method="automatic", mode="dynamic")
     with pytest.raises(gq.GraphError, match="method must be 'automatic', got 'mse'"):
         automatic(graph, batches, Scheme())
-    with pytest.raises(gq.GraphError, match="limits are for 'other', which no tensor"):
+    with pytest.raises(gq.GraphError, match="limits name 'other', but graph .* has no such tensor"):
         quantize(graph, batches, Scheme(limits={"other": (0, 1)}))
     g = prepared(graph)
     for name in values_by_name(g).keys() - observed(g):
-        with pytest.raises(gq.GraphError, match=f"limits are for '{name}', which is not quantized: no matmul or"):
+        with pytest.raises(gq.GraphError, match=f"limits name '{name}', but this tensor is not quantized: no q"):
             quantize(graph, batches, Scheme(limits={name: (0, 1)}))
     with pytest.raises(gq.GraphError, match="limits of 'x' must be finite, the first below the second, got 1 and 1"):
         Scheme(limits={"x": (1, 1)})

@@ -13,9 +13,9 @@ def measured():
 
 
 @pytest.mark.parametrize("int8, f32, text", [
-    (1.0, 2.5, "1 ms a run, f32 2.5 ms: 2.50 times as fast on this machine (avx2, 1 thread)"),
-    (2.0, 1.5, "2 ms a run, f32 1.5 ms: int8 does not pay on this machine (avx2, 1 thread), 0.75 times as fast"),
-    (1.0, 1.04, "1 ms a run, f32 1.04 ms: int8 does not pay on this machine (avx2, 1 thread), 1.04 times as fast")])
+    (1.0, 2.5, "1 ms per run, f32 2.5 ms: speedup 2.50 on this machine (avx2, 1 thread)"),
+    (2.0, 1.5, "2 ms per run, f32 1.5 ms: int8 does not pay on this machine (avx2, 1 thread), speedup 0.75"),
+    (1.0, 1.04, "1 ms per run, f32 1.04 ms: int8 does not pay on this machine (avx2, 1 thread), speedup 1.04")])
 def test_a_line_says_whether_int8_pays(int8, f32, text):
     found = Speed(int8, f32, "avx2", 1)
     assert str(found) == text and found.pays == ("not" not in text)

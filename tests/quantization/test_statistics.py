@@ -82,7 +82,7 @@ def test_extremes_alone():
         assert (t.low, t.high, t.average) == (extremes[name].low, extremes[name].high, extremes[name].average)
     scheme = Scheme(method="min_max")
     assert gq.to_text(quantize(graph, whole, scheme)) == gq.to_text(quantize(graph, extremes, scheme))
-    with pytest.raises(gq.GraphError, match="the method mse needs histograms"):
+    with pytest.raises(gq.GraphError, match="method mse needs histograms"):
         quantize(graph, extremes, Scheme())
 
 
