@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from graphq.commands.quantize import NAMING
 from graphq.commands.shared import add_model
 from graphq.model.files import load_graph
 
@@ -35,6 +36,6 @@ def run(options: argparse.Namespace) -> None:
         found.report(options.page)
     print(found.json() if options.json else found)
     if found.loss > GOOD_ENOUGH and found.better and not options.no_rank and not options.json:
-        chosen = (f"--{part.replace('_', '-')}={name}" for part, names in found.advised.items() for name in names)
+        chosen = (f"{NAMING[part]}={name}" for part, names in found.advised.items() for name in names)
         print(shlex.join(["graphq", "quantize", str(options.against), "--data", options.data, "--out",
                           str(options.file), *chosen]))

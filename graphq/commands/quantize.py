@@ -18,6 +18,8 @@ from graphq.onnx import to_model
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
            "states", "limits", "preset")
 """The names of the options that choose a scheme."""
+NAMING = {"exclude": "--exclude", "wide": "--int16", "wide_weights": "--int16-weights"}
+"""The options that name layers, by the fields of a scheme."""
 PLAIN = "activations", "mode"
 """Options that turn off the automatic search, like --method."""
 
@@ -43,11 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
                         help="7: less exact, faster on CPUs without VNNI (the automatic search uses 7 there if little "
                              "is lost); 4: only with --mode weight_only")
-    for option, text in (("--exclude", "layers that stay in f32"), ("--wide", "layers with 16-bit activations"),
-                         ("--wide-weights", "layers with 16-bit weights")):
-        parser.add_argument(option, action="append", default=[], metavar="NAME",
+    for field, text in (("exclude", "layers that stay in f32"), ("wide", "layers with 16-bit activations"),
+                        ("wide_weights", "layers with 16-bit weights")):
+        parser.add_argument(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
                             help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for "
                                  "an operation, or FIRST..LAST for everything between two values")
+    for field in ("wide", "wide_weights"):  # the options' earlier names
+        parser.add_argument(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
     parser.add_argument("--between", action="append", default=[], metavar="NAME",
                         help="quantize values between layers that sums, concats and pools read; * for all")
     parser.add_argument("--states", action="store_true",
@@ -88,9 +92,9 @@ def run(options: argparse.Namespace) -> None:
     if _quantizes(made) == _quantizes(graph):
         if scheme.exclude:
             raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
-        if made.meta["quantization"]["f32"]:
+        if made.meta["quantization"]["layers_f32"]:
             raise GraphError(f"every layer of {options.file} is faster in f32 on this machine: keep the file, or "
-                             "name layers to quantize with --wide")
+                             "name layers to quantize with --int16")
         said = "; ".join(["", *left_text(made.meta["quantization"])])
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize{said}")
     save_graph(made, options.out, opset)

@@ -88,18 +88,25 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     return out
 
 
+OLD_NAMES = {"16 bits": "layers_int16", "weights of 16 bits": "weights_int16", "f32": "layers_f32",
+             "between products": "between_layers", "too small or large": "out_of_range",
+             "left in floats": "not_quantized"}
+"""Earlier names of facts, with their present names; reports have both."""
+
+
 def _facts(made: Graph, scheme: Scheme, unheld: Mapping[str, str]) -> dict[str, Any]:
     """The facts of a quantized graph for reports; `unheld` has a sentence for each layer that integers cannot hold."""
-    return {"16 bits": list(scheme.wide), "weights of 16 bits": list(scheme.wide_weights), "f32": list(scheme.exclude),
-            "between products": list(scheme.between), "too small or large": dict(unheld),
-            "left in floats": left_in_floats(made)}
+    facts = {"layers_int16": list(scheme.wide), "weights_int16": list(scheme.wide_weights),
+             "layers_f32": list(scheme.exclude), "between_layers": list(scheme.between), "out_of_range": dict(unheld),
+             "not_quantized": left_in_floats(made)}
+    return facts | {old: facts[new] for old, new in OLD_NAMES.items()}
 
 
 def left_text(facts: Mapping[str, Any]) -> list[str]:
     """A line about operations that multiply and stay in floats, and a line for each layer that integers cannot hold."""
-    names = ", ".join(f"{n} {name}" for name, n in facts["left in floats"].items())
+    names = ", ".join(f"{n} {name}" for name, n in facts["not_quantized"].items())
     return [*[f"not quantized: {names}"] * bool(names),
-            *(f"'{name}' {why}" for name, why in facts["too small or large"].items())]
+            *(f"'{name}' {why}" for name, why in facts["out_of_range"].items())]
 
 
 MADE, MADE_FROM = 4, 0.005
@@ -129,7 +136,7 @@ class Choice:
         """A table of the settings with their losses, in the order of the trials; `*` marks the chosen setting."""
         lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
         failed = (f"left out, because its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
-        left = left_text({"left in floats": self.left, "too small or large": self.unheld})
+        left = left_text({"not_quantized": self.left, "out_of_range": self.unheld})
         return "\n".join([*lines, *failed, *left, str(self.estimate), str(self.speed)])
 
 
@@ -162,7 +169,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
         "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, facts["left in floats"], failed, unheld)
+    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld)
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:

@@ -92,7 +92,7 @@ def test_quantize_and_compare(folder, capsys, options):
     assert main(["quantize", model, "--data", data, "--out", out, *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["file"] == out and bool(found["losses"]) == searched
-    left, wide = found.get("f32", []), found.get("16 bits", [])
+    left, wide = found["layers_f32"], found["layers_int16"]
     assert left in ([["y"]] if "--exclude" in options else [[], ["y"]] if searched else [[]])
     assert len(made.nodes_of(("quantize",))) == 2 - len(left) + len(wide)  # of 16 bits the remainder is quantized, too
     assert found["speed"]["ratio"] * found["speed"]["milliseconds"] == pytest.approx(found["speed"]["milliseconds_f32"])
@@ -131,7 +131,7 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
                str(tmp_path / "q.onnx")]
     assert main(command) == 2
     assert "every layer of" in (error := capsys.readouterr().err) and "is faster in f32" in error
-    assert main([*command, "--wide", "y"]) == 0
+    assert main([*command, "--int16", "y"]) == 0
 
 
 @pytest.mark.parametrize("options, message", [
@@ -151,12 +151,12 @@ def test_mistakes_are_one_line(folder, capsys, options, message):
 
 def test_products_of_the_users_choice(folder, capsys):
     model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "all.npz"))
-    options = ["--wide", "hid*", "--wide-weights", "op:Gemm", "--limits", "relu=0:25.5", "--json"]
+    options = ["--int16", "hid*", "--int16-weights", "op:Gemm", "--limits", "relu=0:25.5", "--json"]
     hidden = next(n for n in prepared(gq.load_onnx(model)).nodes if n.op.name == "relu").output.name
     options[5] = f"{hidden}=0:25.5"
     assert main(["quantize", model, "--data", data, "--out", out, *options]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert "hidden" in found["16 bits"] and len(found["weights of 16 bits"]) == 2 and found["f32"] == []
+    assert "hidden" in found["layers_int16"] and len(found["weights_int16"]) == 2 and found["layers_f32"] == []
     assert found["estimate"]["batches"] == 3 and found["estimate"]["sure"] is False
     scales = [n.attrs["scales"][0] for n in gq.load_onnx(out).nodes_of(["quantize"])]
     assert any(s == pytest.approx(0.1) for s in scales)
@@ -169,9 +169,28 @@ def test_products_of_the_users_choice(folder, capsys):
 
 def test_reports_of_schemes(folder, capsys):
     args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
-    assert main([*args, "--method", "min_max", "--exclude", "hid*", "--wide", "y", "--json"]) == 0
+    assert main([*args, "--method", "min_max", "--exclude", "hid*", "--int16", "y", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["f32"] == ["hidden"] and found["16 bits"] == ["y"] and found["left in floats"] == {}
+    assert found["layers_f32"] == ["hidden"] and found["layers_int16"] == ["y"] and found["not_quantized"] == {}
+
+
+def test_earlier_names_of_options_and_fields(folder, capsys):
+    args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
+    args += ["--method", "min_max", "--exclude", "hidden", "--json"]
+    found = []
+    for options in (["--int16", "y", "--int16-weights", "y"], ["--wide", "y", "--wide-weights", "y"],
+                    ["--wide", "y", "--int16", "y", "--int16-weights", "y"]):
+        assert main([*args, *options]) == 0
+        found.append({k: x for k, x in json.loads(capsys.readouterr().out).items() if k != "speed"})
+    assert found[0] == found[1] == found[2]
+    for old, new, names in (("16 bits", "layers_int16", ["y"]), ("weights of 16 bits", "weights_int16", ["y"]),
+                            ("f32", "layers_f32", ["hidden"]), ("between products", "between_layers", []),
+                            ("too small or large", "out_of_range", {}), ("left in floats", "not_quantized", {})):
+        assert found[0][old] == found[0][new] == names
+    with pytest.raises(SystemExit):
+        main(["quantize", "--help"])
+    shown = capsys.readouterr().out
+    assert "--int16 NAME" in shown and "--int16-weights NAME" in shown and "--wide" not in shown
 
 
 def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
@@ -182,7 +201,7 @@ def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["compare", out, model, "--data", data]) == 0
     program, *options = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert program == "graphq" and "--wide=y" in options and "--wide-weights=y" in options
+    assert program == "graphq" and "--int16=y" in options and "--int16-weights=y" in options
     assert main(options) == 0 and "y with 16-bit activations" in capsys.readouterr().out
 
 
@@ -198,7 +217,7 @@ def test_several_batches_in_a_file_of_a_folder(folder, capsys):
 def test_values_between_products_and_presets(folder, capsys):
     args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
     assert main([*args, "--preset", "performance", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["between products"] == []
+    assert json.loads(capsys.readouterr().out)["between_layers"] == []
     assert main([*args, "--method", "min_max", "--between", "nothing"]) == 2
     assert "no value stored between layers is named 'nothing'; there are none" in capsys.readouterr().err
     assert main([*args, "--method", "min_max", "--exclude", "*"]) == 2

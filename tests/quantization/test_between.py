@@ -224,7 +224,7 @@ def test_the_search_sees_what_the_graph_loses():
 def test_the_automatic_setting_stores_integers_where_that_loses_little():
     n = residual()
     choice = automatic(n.g, n.batches())
-    assert set(choice.graph.meta["quantization"]["between products"]) == {"stem", "short", "last"}
+    assert set(choice.graph.meta["quantization"]["between_layers"]) == {"stem", "short", "last"}
     assert "3 values between layers" in str(choice.setting)
 
 

@@ -81,7 +81,7 @@ def test_saved_files_in_onnx_runtime(make, dtype, tmp_path):
 def test_the_automatic_setting_takes_them():
     graph, batches = of_halves(perceptron, "f16")
     made = quantize(graph, batches)
-    floats = made.meta["quantization"]["f32"]
+    floats = made.meta["quantization"]["layers_f32"]
     assert set(floats) <= {"logits"}  # of 128 of 640 multiply-accumulates
     assert gq.compile(made).coverage().share == pytest.approx(1 - len(floats) / 5)
     assert made.meta["quantization"]["cosine"] > 0.999

@@ -79,19 +79,19 @@ def test_losses_do_not_depend_on_powers_of_two():
 def test_what_stays_in_f32_or_becomes_zeros_is_said():
     tiny = np.where(np.arange(16) == 3, 1e-40, 1)
     made = quantize(network(tiny), data(), Scheme())
-    assert made.meta["quantization"]["too small or large"] == {
+    assert made.meta["quantization"]["out_of_range"] == {
         "first": "1 of 16 channels have weights below 1e-35 and become zeros"}
     made = quantize(network(1e-40), data(), Scheme())
-    said = made.meta["quantization"]["too small or large"]
+    said = made.meta["quantization"]["out_of_range"]
     assert list(said) == ["first", "second"] and "its weights up to 1" in said["first"]
     made = quantize(network(1e-40), scheme=Scheme(mode="dynamic"))
-    assert "stays in f32, because its weights are at most" in made.meta["quantization"]["too small or large"]["first"]
-    assert quantize(network(), data(), Scheme()).meta["quantization"]["too small or large"] == {}
+    assert "stays in f32, because its weights are at most" in made.meta["quantization"]["out_of_range"]["first"]
+    assert quantize(network(), data(), Scheme()).meta["quantization"]["out_of_range"] == {}
 
 
 def test_limits_that_the_user_states_are_not_questioned():
     made = quantize(network(), data(1e-33), Scheme(limits={"x": (-1, 1)}))
-    assert "first" not in made.meta["quantization"]["too small or large"]
+    assert "first" not in made.meta["quantization"]["out_of_range"]
 
 
 @pytest.mark.parametrize("top", [0, 1e-45, 3e-44, 1.7e-43, 1e-40, 1e-37, 1e-30, 1, 1e38, MAX])

@@ -158,6 +158,6 @@ def test_products_that_quantize_does_not_see_are_counted():
     picked = m("Einsum", picked, m.constant(m.rng.normal(size=(4, 3)), np.float32), equation="bsij,jk->bsik")
     graph = m.graph({"x": ["b", "s", D]}, picked, 4)
     found = quantize(graph, DATA, Scheme())
-    assert found.meta["quantization"]["left in floats"] == {"Einsum": 1}
+    assert found.meta["quantization"]["not_quantized"] == {"Einsum": 1}
     assert "not quantized: 1 Einsum" in str(automatic(graph, DATA))
-    assert quantize(transformer(), DATA, Scheme()).meta["quantization"]["left in floats"] == {}
+    assert quantize(transformer(), DATA, Scheme()).meta["quantization"]["not_quantized"] == {}

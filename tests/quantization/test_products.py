@@ -136,7 +136,7 @@ def test_what_multiplies_and_stays_in_floats():
     assert left_in_floats(prepared(g)) == {"gru": 2}
     batches = [{"x": weights(2, 4), "choice": np.array(True)}]
     found = automatic(g, batches)
-    assert found.left == found.graph.meta["quantization"]["left in floats"] == {"gru": 2}
+    assert found.left == found.graph.meta["quantization"]["not_quantized"] == {"gru": 2}
     line = "not quantized: 2 gru"
     assert line in str(found).splitlines()
     assert left_in_floats(quantize(g, batches, Scheme())) == found.left

@@ -96,7 +96,7 @@ def test_the_automatic_setting_keeps_the_users_choices():
     (node,) = [n for n in found.graph.nodes if n.output.name == "convolution"]
     assert node.inputs[0] is found.graph.inputs[0]
     same = quantize(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
-    assert same.meta["quantization"]["f32"] == list(floats)
+    assert same.meta["quantization"]["layers_f32"] == list(floats)
     np.testing.assert_array_equal(gq.compile(same)(batches[0]), gq.compile(found.graph)(batches[0]))
 
 
