@@ -35,6 +35,9 @@ CASES = {
          node("Pad", ["a", "more"], ["p"]), node("Reshape", ["p", "flat"], ["q"]),
          node("Col2Im", ["q", "t", "one"], ["b"])],
         {"flat": [1, 8, -1], "one": [1, 1], "more": [0, 0, 0, 0, 0, 0, 1, 1]}),
+    "sizes without which ONNX infers nothing": (
+        [node("Shape", ["a"], ["s"]), node("Add", ["s", "more"], ["t"]),
+         node("Resize", ["a", "", "", "t"], ["b"], mode="linear", antialias=1)], {"more": [0, 0, 1, 2]}),
 }
 
 

@@ -214,8 +214,9 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
     """Infer output types for operands with open sizes; if `model` is a Later, operands' values depend on open sizes.
 
     ONNX first infers with symbols. If a dimension is then a number, or equal to an operand's dimension, this holds at
-    all sizes. ONNX infers the other dimensions again at the sizes of each call, and a guard checks the result. Raises
-    GraphError if ONNX refuses the operands.
+    all sizes. ONNX infers the other dimensions again at the sizes of each call, and a guard checks the result. If ONNX
+    infers nothing without the operands' values, as for Resize, all dimensions are inferred again. Raises GraphError if
+    ONNX refuses the operands at the example's sizes.
     """
     data: np.ndarray = assumed(model)
     example, proto = infer(data.tobytes(), tuple([_in_example(t) for t in types])), parsed(data.tobytes())
@@ -227,7 +228,11 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
     symbols = {symbol(d): d for d in parts([t.shape for t in types]) if isinstance(d, Size)}
     found: Any = later(shapes_of, model, tuple([t.dtype for t in types]), tuple([t.shape for t in types]))
     out: list[tuple[Any, ...] | None] = []
-    for k, (t, output) in enumerate(zip(example, _outputs(proto), strict=True)):
+    try:
+        outputs = _outputs(proto)
+    except GraphError:
+        outputs = proto.graph.output
+    for k, (t, output) in enumerate(zip(example, outputs, strict=True)):
         likely = dict(enumerate(symbols.get(d.dim_param, d.dim_value) for d in output.type.tensor_type.shape.dim))
         out.append(t.shape and tuple([
             d if d is None else likely[axis] if assumed(likely.get(axis)) == d else number(_dimension, found, k, axis)
