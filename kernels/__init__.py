@@ -1,1 +1,1 @@
-"""Kernels: one family a folder; `families.py` has their records."""
+"""Kernels, with one folder per family; `families.py` has the families' records."""

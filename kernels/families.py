@@ -1,4 +1,4 @@
-"""FAMILIES: the records of all kernel families, in the order in which fusion tries them."""
+"""FAMILIES: the records of all kernel families; fusion tries them in this order."""
 from __future__ import annotations
 
 from graphq.errors import CompileError
@@ -30,7 +30,7 @@ CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
 
 
 def family_named(name: str) -> Family:
-    """The family of this name; raises CompileError when there is none."""
+    """The family of this name; raises CompileError if no family has it."""
     for f in FAMILIES:
         if f.name == name:
             return f
@@ -38,7 +38,7 @@ def family_named(name: str) -> Family:
 
 
 def multiplies_integers(partition: Node) -> bool:
-    """Whether the partition's anchor multiplies integers, given as such or dequantized within the partition."""
+    """Whether the partition's anchor multiplies integers: its operands, or operands that the partition dequantizes."""
     for node in partition.attrs["body"].nodes:
         if any(node.op.name in f.macs for f in FAMILIES):
             source = next(node.operands)
@@ -47,10 +47,10 @@ def multiplies_integers(partition: Node) -> bool:
 
 
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
-    """Lower a partition: work out the expression that its kernels compute.
+    """Lower a partition: find the expression that its kernels compute.
 
-    Raises CompileError for an anchor that no family has. Plans pass the ISA level, which decides where look-ups in
-    tables replace operations; formulas pass none.
+    Raises CompileError for an anchor that no family has. Plans pass the ISA level, because it decides whether table
+    look-ups replace operations; formulas pass no level.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -1,4 +1,4 @@
-"""NATIVE: the operations that run outside of partitions by a kernel of their own."""
+"""NATIVE: the operations outside of partitions that have their own kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -31,27 +31,27 @@ class Native(NamedTuple):
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of an LSTM, a GRU or an RNN; their kernels are imported only here, as few models have them."""
+    """Add the plan steps of an LSTM, a GRU or an RNN; imports their kernels only here, since few models have them."""
     from graphq.kernels.recurrent.steps import STEPS
 
     STEPS[node.op.name](b, node)
 
 
 def recurrent_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each batch row at each time step is multiplied with all recurrent weights."""
+    """Count the multiply-accumulates: each batch row meets all recurrent weights at each time step."""
     gates, weights, *_ = (v.type.dims for v in node.operands)
     return gates[0] * gates[1] * prod(weights)
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of attention with caches, whose kernels are imported only here, as few models have it."""
+    """Add the plan steps of attention with KV caches; imports the kernels only here, since few models have it."""
     from graphq.kernels.attention import steps
 
     steps.attention_steps(b, node)
 
 
 def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each query with each row of both caches."""
+    """Count the multiply-accumulates: each query meets each row of both caches."""
     return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 

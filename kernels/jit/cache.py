@@ -1,12 +1,12 @@
-"""The cache of compiled kernels and models on disk: files in one folder of the user, which all processes share.
+"""The cache of compiled kernels and models on disk: files in one folder per user, shared by all processes.
 
-A file's name has a hash of everything that its code is made from (`Entry.key`). The file itself contains that key and a
+A file's name has a hash of everything that its code depends on (`Entry.key`). The file itself contains that key and a
 checksum, so an old file, a damaged file or the file of another kernel is never run. Code is read only from files and
 folders that belong to the user and that nobody else can write to; every read checks this. If the folder is not safe to
 use, the process uses a private temporary folder instead.
 
 Files that have not been used for a month are removed. While the folder is larger than MOST_BYTES, the least recently
-used files are removed too. A process that looks for a removed file compiles the kernel again.
+used files are removed as well. A process that looks for a removed file compiles the kernel again.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("graphq")
 MOST_BYTES = 1 << 30
 """The most bytes of all files in the cache. The kernels of 100 models take a quarter of it, saved models the rest."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
-"""A model whose file has more bytes than this is not kept, since a few such files would displace all others."""
+"""The most bytes of a model's file in the cache: a few larger files would displace all others."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
 _OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq|\.plan)|\.graphq\.[0-9a-f]{32}")
@@ -57,7 +57,7 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Use compiled code that does not come from the folder, keyed by `Entry.key`; it is preferred to files.
+    """Use compiled code from elsewhere, keyed by `Entry.key`; the cache prefers it to files.
 
     The caller guarantees that this user compiled it.
     """
@@ -65,7 +65,7 @@ def provide(codes: Mapping[str, Code]) -> None:
 
 
 class Info(NamedTuple):
-    """What the cache holds: its folder, the numbers of kernel modules and of models, and the bytes of all files."""
+    """The cache's contents: its folder, the numbers of kernel modules and of models, and the bytes of all files."""
 
     path: Path
     modules: int
@@ -74,7 +74,7 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """A kernel module's file in the cache folder that the environment names when the entry is made."""
+    """A kernel module's file in the cache folder; environment variables choose the folder when the entry is made."""
 
     def __init__(self, kind: str, source: str) -> None:
         self._wanted = _wanted()
@@ -102,7 +102,7 @@ class Entry:
         return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
 
     def write(self, code: Code) -> None:
-        """Write the code to a file, which other processes see whole or not at all. A failure is logged as a warning."""
+        """Write the code to a file; other processes see the whole file or no file. A failure is logged as a warning."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
             path = _safe(self._wanted) / self.name
@@ -124,12 +124,12 @@ class Entry:
 
 
 def model_name(digest: str) -> str:
-    """The file name of a compiled model; `digest` is the hexadecimal digest of all that decides what the model is."""
+    """The file name of a compiled model; `digest` is the hexadecimal digest of all that decides the model's code."""
     return f"model_{digest[:32]}.graphq"
 
 
 def plan_name(digest: str, sizes: Sequence[int]) -> str:
-    """The file name of a plan that a call added to a compiled model, made for these sizes."""
+    """The file name of a plan that a call added to a compiled model for these sizes."""
     return f"{_plan_prefix(digest)}{hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]}.plan"
 
 
@@ -145,13 +145,13 @@ def _plan_prefix(digest: str) -> str:
 
 
 def used(path: Path) -> None:
-    """Mark a file as used now, so that it is kept longer. Raises OSError."""
+    """Mark a file as used now, to keep it longer. Raises OSError."""
     if time.time() - path.stat().st_mtime > DAY:
         os.utime(path)
 
 
 def lasting() -> Path | None:
-    """The cache folder; None if the process uses a temporary folder, which ends with the process."""
+    """The cache folder; None if the process uses a temporary folder that ends with the process."""
     path = _wanted()
     return None if path is None or _unsafe(path) is not None else path.resolve()
 
@@ -170,7 +170,7 @@ def _opened(path: str, flags: int) -> int:
 
 @cache
 def versions() -> str:
-    """A text of everything that compiled code depends on, besides the module's source and the machine."""
+    """A text of everything that compiled code depends on, except the module's source and the machine."""
     try:
         own = version("graphq-compiler")
     except PackageNotFoundError:
@@ -181,16 +181,16 @@ def versions() -> str:
 
 
 def add_sources(digest: Any, top: Path) -> None:
-    """Add to a digest all Python files of a folder and its subfolders, including those that are links."""
+    """Add all Python files of a folder and its subfolders to a digest, including files that are links."""
     for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
         digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
 
 
 def folder() -> Path:
-    """The cache folder, made if need be: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq.
+    """The cache folder: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq; made if it does not exist.
 
     Code is loaded from the folder, so it must belong to this user, and no other user may be able to write to it.
-    Otherwise a temporary folder takes its place.
+    Otherwise a temporary folder replaces it.
     """
     return _safe(_wanted())
 
@@ -208,7 +208,7 @@ def _safe(path: Path | None) -> Path:
 
 
 def _wanted() -> Path | None:
-    """Where the cache should be; None if the user has no home folder."""
+    """The path that the cache should have; None if the user has no home folder."""
     if chosen := os.environ.get("GRAPHQ_CACHE_DIR"):
         return Path(chosen).absolute()
     if (base := os.environ.get("XDG_CACHE_HOME")) and os.path.isabs(base):
@@ -233,7 +233,7 @@ def _temporary() -> Path:
 
 
 def _remove_temporary(path: Path, owner: int) -> None:
-    """Remove the temporary folder when the process that made it ends; a fork of the process leaves it alone."""
+    """Remove the temporary folder when the process that made it ends; a forked child does not remove it."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -253,7 +253,7 @@ def _unsafe(path: Path) -> str | None:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return "it is read-only"
-    for parent, facts in above:  # a user who can rename the folder can put another one in its place
+    for parent, facts in above:  # a user who can rename the folder can replace it by another folder
         if facts.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to another user"
         if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
@@ -303,16 +303,16 @@ def _tidy_once(path: Path) -> None:
 
 
 def tidy(path: Path, now: float | None = None) -> int:
-    """Remove files that have not been used for UNUSED_DAYS, and the least recently used ones beyond MOST_BYTES.
+    """Remove files that have not been used for UNUSED_DAYS, and the least recently used files beyond MOST_BYTES.
 
-    Returns the number of removed files. Processes that use the folder are not disturbed: they read a file whole or not
-    at all.
+    Returns the number of removed files. Processes that use the folder are not disturbed, because they read a file whole
+    or not at all.
     """
     now = time.time() if now is None else now
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # a process that was killed has left it
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # left by a process that was killed
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1
@@ -320,13 +320,13 @@ def tidy(path: Path, now: float | None = None) -> int:
 
 
 def info() -> Info:
-    """Say where the cache is, and how much it holds."""
+    """The cache's folder, and how much it holds."""
     path = folder()
     return _counted(path, {entry.name: facts.st_size for entry, facts in _files(path)})
 
 
 def clear() -> Info:
-    """Remove the cache's files, and no others; returns what was removed. Code that is loaded stays usable."""
+    """Remove the cache's files, and no others; returns the removed files. Loaded code stays usable."""
     path, sizes = folder(), {}
     for entry, facts in list(_files(path)):
         Path(entry.path).unlink(missing_ok=True)

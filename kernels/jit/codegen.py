@@ -1,9 +1,9 @@
 """From the factory of a kernel module to object code, and from there into memory.
 
-Numba is used by its public interface: `numba.njit` without wrappers for Python gives the LLVM IR of a function with all
-its callees (`inspect_llvm`). The IR of a module's functions is linked into one LLVM module, in which only the names of
-these functions are visible from outside. LLVM optimises it and emits a position-independent object. The compiling
-processes (`compiling`) run with NUMBA_OPT=0, since Numba's own optimisation would do the same work twice.
+graphq uses Numba by its public interface: `numba.njit` without wrappers for Python gives the LLVM IR of a function with
+all its callees (`inspect_llvm`). The IR of a module's functions is linked into one LLVM module; only the names of these
+functions are visible from outside. LLVM optimizes it and emits a position-independent object. The compiling processes
+(`compiling`) run with NUMBA_OPT=0, since Numba's own optimization would do the same work twice.
 """
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.values import I64, Builder, Value
 
 llvm_lock = Lock(fork_waits=True)
-"""Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
+"""Held while this process runs code of LLVM or Numba: their own locks do not survive a fork."""
 _numbers = count()
 _loaded: list[object] = []
-"""Loaded code, which stays in memory until the process ends, since plans hold its addresses."""
+"""Loaded code. It stays in memory until the process ends, since plans hold its addresses."""
 
 
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
@@ -49,7 +49,7 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
 
 @cache
 def _linker() -> Any:
-    """LLVM's JITLink, which puts an object into one piece of memory, so that constants are within 2 GB of the code."""
+    """LLVM's JITLink; it loads an object into one piece of memory, where constants are within 2 GB of the code."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -59,14 +59,14 @@ def _linker() -> Any:
 
 
 class Functions:
-    """The result of a factory: the functions of a kernel module, each under the name by which callers find it.
+    """The result of a factory: the functions of a kernel module, under the names that callers use.
 
     A function takes 64-bit integers. It is Python code without a result, or a function that `emits` marks. Variables of
-    the factory are constants inside the functions, and a branch that they rule out is not compiled. Division by zero is
-    not checked (error_model "numpy"), so the code has no path for exceptions.
+    the factory are constants inside the functions, and branches that these constants exclude are not compiled. Division
+    by zero is not checked (error_model "numpy"), so the code has no path for exceptions.
 
-    `speed` is LLVM's level of optimisation. At level 1 the passes take half of the time of level 2, for code of the
-    same size. Level 3 unrolls loops more, and is for the innermost loops of kernels.
+    `speed` is LLVM's level of optimization. At level 1 the passes take half of the time of level 2, for code of the
+    same size. Level 3 unrolls loops more; the innermost loops of kernels use it.
     """
 
     def __init__(self, *, speed: int = 1, **named: Callable[..., object]) -> None:
@@ -76,8 +76,9 @@ class Functions:
 class Source(NamedTuple):
     """The source of a kernel module: a factory (a function at the top level of a file) and its arguments.
 
-    Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
-    of them, and Stores. `without` are features of this machine that LLVM may not use, in LLVM's names (`isa.withheld`).
+    Arguments are plain values whose `repr` is different for different values in every process: numbers, strings,
+    booleans, None, tuples of them, and Stores. `without` are features of this machine that LLVM may not use, in LLVM's
+    names (`isa.withheld`).
     """
 
     factory: Callable[..., Functions]
@@ -86,7 +87,7 @@ class Source(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A text that is the same for equal sources in all processes, and different for different sources."""
+        """A text that is equal for equal sources in all processes, and different for different sources."""
         without = "".join(f" -{feature}" for feature in self.without)
         return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{without}"
 
@@ -104,7 +105,7 @@ define void @"{name}"({parameters}) {{
 
 
 def first_module() -> Functions:
-    """The module that a new compiling process compiles first, so that Numba makes its lazy imports before any job."""
+    """The first module of a new compiling process; with it, Numba makes its lazy imports before any job."""
 
     def block(args: int, index: int) -> None:
         for k in range(index // 2, max(index, 3)):
@@ -126,7 +127,7 @@ def assembly(source: Source) -> str:
 
 
 def whole_module(functions: Functions) -> Any:
-    """The LLVM module of all functions, not yet optimised; only their names are visible from outside."""
+    """The LLVM module of all functions, before optimization; only the functions' names are visible from outside."""
     whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
                       for name, x in functions.named.items())
     for other in others:
@@ -138,7 +139,7 @@ def whole_module(functions: Functions) -> Any:
 
 
 def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
-    """LLVM's module of a source after optimisation, and the names of its functions."""
+    """The LLVM module of a source after optimization, and the names of its functions."""
     import llvmlite.binding as llvm
 
     functions = source.factory(*source.arguments)
@@ -159,7 +160,7 @@ def _machine(without: tuple[str, ...] = ()) -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()  # parses inline assembly
+    llvm.initialize_native_asmparser()  # needed to parse inline assembly
     features = ",".join((llvm.get_host_cpu_features().flatten(), *(f"-{x}" for x in without)))
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")
@@ -174,7 +175,7 @@ def _parsed(text: str) -> Any:
 
 
 def _emitted(name: str, emitter: Emitter) -> Any:
-    """The LLVM module of an emitting function that takes 64-bit integers; Numba is not needed for it."""
+    """The LLVM module of a function of 64-bit integers that emits its code; Numba is not needed."""
     module, result = ir.Module(name), ir.VoidType() if emitter.result == "None" else I64
     function = ir.Function(module, ir.FunctionType(result, [I64] * len(emitter.kinds)), name)
     b = Builder(ir.IRBuilder(function.append_basic_block()))
@@ -184,7 +185,7 @@ def _emitted(name: str, emitter: Emitter) -> Any:
 
 
 def _lowered(name: str, body: Any) -> Any:
-    """The LLVM module of a Python function, compiled by Numba, that C can call as `name`."""
+    """The LLVM module of a Python function: Numba compiles it, and C can call it as `name`."""
     count = len(inspect.signature(body).parameters)
     kinds = (types.intp,) * count
     copy = bound(body)

@@ -1,14 +1,15 @@
 """Compilation of kernels in other processes: meanwhile this process plans, and never imports Numba for a kernel.
 
-A `Job` that is wanted is put into a queue. Workers are threads of this process; each has a process of its own, to which
-it hands one job after another (`codegen`). One of these processes imports Numba, and the others are forks of it. When
-all workers have been idle for a while, they end, and their processes with them. Numba's optimisation is off there
-(NUMBA_OPT=0): LLVM optimises each module once, when it is complete. If no process can be started, the thread that waits
+A `Job` that is wanted is put into a queue. Workers are threads of this process; each worker has a separate process and
+hands it one job after another (`codegen`). One of these processes imports Numba, and the others are forks of it. When
+all workers have been idle for a while, they end, and their processes with them. Numba's optimization is off there
+(NUMBA_OPT=0): LLVM optimizes each module once, when it is complete. If no process can be started, the thread that waits
 for a job does the job itself.
 
-A plan for open sizes also has kernels that only sizes other than the first call's need. They are not wanted at first:
-when a worker has nothing else to do, it starts a worker whose process does these jobs one after another, and runs only
-on cores that nobody else needs. If such a job becomes wanted meanwhile, another worker does it once more.
+A plan for open sizes also has kernels that the first call's sizes do not need. These kernels are not wanted at first.
+When a worker has nothing else to do, it starts another worker for them. The process of this worker does their jobs one
+after another, and runs only on cores that nobody else needs. If such a job becomes wanted meanwhile, another worker
+does it once more.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Source, llvm_lock
 
-if TYPE_CHECKING:  # imported only when something is compiled
+if TYPE_CHECKING:  # imported only if something is compiled
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
@@ -39,7 +40,7 @@ log = logging.getLogger("graphq")
 MOST_WORKERS = 4
 """The most compiling processes; the kernels of one model seldom keep more than these busy."""
 MOST_JOBS = 1000
-"""The jobs of a process before a new one takes its place: each leaves 0.3 to 1 MB behind in Numba and LLVM."""
+"""The most jobs of a process before a new process replaces it: each job leaves 0.3 to 1 MB in Numba and LLVM."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -58,9 +59,9 @@ compiling.serve({descriptors}, {idle})
 class Job:
     """A call of a function of `codegen` with a kernel module's source, in another process; `want` starts it.
 
-    A job that is to be done `first` comes before others that wait. When `done` is set, there is either an `error` or an
-    `answer`, and `keep` has been called with the answer. `here` is set if no process can do the job, so that the thread
-    that waits for it must. `process` is the id of the process that put the job into the queue.
+    A job with `first` comes before other jobs that wait. When `done` is set, there is either an `error` or an `answer`,
+    and `keep` has been called with the answer. `here` is set if no process can do the job; the thread that waits for it
+    must then do it. `process` is the id of the process that put the job into the queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
@@ -92,8 +93,8 @@ class Job:
                 self.here = True
 
     def take(self) -> bool:
-        """Take the job out of both queues; returns True for the first call and False for every later one."""
-        # the process that takes the job; in a fork of it, `want` puts the job into a queue again
+        """Take the job out of both queues; returns True for the first call and False for every later call."""
+        # the process that takes the job; in a forked child, `want` puts the job into a queue again
         self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())
@@ -102,7 +103,7 @@ class Job:
     def result(self) -> Any:
         """Wait for the answer. Raises KernelError with the reason if the job failed.
 
-        It polls: with a lock, a signal handler that interrupts the thread holding the lock would wait forever.
+        The thread polls. With a lock, a signal handler that interrupts the thread holding the lock would wait forever.
         """
         while not self.done:
             self.want()
@@ -129,7 +130,8 @@ class Job:
     def end(self, answer: Any, error: str | None) -> None:
         """Accept the answer or the error.
 
-        `keep` stores an answer on disk before waiting threads see it, as they may then exit. Only the first end counts.
+        `keep` stores an answer on disk before waiting threads see it, because they may then exit. Only the first call
+        counts.
         """
         if self.done:
             return
@@ -137,7 +139,7 @@ class Job:
         try:
             if error is None and self.keep is not None:
                 self.keep(answer)
-        except Exception as problem:  # the answer is valid even so
+        except Exception as problem:  # the answer is still valid
             log.warning("a compiled kernel is not kept: %s: %s", type(problem).__name__, problem)
         finally:
             self.done = True
@@ -145,26 +147,27 @@ class Job:
 
 _queue: SimpleQueue[Job] = SimpleQueue()
 _first: deque[Job] = deque()
-"""Jobs that are in the queue too, and are taken before the others there."""
+"""Jobs to take before the other jobs of the queue; they are in the queue as well."""
 _later: deque[Job] = deque()
 """Jobs that were not wanted when they were created; the worker `_idle` takes them."""
 _starting = Lock(fork_waits=True)
-"""Held while workers or a process are started. A forked child has to close the connections of `_workers`."""
+"""Held while workers or a process are started; a forked child has to close the connections of `_workers`."""
 _workers: set[_Worker] = set()
 _idle: _IdleWorker | None = None
 _processes_work: bool | None = None
-"""True once a process has answered; False if none can be started, or if the first one ended before it answered."""
+"""True once a process has answered; False if no process can be started, or if the first ended before it answered."""
 
 
 class _Process:
-    """A compiling process and its forks, with a connection to each. One that is `idle` gives way to all other work."""
+    """A compiling process and its forks, with a connection to each. An `idle` process gives way to all other work."""
 
     def __init__(self, count: int, idle: bool = False) -> None:
         from multiprocessing import Pipe
         from subprocess import DEVNULL, Popen
 
-        # -P: nothing is imported from the current directory. A group of its own keeps Ctrl-C away from the process. An
-        # idle process stays in the session of this one: Linux shares cores between sessions before it sees priorities.
+        # -P: nothing is imported from the current directory. A separate process group keeps Ctrl-C away from the
+        # process. An idle process stays in the session of this process, because Linux shares cores between sessions
+        # before it looks at priorities.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
@@ -182,17 +185,17 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection, so that the process at its other end ends.
+        """Close a connection; the process at its other end then ends.
 
         When all connections are closed, wait for the first process to end.
         """
         connection.close()
         if all(x.closed for x in self.connections):
-            self.popen.terminate()  # it may still be importing Numba, which nobody needs any longer
+            self.popen.terminate()  # it may still be importing Numba, but nobody needs it now
             self.popen.wait()
 
     def forget(self) -> None:
-        """In a fork of this process, close the connections; only the parent waits for the compiling processes."""
+        """In a forked child, close the connections; only the parent waits for the compiling processes."""
         for x in self.connections:
             x.close()
         self.popen.returncode = 0
@@ -204,14 +207,14 @@ class _Worker(threading.Thread):
     def __init__(self, process: _Process | None, number: int) -> None:
         super().__init__(name=f"graphq-compiling-{number}", daemon=True)
         self.process, self.connection = process, process.connections[number] if process else None
-        self.jobs = 0  # those that its process has done
+        self.jobs = 0  # jobs that its process has done
 
     def run(self) -> None:
         while True:
             try:
                 job = _next_job()
             except Empty:
-                _workers.discard(self)  # a job put later starts new workers; one put before is seen here
+                _workers.discard(self)  # a job put later starts new workers; a job put before is seen here
                 if _queue.empty():
                     return self.leave()
                 _workers.add(self)
@@ -220,7 +223,7 @@ class _Worker(threading.Thread):
                     self.do(job)
 
     def do(self, job: Job) -> None:
-        """Have a job done by the process.
+        """Let the process do a job.
 
         If the process ends before it answers, a new process tries once more: the first may have been killed for lack of
         memory.
@@ -260,7 +263,7 @@ class _Worker(threading.Thread):
 
 
 class _IdleWorker(_Worker):
-    """The worker of jobs that nobody has wanted yet; it ends after the last one."""
+    """The worker of jobs that nobody has wanted yet; it ends after the last job."""
 
     idle = True
 
@@ -274,7 +277,7 @@ class _IdleWorker(_Worker):
 
 
 def _next_job() -> Job:
-    """The next wanted job. Raises Empty if there has been none for a while."""
+    """The next wanted job. Raises Empty if no job has come for a while."""
     with suppress(IndexError):
         return _first.popleft()
     with suppress(Empty):
@@ -336,9 +339,10 @@ if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswi
 
 
 def serve(descriptors: list[int], idle: bool = False) -> None:
-    """Do the jobs that come through each connection, in a process of its own, until it is closed or idle for long.
+    """Do the jobs that come through each connection, in one process per connection.
 
-    An `idle` process takes only time of cores that no other process needs.
+    A process ends when its connection is closed or idle for long. An `idle` process runs only on cores that no other
+    process needs.
     """
     import gc
     import signal
@@ -349,10 +353,10 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     if idle:
         with suppress(OSError):  # a container may forbid it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that forks leave no zombies when they end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks then leave no zombies when they end
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
-    gc.set_threshold(100_000)  # Numba makes millions of small objects; collecting took 1/12 of the time
+    gc.set_threshold(100_000)  # Numba makes millions of small objects; collecting them took 1/12 of the time
     own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:
@@ -368,7 +372,7 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
         except EOFError:
             return
         try:
-            function, source = pickle.loads(message)  # loads the factory by its name, which imports the factory's file
+            function, source = pickle.loads(message)  # loads the factory by its name, and so imports the factory's file
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

@@ -1,8 +1,8 @@
 """Deferred use of Numba's decorators: a process that finds all kernels compiled never imports Numba.
 
 `njit` marks functions in kernels/ that Numba compiles; `emits` marks functions that emit LLVM IR themselves. In the
-process that compiles (`compiling`), each becomes an object of Numba (`Deferred.made`). `types` are Numba's types,
-imported at first use.
+process that compiles (`compiling`), each becomes an object of Numba (`Deferred.made`). `types` has Numba's types; the
+first use imports them.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from graphq.kernels.jit.values import Builder, Value
 F = TypeVar("F", bound=Callable[..., object])
 
 Intrinsic: TypeAlias = Callable[..., Any]
-"""For type checkers: a function that compiled code calls; its arguments are integers or values of other Numba types."""
+"""A function that compiled code calls, for type checkers; arguments are integers or values of other Numba types."""
 
 
 class Deferred:
-    """A function that compiled code calls, to which Numba's decorator is applied only when it is needed."""
+    """A function that compiled code calls; Numba's decorator is applied only when it is needed."""
 
     def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
@@ -40,7 +40,7 @@ class Deferred:
 
 
 class _Types:
-    """The module numba.types, which is imported when a type is first asked for."""
+    """The module numba.types, imported when a type is first used."""
 
     def __getattr__(self, name: str) -> object:
         from numba import types
@@ -57,21 +57,21 @@ def njit(body: F) -> F:
 
 
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
-    """Mark `body(b, *arguments)`, a function that emits LLVM IR at the place where compiled code calls it.
+    """Mark `body(b, *arguments)`, a function that emits LLVM IR into the compiled code that calls it.
 
-    Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32, and int a
-    literal, which the body gets as a Python number. The result None means that there is no result. If the body takes
-    `*values`, which are 64-bit integers, `arity` is their number. Raises TypeError for other annotations.
+    Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32. int is a
+    literal; the body gets it as a Python number. The result None means that there is no result. If the body takes
+    `*values`, these are 64-bit integers, and `arity` is their number. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
 
 ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
-"""The annotations that parameters and the result of an emitting function may have."""
+"""The annotations that an emitting function may have, for parameters and for the result."""
 
 
 class Emitter(Deferred):
-    """A function that emits LLVM IR, as `emits` marks it; for Numba it is a numba.extending.intrinsic.
+    """A function that emits LLVM IR, marked by `emits`; for Numba it is a numba.extending.intrinsic.
 
     `kinds` are the annotations of the parameters after the builder, `result` is the annotation of the result.
     """
@@ -83,7 +83,7 @@ class Emitter(Deferred):
         self.result: str = body.__annotations__.get("return", "nothing")
         for annotation, allowed in (*((x, ARGUMENTS) for x in self.kinds.values()), (self.result, RESULTS)):
             if annotation not in allowed:
-                raise TypeError(f"{body.__name__}: an emitting function is annotated by {', '.join(ARGUMENTS)}, its "
+                raise TypeError(f"{body.__name__}: annotate an emitting function by {', '.join(ARGUMENTS)}, its "
                                 f"result by {', '.join(RESULTS)}, in a module with postponed annotations, "
                                 f"not by {annotation!r}")
 
@@ -97,7 +97,7 @@ class Emitter(Deferred):
                 raise TypeError(f"{body.__name__} takes {len(wanted)} arguments, got {len(arguments)}")
             literals = [x.literal_value if isinstance(x, types.IntegerLiteral) else None for x in arguments]
             if any(kind == "int" and x is None for kind, x in zip(wanted, literals, strict=True)):
-                return None  # tells Numba that no signature fits these arguments
+                return None  # for Numba: no signature fits these arguments
 
             def code(context: Any, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]) -> ir.Value:
                 b = Builder(builder)
@@ -124,8 +124,8 @@ def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -
 def _helper(body: FunctionType) -> Any:
     """Compile a function with Numba.
 
-    If all annotations are int, float or None, they are its one signature. Otherwise it is compiled for each list of
-    types with which it is called.
+    If all annotations are int, float or None, they are its only signature. Otherwise Numba compiles it for each list of
+    argument types.
     """
     kinds: dict[str, Any] = {"int": types.intp, "float": types.float32, "None": types.void}
     *parameters, result = (kinds.get(body.__annotations__.get(x, "")) for x in (*signature(body).parameters, "return"))
@@ -141,7 +141,7 @@ def jitted(body: FunctionType, *signatures: Any) -> Any:
 
 
 def bound(body: FunctionType) -> FunctionType:
-    """A copy of a function in which deferred functions that it refers to are replaced by Numba's objects."""
+    """A copy of a function that refers to Numba's objects instead of deferred functions."""
     global_names = {name: _made(body.__globals__[name]) for name in _names(body.__code__) if name in body.__globals__}
     cells = tuple(CellType(_made(cell.cell_contents)) for cell in body.__closure__ or ())
     copy = FunctionType(body.__code__, {**global_names, "__name__": body.__module__, "__builtins__": __builtins__},
@@ -155,7 +155,7 @@ def _made(x: Any) -> Any:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a code object uses, including those in its inner functions and comprehensions."""
+    """The global names that a code object uses, including names in its inner functions and comprehensions."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -1,11 +1,11 @@
-"""What kernel code is written with: loops, shuffles, access to memory, calls; records, the layouts of argument blocks.
+"""The vocabulary of kernel code: loops, shuffles, memory access, calls; records, the layouts of argument blocks.
 
 Addresses are signed integers (`intp`), because in Numba uintp + intp is a float. Offsets and sizes are in bytes unless
 the text says otherwise.
 
-A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. Its code says `a = view(args)`,
-then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds should be read
-into variables before the loop, because LLVM would read a field again after each store that might have changed it.
+A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. Its code uses `a = view(args)`,
+then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. Read a loop's bounds into
+variables before the loop: LLVM would read a field again after each store that might have changed it.
 """
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, numba_intrin
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
-"""The number of the argument block's word that has the address of the epilogue's table of functions (`outputs`)."""
+"""The index of the argument block's word with the address of the epilogue's table of functions (`outputs`)."""
 HEADER_WORDS = 40
-"""How many words of an argument block precede its slots; each kernel gives the first of them its own fields."""
+"""The words of an argument block before its slots; the first of them are the fields of each kernel."""
 
 
 def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
-    """LLVM's metadata for a loop that is not to be unrolled; by LLVM's rules, the node is its own first element."""
+    """LLVM's metadata for a loop that must not be unrolled; by LLVM's rules, the node is its own first element."""
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
     loop.operands = (loop, option)
@@ -39,7 +39,7 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
     """Emit `for k in range(start, stop, step)` over 64-bit integers, and yield `k`. The body may run zero times.
 
-    If `unroll` is true, LLVM may unroll the loop, which puts dozens of instructions in front of it.
+    If `unroll` is true, LLVM may unroll the loop; this puts dozens of instructions before it.
     """
     before = b.block
     head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
@@ -78,7 +78,7 @@ def call_block(b: Builder, function: Value, args: Value, index: Value) -> None:
 def outer(number: int, arity: int) -> Intrinsic:
     """Make the function (args, ...) -> intp that calls function `number` of a table.
 
-    The argument block at `args` has the address of the table in its word FUNCTIONS. The function has `arity` arguments,
+    The word FUNCTIONS of the argument block at `args` is the address of the table. The function has `arity` arguments,
     including `args`.
     """
 
@@ -130,19 +130,19 @@ def columns_of(rows: Sequence[Value]) -> list[Value]:
 
 
 def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
-    """Emit a vector of the lanes at `places` (vector, lane), by one shuffle for each vector after the first."""
+    """Emit a vector of the lanes at `places` (vector, lane), with one shuffle for each vector after the first."""
     n = vectors[0].type.count
     out = vectors[0]
     lanes = [lane if k == 0 else 0 for k, lane in places]
     for v in range(1, len(vectors)):
-        # For v > 1 the lanes that come from earlier vectors are already in place.
+        # For v > 1 the lanes of earlier vectors are already in place.
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
         out = out.shuffle(vectors[v], lanes)
     return out
 
 
 def repeated(x: Value, multiplier: int, lanes: int) -> Value:
-    """Emit a vector of `lanes` lanes in which each lane of `x` is repeated `multiplier` times."""
+    """Emit a vector of `lanes` lanes that repeats each lane of `x` `multiplier` times."""
     if lanes <= multiplier:
         return x.splat(lanes)
     return x if multiplier == 1 else x.shuffle(x, [k // multiplier for k in range(lanes)])
@@ -170,7 +170,7 @@ class Record:
 
     @lazy_property
     def view(self) -> Intrinsic:
-        """A function for compiled code that gives the record at an address."""
+        """The function that gives compiled code the record at an address."""
 
         def view(_typing: object, address: object) -> object:
             from numba import from_dtype
@@ -189,7 +189,7 @@ class Record:
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
         """The values of all fields by name, in the order of the fields; fields without a value are 0.
 
-        Raises KernelError for a name that is no field.
+        Raises KernelError for an unknown name.
         """
         return filled(dict.fromkeys(self.fields, 0), values)
 
@@ -199,7 +199,7 @@ class Record:
 
 
 def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
-    """A copy of an argument block's words, by name, with these values set. Raises KernelError for an unknown name."""
+    """Copy an argument block's words, by name, and set these values. Raises KernelError for an unknown name."""
     if unknown := values.keys() - words.keys():
         raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
     return {**words, **values}
@@ -212,4 +212,4 @@ SLOT = Record("address", "table", "stride")
 from one row to the next.
 """
 SLOTS = 8 * HEADER_WORDS
-"""The bytes of an argument block that precede its slots."""
+"""The bytes of an argument block before its slots."""

@@ -1,9 +1,9 @@
-"""ISA levels: which exist, which this machine has, and which one a compilation uses.
+"""ISA levels: the levels that exist, the levels of this machine, and the level that a compilation uses.
 
-A machine has a level if the CPU reports all features of the level; the name of a CPU says nothing reliable. A level
-includes every level whose features are among its own. These are all levels before it in LEVELS, except that CPUs with
-AVX-512 may lack avx_vnni. For tests, `emulate` adds a level that the machine lacks: kernels then run with plain IR in
-place of the level's decisive instructions.
+A machine has a level if the CPU reports all features of the level; the name of a CPU is not reliable. A level includes
+every level whose features are among its own. These are all levels before it in LEVELS, except that CPUs with AVX-512
+may lack avx_vnni. For tests, `emulate` adds a level that the machine lacks: kernels then run with plain IR instead of
+the level's decisive instructions.
 """
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Level(NamedTuple):
     def has(self, extension: str) -> bool:
         """Whether the level has the feature `extension`, for vectors of any width.
 
-        "vnni" means avxvnni or avx512vnni, "bf16" avx512bf16.
+        "vnni" means avxvnni or avx512vnni, "bf16" means avx512bf16.
         """
         return any(extension in (x, x.removeprefix("avx512"), x.removeprefix("avx")) for x in self.features)
 
     @property
     def base(self) -> Level:
-        """The lowest level with vectors of this width, at which all code without integer products is compiled."""
+        """The lowest level with vectors of this width; all code without integer products is compiled for it."""
         return lowest(self.lanes)
 
     @property
     def of_products(self) -> Level:
-        """The lowest level with vectors of this width that has VNNI if this one has it, for code of integer products.
+        """The lowest level with vectors of this width, with VNNI if this level has it, for code of integer products.
 
-        LLVM takes VNNI's instructions for sums of pairs of 16-bit products, too.
+        For sums of pairs of 16-bit products, LLVM uses VNNI's instructions as well.
         """
         return lowest(self.lanes, *["vnni"] * self.has("vnni"))
 
@@ -67,7 +67,7 @@ LEVELS = (
     Level("avx512_bf16", 16, _AVX512_BF16),
     Level("amx", 16, (*_AVX512_BF16, "amx-tile", "amx-int8")),
 )
-"""The levels from the lowest to the highest; the best level of a machine is the last one that it has."""
+"""The levels from the lowest to the highest; the best level of a machine is the last level that it has."""
 _BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()
 _emulated: list[str] = []
@@ -79,7 +79,7 @@ def lowest(lanes: int, *extensions: str) -> Level:
 
 
 def level_named(name: str) -> Level:
-    """Find a level by name; raises KernelError with the names of all levels if there is none."""
+    """Find a level by name; raises KernelError with the names of all levels if no level has the name."""
     level = _BY_NAME.get(name) if isinstance(name, str) else None
     if level is None:
         raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(_BY_NAME)}")
@@ -88,7 +88,7 @@ def level_named(name: str) -> Level:
 
 @cache
 def cpu() -> str:
-    """Describe the machine's processor by its kind and its features: all that code compiled for it may depend on."""
+    """Describe the machine's processor by its kind and its features; code compiled for it depends on nothing else."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = dict(line.split(":", 1) for line in iter(file.readline, "\n") if ":" in line)
@@ -102,7 +102,7 @@ def cpu() -> str:
 def _features() -> frozenset[str]:
     """The features that programs may use, by LLVM's names without hyphens and underscores.
 
-    On x86, Linux lists them. Elsewhere LLVM does; loading LLVM takes 50 MB of memory and 50 ms.
+    On x86, Linux lists the features. Elsewhere LLVM lists them; loading LLVM takes 50 MB of memory and 50 ms.
     """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -124,14 +124,14 @@ def has(*features: str) -> bool:
 
 @cache
 def withheld(level: Level) -> tuple[str, ...]:
-    """The machine's features that code of a level must not use, by LLVM's names: those that only other levels need."""
+    """The machine's features that only other levels need, by LLVM's names: code of a level must not use them."""
     others = {feature for x in LEVELS for feature in x.features if feature not in level.features}
     return tuple(sorted(feature for feature in others if has(feature)))
 
 
 @cache
 def native() -> tuple[Level, ...]:
-    """Give the levels whose instructions this machine has, lowest first."""
+    """The levels whose instructions this machine has, lowest first."""
     by_features = (level for level in LEVELS if has(*level.features))
     return tuple(level for level in by_features if not level.has("amx-tile") or _request_amx())
 
@@ -145,7 +145,7 @@ def _request_amx() -> bool:
 
 
 def available() -> tuple[Level, ...]:
-    """Give the levels that can be used now, lowest first: those of the machine, and emulated ones."""
+    """The levels that can be used now, lowest first: the machine's levels, and emulated levels."""
     here = native()
     return tuple(level._replace(emulated=True) if level.name in _emulated else level
                  for level in LEVELS if level in here or level.name in _emulated)
@@ -158,7 +158,7 @@ def is_emulated(name: str) -> bool:
 
 @contextmanager
 def emulate(name: str) -> Iterator[Level]:
-    """Make level `name` available for tests, with its decisive instructions emulated whatever the machine has."""
+    """Make level `name` available for tests, with its decisive instructions emulated on every machine."""
     level = level_named(name)._replace(emulated=True)
     with _lock.hold:
         _emulated.append(name)

@@ -1,4 +1,4 @@
-"""Memory for weights and temporary buffers, which kernels access by whole cache lines; and addresses of arrays."""
+"""Memory for weights and temporary buffers, aligned to the cache lines that kernels read; addresses of arrays."""
 from __future__ import annotations
 
 import ctypes
@@ -11,27 +11,27 @@ from operator import index
 import numpy as np
 
 LINE = 64
-"""Bytes of a cache line, and of the widest vector register."""
+"""The bytes of a cache line, and of the widest vector register."""
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""The bytes of a chunk of memory for small lasting arrays. A chunk is freed when its last array is."""
+"""The bytes of a chunk of memory for small lasting arrays. A chunk is freed with its last array."""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
-"""Chunks, and how many of their bytes are taken.
+"""Chunks, and how many of their bytes are in use.
 
-A thread that cuts an array from a chunk removes the chunk from the list meanwhile, so that no other thread or signal
-handler uses it at the same time.
+A thread that cuts an array from a chunk removes the chunk from the list meanwhile. No other thread or signal handler
+then uses it at the same time.
 """
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:
-    """An uninitialised u8 array of `nbytes`, aligned to LINE; raises MemoryError."""
+    """An uninitialized u8 array of `nbytes`, aligned to LINE; raises MemoryError."""
     try:
         room = np.empty(nbytes + LINE, np.uint8)
     except ValueError:  # raised for more bytes than an array can have
-        raise MemoryError(f"no array has {nbytes} bytes") from None
-    # cut in two steps, since NumPy gives an empty slice the address of `room` itself
+        raise MemoryError(f"an array cannot have {nbytes} bytes") from None
+    # two steps: NumPy gives an empty slice the address of `room` itself
     return room[-room.ctypes.data % LINE:][:nbytes]
 
 
@@ -41,7 +41,7 @@ def lasting_empty(nbytes: int) -> np.ndarray:
     A run reads all weights of a plan once. With pages of 4 KB it would wait for the table entries of most pages:
     ResNet-50 takes 3 % longer (virtual machine on Zen 5).
     """
-    nbytes = index(nbytes)  # an open size must not get into `_begun`, which plans of all models share
+    nbytes = index(nbytes)  # an open size must not get into `_begun`, because plans of all models share it
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
     chunk, used = None, 0
@@ -58,7 +58,7 @@ def _mapped(nbytes: int) -> np.ndarray:
     try:
         pages = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError):
-        raise MemoryError(f"the system has no {nbytes} bytes") from None
+        raise MemoryError(f"the system cannot map {nbytes} bytes") from None
     with suppress(OSError):  # some systems have no huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8, nbytes, -np.frombuffer(pages, np.uint8).ctypes.data % PAGE)
@@ -80,8 +80,8 @@ _interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, cty
 def address_of(array: np.ndarray) -> int:
     """The address of the data of a contiguous array.
 
-    By the buffer protocol, which takes a fourth of the time of `array.ctypes`; arrays that are empty or must not be
-    written go through NumPy's C interface, in half of its time.
+    The buffer protocol takes a fourth of the time of `array.ctypes`. It does not serve empty and read-only arrays: they
+    use NumPy's C interface, in half of that time.
     """
     try:
         return ctypes.addressof(_byte(array))

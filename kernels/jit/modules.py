@@ -41,7 +41,7 @@ def _count(compiled: int = 0, loaded: int = 0) -> None:
 
 
 class Function:
-    """A function of a module, which takes 64-bit integers. Converted to an integer, it is the address of its code."""
+    """A function of a module, with 64-bit integers as arguments; converted to an integer, it is its code's address."""
 
     def __init__(self, module: Module, name: str) -> None:
         self.module, self.name = module, name
@@ -71,8 +71,8 @@ class Function:
 class FunctionTable:
     """Functions and integers as an array of words; `int()` gives the array's address.
 
-    The array exists from the beginning, so that its address never changes. Its words are written each time the address
-    is asked for, after waiting for the functions' code. Threads that ask at the same time write the same words.
+    The array exists from the beginning, so its address never changes. Each `int()` waits for the functions' code and
+    writes the words. Threads that call it at the same time write the same words.
     """
 
     def __init__(self, entries: Sequence[Function | int]) -> None:
@@ -93,7 +93,7 @@ class FunctionTable:
 
 
 class Module:
-    """A kernel module, whose functions are its attributes."""
+    """A kernel module; its functions are its attributes."""
 
     def __init__(self, kind: str, source: Source, cache: bool) -> None:
         self.name, self.source = kind, source
@@ -111,13 +111,13 @@ class Module:
         return f"<kernel module {self.name}>"
 
     def begin(self, wanted: bool = True, first: bool = False) -> None:
-        """Read the code from the cache folder; if it is not there, start to compile it if the module is `wanted`."""
+        """Read the code from the cache folder; if it is not there and the module is `wanted`, start to compile it."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
             self._job = Job("object_code", self.source, self._keep, wanted=wanted, first=first)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
-        """Write the code to the cache folder even if this process does not ask for it: the next one may need it."""
+        """Write the code to the cache folder even if this process does not use it: the next process may need it."""
         if self._entry is not None:
             self._entry.write(folder.Code(*answer))
 
@@ -171,7 +171,7 @@ class Module:
 
 
 class SavedModule(Module):
-    """A module of which only the object code exists, without its source."""
+    """A module with object code but without a source."""
 
     def __init__(self, kind: str, key: str, code: folder.Code) -> None:
         self.name, self._key, self._code = kind, key, code
@@ -198,7 +198,7 @@ _saved: dict[str, SavedModule] = {}
 
 
 def saved(kind: str, key: str, code: folder.Code) -> Module:
-    """The module of code that this user compiled before, under this key; there is one object for each key."""
+    """The module of code that this user compiled before, under this key; each key has one object."""
     return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
@@ -207,10 +207,11 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
     """The module that `factory`, a function at the top level of a file, makes of these arguments (`Source`); made once.
 
     `kind` (an identifier) begins the name of its file. The code uses only the instructions of `level`; without a level
-    it uses all that the machine has. With `cache=False` no file is read or written. Open sizes among the arguments
-    become the numbers that are assumed for them. A module that is not `wanted` is compiled when somebody asks for it
-    (`Module.want`), or when a compiling process has nothing else to do. One that takes long to compile should be
-    compiled `first`, before others that wait.
+    it uses all instructions of the machine. With `cache=False` no file is read or written. Open sizes among the
+    arguments become the numbers that are assumed for them.
+
+    A module that is not `wanted` is compiled when somebody asks for it (`Module.want`), or when a compiling process has
+    nothing else to do. A module that takes long to compile should be compiled `first`, before other modules that wait.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")

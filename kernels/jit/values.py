@@ -4,12 +4,12 @@
     (first + row * stride).prefetch()
 
 An operator emits an instruction at the builder's position; Python numbers become constants of the other operand's type,
-in every lane of a vector. Operators on constants alone give constants, and emit nothing. Addresses are 64-bit integers,
-and offsets bytes.
+in every lane of a vector. Operators whose operands are all constants give constants, and emit nothing. Addresses are
+64-bit integers, and offsets bytes.
 
-LLVM's integer types have no sign, so the operation says whether it reads them as signed: `//`, `>>`, `<`, `<=`, `>`,
-`>=` and `sext` as signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero.
-Comparisons of floats are ordered: false where one is NaN.
+LLVM's integer types have no sign; the operation decides. `//`, `>>`, `<`, `<=`, `>`, `>=` and `sext` read integers as
+signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero. Comparisons of
+floats are ordered: false if one of them is NaN.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def element(kind: Type) -> Type:
 
 
 def like(kind: Type, lane: Type) -> Type:
-    """The type `kind` with its element type replaced by `lane`: a vector stays a vector of as many elements."""
+    """The type `kind` with its element type replaced by `lane`: a vector keeps its number of elements."""
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
@@ -91,7 +91,7 @@ class Value:
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
-        """Emit an instruction with the builder of the first operand that has one; if all are constants, fold them."""
+        """Emit an instruction with the builder of the first operand that has one; fold it if all are constants."""
         operands = (self, *args)
         for x in operands:
             if isinstance(x, Value) and x.builder is not None:
@@ -197,7 +197,7 @@ class Value:
         return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:
-        """`x` where this bool is true, else `y`. If one of them is a number, it takes the other's type."""
+        """`x` where this bool is true, else `y`. If one of them is a number, the number gets the other's type."""
         typed = x if isinstance(x, Value) else y
         assert isinstance(typed, Value)
         return self._emit("select", typed._of(x), typed._of(y))
@@ -241,7 +241,7 @@ class Value:
         return x
 
     def load_invariant(self, kind: Type, align: int = 1) -> Value:
-        """Load memory that no kernel writes while it runs, so that LLVM may move the load out of loops that store."""
+        """Load memory that no kernel writes while it runs; LLVM may move the load out of loops that store."""
         x = self.load(kind, align)
         x.ir.set_metadata("invariant.load", self._b.module.add_metadata([]))
         return x
@@ -266,7 +266,7 @@ class Value:
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
-        """Pass an integer through an empty piece of assembly, so that LLVM can conclude nothing about its value."""
+        """Pass an integer through an empty piece of assembly, so LLVM knows nothing about its value."""
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
@@ -275,7 +275,7 @@ class Value:
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
         b = next((x.builder for x in (self, *others) if x.builder is not None), None)
         if b is None:
-            raise TypeError(f"{name} of constants alone needs a builder")
+            raise TypeError(f"{name} of constants needs a builder")
         return b.call_named(f"llvm.{name}.{lanes}{element(kind).intrinsic_name}", kind, self, *others)
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
@@ -289,7 +289,7 @@ class Value:
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
         """The vector of the elements `lanes` of this vector and `other`.
 
-        The elements of `other` are numbered after those of this one.
+        The elements of `other` are numbered after the elements of this vector.
         """
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
@@ -305,13 +305,13 @@ class Value:
 
 
 class Builder:
-    """llvmlite's builder, with instructions that take and give Values."""
+    """llvmlite's builder, with instructions that take and return Values."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.ir = builder
 
     def __getattr__(self, name: str) -> Any:
-        """A method of llvmlite's builder, made to take and return Values; or its block, its module or its function."""
+        """A method of llvmlite's builder that takes and returns Values, or the builder's block, module or function."""
         attribute = getattr(self.ir, name)
         if not callable(attribute):
             return attribute
@@ -331,13 +331,13 @@ class Builder:
         return Value(self, self.ir.call(raw(function), raw(args)))
 
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
-        """Call an LLVM intrinsic by its full name, which llvmlite cannot derive for vectors; returns a `kind`."""
+        """Call an LLVM intrinsic by its full name (llvmlite cannot derive it for vectors); returns a `kind`."""
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 
 
 def joined(lanes: Sequence[Value]) -> Value:
-    """The vector whose lanes are these scalars."""
+    """The vector with these scalars as lanes."""
     out = Value(None, ir.Constant(ir.VectorType(lanes[0].type, len(lanes)), ir.Undefined))
     for n, x in enumerate(lanes):
         out = out._emit("insert_element", x, constant(I32, n))
@@ -345,12 +345,12 @@ def joined(lanes: Sequence[Value]) -> Value:
 
 
 def larger(x: Value, y: Operand) -> Value:
-    """The larger one of two signed integers."""
+    """The larger of two signed integers."""
     return (x > y).select(x, y)
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """x if x < y, else y; so it is y if one of two floats is NaN.
+    """x if x < y, otherwise y, also if one of two floats is NaN.
 
     Integers are signed. At least one operand is a Value.
     """
@@ -372,7 +372,7 @@ _FOLDED: dict[str, Callable[..., np.ndarray]] = {
     ">=": np.greater_equal, "==": np.equal, "!=": lambda x, y: (x < y) | (x > y),
     "sext": lambda x: np.where(x, -1, 0) if x.dtype == np.bool_ else x,
     **dict.fromkeys(("zext", "trunc", "sitofp", "fptosi", "fpext", "fptrunc"), lambda x: x)}
-"""The NumPy functions that fold instructions on constants; NumPy's integers wrap as LLVM's do."""
+"""The NumPy functions that fold instructions on constants; NumPy's integers wrap like LLVM's."""
 _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
@@ -387,7 +387,7 @@ def _lanes(x: ir.Constant) -> np.ndarray:
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
-    # LLVM's zeroinitializer gives None
+    # llvmlite has None for LLVM's zeroinitializer
     numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))
     return numbers if isinstance(x.type, ir.VectorType) else numbers.reshape(())
 
@@ -396,7 +396,7 @@ def _folded(name: str, *args: Any) -> Value:
     """Fold an instruction on constants. Raises TypeError for an instruction that has to be emitted."""
     how = args[0] if isinstance(args[0], str) else name
     if how not in _FOLDED:
-        raise TypeError(f"{name} of constants alone needs a builder")
+        raise TypeError(f"{name} of constants needs a builder")
     operands = [x for x in args if isinstance(x, ir.Constant)]
     numbers = [_lanes(x) for x in operands]
     if name in _UNSIGNED:

@@ -1,9 +1,9 @@
 """x86 instructions that kernels emit, each with an emulation of the same meaning in plain LLVM IR.
 
 `b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks the
-instruction, so that every kernel can be tested on every machine. LLVM's intrinsics change the types of their operands
-between releases (vpdpbusd takes <64 x i8> operands now). This file uses the old forms, which LLVM upgrades when it
-parses the module.
+instruction: every kernel can be tested on every machine. LLVM's intrinsics change the types of their operands between
+releases (vpdpbusd takes <64 x i8> operands now). This file uses the old forms; LLVM upgrades them when it parses the
+module.
 """
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Loop:
     """A context manager that emits `for k in range(count)` in IR.
 
     `carried` are the initial values of variables that `update` sets in every iteration. Inside, `.k` is the counter and
-    `.values` are the carried values. After the loop `.values` are the final ones (the initial ones if count <= 0). The
-    counter grows by `step`, which an iteration may set.
+    `.values` are the carried values. After the loop `.values` are the final values (the initial values if count <= 0).
+    The counter grows by `step`; an iteration may set `step`.
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
@@ -76,10 +76,10 @@ class Loop:
 
 
 def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
-    """Emit vpdpbusd: add the sums of four products u8 * s8 to `acc`, which has 16, 8 or 4 lanes of s32.
+    """Emit vpdpbusd: add the sums of four products u8 * s8 to `acc`, a vector of 16, 8 or 4 lanes of s32.
 
     `a` and `w` are vectors of bytes. Sums wrap around. For 8 lanes LLVM chooses between the forms of AVX-VNNI and
-    AVX-512, by what the CPU has. `signed` (only with `emulated`) takes `a` as s8, as tdpbssd does.
+    AVX-512, by the features of the CPU. With `signed` (only if `emulated`), `a` is s8, as for tdpbssd.
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
@@ -99,7 +99,7 @@ def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 
 
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
-    """Emit the code of `emit`, whose results are vectors of f32, with subnormal operands and results taken as zeros.
+    """Emit the code of `emit`, with subnormal operands and results taken as zeros; its results are vectors of f32.
 
     Two bits of MXCSR make the CPU do so, and LLVM does not know of them. Pieces of inline assembly before and after the
     code keep its operations between them: no load moves across the first, and the results pass through the second.
@@ -124,7 +124,7 @@ def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
 
 
 def flushed(b: Builder, x: Value) -> Value:
-    """x with each subnormal number replaced by a zero of the same sign."""
+    """Emit x with each subnormal number replaced by a zero of the same sign."""
     bits = x.as_type(vector(I32, x.type.count))
     normal = bits & 0x7FFFFFFF
     return normal.ult(0x00800000).select(bits & -0x80000000, bits).as_type(x.type)
@@ -133,9 +133,9 @@ def flushed(b: Builder, x: Value) -> Value:
 def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     """Emit vpxord of s32 lanes and one number.
 
-    It is emitted as assembly (`codegen` initialises the parser), because LLVM would flip scalars before it broadcasts
-    them, which costs two instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as
-    fast, tiles of 12 x 32 1.3 times.
+    The instruction is emitted as assembly (`codegen` initializes the parser). LLVM would flip scalars before it
+    broadcasts them, and this takes two instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16
+    become 1.8 times as fast, tiles of 12 x 32 1.3 times.
     """
     if emulated:
         return x ^ bits
@@ -146,7 +146,7 @@ def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
 
 
 def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddwd: the s32 sums of two neighbouring s16 products; `a` and `w` are vectors of 16 or 32 s16."""
+    """Emit vpmaddwd: the s32 sums of two neighboring s16 products; `a` and `w` are vectors of 16 or 32 s16."""
     lanes = a.type.count // 2
     s32 = vector(I32, lanes)
     if not emulated:
@@ -158,7 +158,7 @@ def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate."""
+    """Emit vpmaddubsw: the s16 sums of two neighboring products u8 * s8; sums saturate."""
     s16 = vector(I16, 2 * a.type.count)
     if not emulated:
         name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
@@ -229,29 +229,29 @@ class Tiles:
         instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
 
     def configure(self) -> None:
-        """Emit ldtilecfg, which takes the configuration at `state`."""
+        """Emit ldtilecfg: load the configuration at `state`."""
         if not self.emulated:
             self._x86("ldtilecfg", [], self.state.pointer(I8))
 
     def release(self) -> None:
-        """Emit tilerelease, which sets the tile registers back to their initial state."""
+        """Emit tilerelease: set the tile registers back to their initial state."""
         if not self.emulated:
             self._x86("tilerelease", [])
 
     def zero(self, tile: int) -> None:
-        """Emit tilezero, which sets all 16 rows to 0."""
+        """Emit tilezero: set all 16 rows to 0."""
         if not self.emulated:
             return self._x86("tilezero", [tile])
         shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
     def load(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tileloadd, which loads rows of 64 bytes `stride` bytes apart; a stride of 0 repeats one row."""
+        """Emit tileloadd: load rows of 64 bytes `stride` bytes apart; a stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tilestored, which stores the configured rows, 64 bytes each, at addresses `stride` bytes apart."""
+        """Emit tilestored: store the configured rows, 64 bytes each, at addresses `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
@@ -268,20 +268,20 @@ class Tiles:
 
 
 def tail_mask(lanes: int, left: Value) -> Value:
-    """Give the mask of the first `left` lanes."""
+    """Emit the mask of the first `left` lanes."""
     return constant(vector(I32, lanes), range(lanes)) < left.trunc(I32).splat(lanes)
 
 
 def load_first(address: Value, count: Value, kind: Type) -> Value:
-    """Load the first `count` lanes of integers at an address, zeros after them; reads nothing beyond them."""
+    """Load the first `count` lanes of integers at an address, and zeros after them; reads no memory beyond them."""
     return address.load_where(tail_mask(kind.count, count), kind)
 
 
 def store_first(value: Value, address: Value, count: Value) -> None:
-    """Store the first `count` lanes of integers at an address; writes nothing beyond them."""
+    """Store the first `count` lanes of integers at an address; writes no memory beyond them."""
     value.store_where(tail_mask(value.type.count, count), address)
 
 
 def load_bytes(address: Value, count: Value, lanes: int = 64) -> Value:
-    """Load the first `count` (0 to `lanes`) bytes at an address, zeros after them."""
+    """Load the first `count` (0 to `lanes`) bytes at an address, and zeros after them."""
     return load_first(address, count, ir.VectorType(I8, lanes))

@@ -13,7 +13,7 @@ MACHINE = platform.machine()
 
 @emits
 def acquired(b: Builder, address: Value) -> Value:
-    """Load a word with acquire order: stores made by another thread before its `release` are then visible."""
+    """Load a word with acquire order: stores that another thread made before its `release` are then visible."""
     word: Value = b.load_atomic(address.pointer(I64), "acquire", 8)
     return word
 
@@ -26,7 +26,7 @@ def release(b: Builder, address: Value, value: Value) -> None:
 
 @emits
 def added(b: Builder, address: Value, value: Value) -> Value:
-    """Add to a word atomically, in sequentially consistent order; returns the value before."""
+    """Add to a word atomically, in sequentially consistent order; returns the old value."""
     before: Value = b.atomic_rmw("add", address.pointer(I64), value, "seq_cst")
     return before
 
@@ -41,7 +41,7 @@ def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
 
 @emits
 def pause(b: Builder) -> None:
-    """Wait for some dozens of cycles; on CPUs other than x86 it emits nothing."""
+    """Wait for some dozens of cycles; on CPUs other than x86 it does nothing."""
     if MACHINE == "x86_64":
         b.call_named("llvm.x86.sse2.pause", ir.VoidType())
 

@@ -1,8 +1,8 @@
-"""How many threads a plan may use: the process's share of the machine's cores.
+"""The number of threads for a plan: the process's share of the machine's cores.
 
 The share is the minimum of three limits: the cores that the process may use (affinity), the CPU quotas of its control
-groups (containers, Kubernetes), and OMP_NUM_THREADS. Ray sets this variable to the `num_cpus` of a task or an actor,
-Dask's nannies set it to 1 for workers whose threads are tasks, and joblib to the share of a worker process.
+groups (containers, Kubernetes), and OMP_NUM_THREADS. Ray sets this variable to the `num_cpus` of a task or an actor.
+Dask's nannies set it to 1 for workers whose threads are tasks, and joblib sets it to the share of a worker process.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _most_asked = 0
 
 
 def process_cores() -> set[int]:
-    """The cores that this process may use, those of its main thread: other threads may have restricted theirs."""
+    """The cores of the process's main thread, as other threads may have restricted theirs."""
     return os.sched_getaffinity(os.getpid())
 
 
@@ -34,7 +34,7 @@ def share() -> int:
 
 
 def team_threads() -> int:
-    """The threads of the whole process: as many as it is allowed, or more if a plan was asked to use more."""
+    """The threads of the whole process: its limit, or more if a plan was asked to use more."""
     return max(_allowed(), _most_asked)
 
 
@@ -66,7 +66,7 @@ def _variable(name: str) -> int | None:
 def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
     """The number of cores that the quotas of the process's control groups allow, rounded up.
 
-    If there are no quotas, it is a large number.
+    Without quotas it is a large number.
     """
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)
@@ -75,7 +75,7 @@ def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
 def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
     """The quota and the period of each control group of the process, and of the parents of these groups.
 
-    Control groups of version 2 (`cpu.max`) and version 1 are read.
+    Reads control groups of version 2 (`cpu.max`) and version 1.
     """
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]

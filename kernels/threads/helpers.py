@@ -27,12 +27,15 @@ from graphq.kernels.threads.system import join_thread, make_semaphore, signals_l
 
 
 def native(function: modules.Function, arity: int) -> Callable[..., None]:
-    """A native function as one of Python, which takes integers and releases the GIL."""
+    """Wrap a native function of integers as a Python function that releases the GIL."""
     return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
 
 
 class Helpers:
-    """At most `most` helpers at the words at `address`. Helpers come by `start`, or from a prange (`help_others`)."""
+    """At most `most` helpers, with their words at `address`.
+
+    Threads become helpers by `start`, or as iterations of a prange (`help_others`).
+    """
 
     def __init__(self, most: int, cache: bool = True) -> None:
         self.most = most
@@ -63,7 +66,7 @@ class Helpers:
 
     @property
     def begun(self) -> int:
-        """How many helpers take part, or sleep."""
+        """The number of helpers that have begun, whether they work or sleep."""
         return int(self.word(HELPERS)[0])
 
     def start(self) -> None:
@@ -77,7 +80,7 @@ class Helpers:
                 self.threads.append(thread)
 
     def dismiss(self) -> None:
-        """Let all helpers return, those too that have not begun yet, and wait for the threads that `start` started."""
+        """Let all helpers return, even those that have not begun, and wait for the threads that `start` started."""
         self._dismiss(self.address)
         with suppress(IndexError):
             while True:

@@ -1,6 +1,6 @@
-"""The parallel region: the one prange of graphq, in whose iterations threads take pieces of steps (`team`).
+"""The parallel region: the one prange of graphq; in its iterations, threads take pieces of steps (`team`).
 
-A process that has imported Numba, and runs a plan on several threads, imports this module in the background.
+If a process has imported Numba and runs a plan on several threads, it imports this module in the background.
 """
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # kept on disk, which is 10 times as fast in later processes
-except Exception:  # no folder that can be written to, a full disk, a damaged file
+    _enter = _compiled(True)  # kept on disk: later processes load it 10 times as fast
+except Exception:  # no writable folder, a full disk, or a damaged file
     _enter = _compiled(False)
 
 
 def enter(function: int, argument: int, threads: int) -> None:
-    """Call the native function at an address as `function(argument, k)` for k in range(threads), each on a thread.
+    """Call the native function at an address as `function(argument, k)` for k in range(threads), each on one thread.
 
     Returns when all calls have returned. If Numba's threading layer grants fewer threads or is busy, a call may begin
     after others have ended.
     """
-    config: Any = numba.config  # Any, since Numba's stubs lack settings that it reads from the environment
+    config: Any = numba.config  # Any: Numba's stubs lack settings that it reads from the environment
     before = numba.get_num_threads()
     try:
         numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))

@@ -1,28 +1,28 @@
 """The native code of a team: how callers and helpers share a plan's steps. `team` starts them, and explains the terms.
 
 A caller is a thread that runs a plan; a helper is a thread of the team that takes over pieces of its steps. A team is
-an array of words. Threads of many callers may offer tables of steps at the same time, each in a slot of its own:
+an array of words. Threads of many callers may offer tables of steps at the same time, each in a separate slot:
 
-    stop       whether helpers are to return
+    stop       whether helpers must return
     sleepers   the number of helpers that sleep
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
-    records    the most helpers that there can be
-    cores      the bytes of the mask after it, of the cores that the process may use; if 0, helpers stay where they are
-    record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it is kept off and the
+    records    the largest possible number of helpers
+    cores      the bytes of the mask after it, of the process's cores; if 0, helpers may run on any core
+    record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it must avoid and the
                address of the team (HELPER); a mask without that core
-    slot   busy       whether a caller has it
-           ticket     pieces << 24 | the pieces that helpers have taken << 12 | those that the caller has taken;
-                      who takes a piece adds one to its number
+    slot   busy       whether a caller uses it
+           ticket     pieces << 24 | pieces that helpers have taken << 12 | pieces that the caller has taken;
+                      a thread that takes a piece adds one to its number
            ended      the number of pieces that are done
-           work       the addresses of the step on offer, of the next one, of the table's end and of the team, and the
+           work       the addresses of the step on offer, of the next step, of the table's end and of the team, and the
                       core of the caller (WORK)
            finished   whether the table is done
 
-A caller takes the first piece that is left and helpers take the last one. The next step then finds in a core's cache
-the data that the step before has left there (MobileNetV2 in f32 on two cores: 5 %). A helper that comes late finds a
-changed ticket, and takes a piece of the step that the new ticket offers: before it has taken a piece, it reads no other
-word of the slot.
+A caller takes the first piece that is left and helpers take the last piece. The next step then finds data of the
+previous step in the same core's cache (MobileNetV2 in f32 on two cores: 5 %). Before a helper has taken a piece, it
+reads no word of the slot but the ticket. A helper that comes late finds a changed ticket, and takes a piece of the step
+that the new ticket offers.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ HELPER = Record("thread", "kept_off", "team")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
-"""The most callers that get help at the same time; any further caller runs all of its steps itself."""
+"""The most callers that get help at the same time; any further caller runs all of its steps without help."""
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))
@@ -72,9 +72,9 @@ HELPER_AT = SEMAPHORE + SEMAPHORE_BYTES
 RECORD = 3 * LINE
 
 SPIN = 20_000
-"""How often a helper looks for work before it sleeps: 0.5 to 1 ms, longer than most models' serial steps take."""
+"""How often a helper looks for work before it sleeps. This takes 0.5 to 1 ms, longer than most models' serial steps."""
 PATIENCE = 2_000
-"""How often a caller looks whether helpers have ended their pieces, before it yields its core to other threads."""
+"""How often a caller checks whether helpers have ended their pieces, before it yields its core to other threads."""
 
 
 @njit
@@ -119,7 +119,7 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps, then offer the next parallel step; if there is none, mark the table as finished."""
+    """Run serial steps, then offer the next parallel step; if no parallel step is left, mark the table as finished."""
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -142,7 +142,7 @@ def _go_on(team: int, slot: int) -> None:
 
 @njit
 def _help(team: int, slot: int, helper: int) -> int:
-    """Take a piece that is on offer, as a `helper` (1) or the caller (0), and run it; returns whether there was one."""
+    """Take a piece on offer, as a `helper` (1) or the caller (0), and run it; returns whether a piece was left."""
     ticket = acquired(slot + TICKET)
     first, last, pieces = ticket & MOST_PIECES, ticket >> 12 & MOST_PIECES, ticket >> 24
     if first + last >= pieces:
@@ -200,7 +200,7 @@ def _run_steps(table: int, end: int) -> None:
 
 
 def run_serial(table: int, end: int) -> None:
-    """Run the steps from row `table` up to row `end` (exclusive) on this thread alone."""
+    """Run the steps from row `table` up to row `end` (exclusive) on this thread."""
     _run_steps(table, end)
 
 
@@ -216,7 +216,7 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
 
 
 def open_table(table: int, end: int, team: int, opened: int) -> None:
-    """Offer a table in the first slot if that is free, and store the slot's address at the address `opened`."""
+    """Offer a table in the first slot if the slot is free, and store the slot's address at the address `opened`."""
     slot = team + SLOTS
     if exchanged(slot + BUSY, 0, 1):
         store_s64(opened, slot)
@@ -252,7 +252,7 @@ def _sleep(team: int, record: int) -> None:
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # the result is not 0 if a signal interrupts the wait
+        while semaphore_wait(record + SEMAPHORE) != 0:  # not 0 if a signal interrupts the wait
             pass
 
 
@@ -262,7 +262,7 @@ def _stay(team: int, record: int) -> None:
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
-        set_cores(helper.thread, size, team + MASK)  # the thread that started this one may have fewer
+        set_cores(helper.thread, size, team + MASK)  # the starting thread may have fewer cores
     added(team + HELPERS, 1)
     idle = 0
     while acquired(team + STOP) == 0:
@@ -277,12 +277,12 @@ def _stay(team: int, record: int) -> None:
 
 
 def help_others(team: int, k: int) -> None:
-    """Run what callers offer, as helper `k` and iteration `k` of a prange, until the helpers are dismissed."""
+    """Run pieces that callers offer, as helper `k` and iteration `k` of a prange, until the helpers are dismissed."""
     _stay(team, team + FIRST_RECORD + k * RECORD)
 
 
 def help_from(record: int) -> None:
-    """Run what callers offer, as a native thread whose record is given, until the helpers are dismissed."""
+    """Run pieces that callers offer, as the native thread of `record`, until the helpers are dismissed."""
     _stay(view_helper(record + HELPER_AT).team, record)
 
 

@@ -1,12 +1,12 @@
-"""The kernel of steps that run strip by strip: each strip of rows goes through all of them before the next strip does.
+"""The kernel of steps that run strip by strip: a strip of rows goes through all steps before the next strip does.
 
-A strip is a block of the rows of a batch element. Data that one step leaves for the next, and that nobody else reads,
-then needs memory for one strip only. Each piece of the blocks, and so each thread, has memory of its own for this, a
-room; it stays in the cache of a core.
+A strip is a block of the rows of a batch element. If only the next step reads the data of a step, memory for one strip
+is enough for these data. Each piece of the blocks, and so each thread, has its own memory for them, a room; it stays in
+the cache of a core.
 
-The steps themselves know nothing of strips. Each is cut into the same blocks of rows, and runs on a copy of its
-argument block. In the copy, addresses of data in rooms are adjusted so that row i of a batch element is at `address + i
-* stride`.
+The steps themselves know nothing of strips. All of them are cut into the same blocks of rows, and each runs on a copy
+of its argument block. The copy has adjusted addresses of data in rooms: row i of a batch element is at `address + i *
+stride`.
 """
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, s
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
 """The argument block: `steps` steps on strips of `each` of the m rows of each batch element.
 
-For each step a PART follows, then the step's argument block, then a MOVED for each word of it that is the address of
-data in a room. Such a word has the address in the first room, which has `each` rows.
+For each step a PART follows, then the step's argument block, then a MOVED for each of its words that is the address of
+data in a room. In the argument block, these words are addresses in the first room. A room has `each` rows.
 
     rooms, room_count, room_bytes    memory for copies of argument blocks, one for each piece of the blocks
 """
 PART = Record("function", "words", "moved")
 """A step's block function, the number of words of its argument block, and the number of its MOVED records."""
 MOVED = Record("word", "stride")
-"""The number of a word of an argument block, and the bytes between rows of the data at its address."""
+"""The index of a word of an argument block, and the bytes between rows of the data at the word's address."""
 view, view_part, view_moved = STRIPS.view, PART.view, MOVED.view
 PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
 
 
 def strips_module() -> Functions:
-    """The module that takes a strip through its steps."""
+    """The module that runs the steps on a strip."""
 
     def block(args: int, index: int) -> None:
         a = view(args)

@@ -1,6 +1,6 @@
 """The operating system's calls for threads (Linux): native threads, semaphores, cores and clocks.
 
-The first half are functions of the C library for native code, the second half functions for Python.
+The first half has functions of the C library for native code, the second half functions for Python.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Returns 0, or -1 if a signal interrupted it.
 semaphore_post = _library_function("sem_post", 1)
 """Add 1 to the POSIX semaphore at an address."""
 give_way = _library_function("sched_yield", 0)
-"""Let another thread run on this core, if one waits for it."""
+"""Let another thread run on this core, if a thread waits for it."""
 this_core = _library_function("sched_getcpu", 0)
 """The number of the core that this thread runs on, or -1."""
 read_clock = _library_function("clock_gettime", 2)
@@ -71,8 +71,8 @@ def make_semaphore(address: int) -> None:
 def start_thread(function: int, argument: int) -> int | None:
     """Start a native thread that calls the function at an address as `function(argument)`.
 
-    Python does not know the thread, so the thread never waits for the GIL, and this function never waits for the
-    thread. Returns its pthread_t, for `join_thread`, or None if no more threads can be started.
+    Python does not know the thread: the thread never waits for the GIL, and this function never waits for the thread.
+    Returns its pthread_t, for `join_thread`, or None if no more threads can be started.
     """
     thread = ctypes.c_void_p()
     failed = _library().pthread_create(

@@ -1,26 +1,27 @@
 """The team: a plan's native steps run in a single call, without Python or the GIL, on all threads of the process.
 
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
-are cut into pieces of neighbouring blocks, as many as the step says (`plan.plan.pieces`). Any free thread takes the
-next piece, the caller and helpers alike. So no piece waits for a thread that is asleep or whose core another process
-has. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next parallel
-step.
+are cut into pieces of neighboring blocks; the step gives their number (`plan.plan.pieces`). Any free thread, the caller
+or a helper, takes the next piece. So no piece waits for a thread that is asleep or has lost its core to another
+process. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next
+parallel step.
 
-The first run with several threads starts the helpers, which are native threads (`helpers`). They begin within some
-50 us, and the run does not wait for them. When Numba is imported in the process, the iterations of one prange
-(`region`) take their place:
+The first run with several threads starts the helpers, as native threads (`helpers`). They begin within some 50 us, and
+the run does not wait for them. When Numba is imported in the process, the iterations of one prange (`region`) replace
+them:
 
 - With Numba's layer "omp" a thread of this process enters the region once, in the background, and stays there.
-- The threads of "tbb" and "workqueue" serve all parallel code of the process, which would have to wait if they stayed
-  in the region. Each run then enters a region of its own, and only one run at a time, since workqueue ends the process
-  if two threads enter regions.
+- The threads of "tbb" and "workqueue" serve all parallel code of the process; it would have to wait if they stayed in
+  the region. Each run then enters its own region, and only one run at a time, since workqueue ends the process if two
+  threads enter regions.
 
-A forked child starts helpers of its own. If Numba had started threads before the fork, the child's helpers remain
-native threads: libgomp's threads do not survive a fork, and cannot be started again.
+A forked child starts new helpers. If Numba had started threads before the fork, the child's helpers remain native
+threads: libgomp's threads do not survive a fork, and cannot be started again.
 
 Helpers that have found nothing to do for a while sleep, each at a semaphore. Waking one costs some 50 us, so short runs
-wake none, unless they follow one another closely. Linux often wakes a thread on the core of the waking thread, which
-goes on working there, although another core is idle. So a helper is kept off the core of its caller.
+wake no helper, unless the runs follow one another closely. Linux often wakes a thread on the core of the waking thread,
+even if another core is idle, and the waking thread goes on working there. So a helper is kept off the core of its
+caller.
 """
 from __future__ import annotations
 
@@ -55,13 +56,13 @@ CLOSE_SECONDS = 5e-4
 
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
-"""A step as a row of STEP: its block function, its argument block's address, the numbers of blocks and of pieces."""
+"""A step as a row of STEP: its block function, its argument block's address, its number of blocks, and of pieces."""
 
 
 class StepTable:
     """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory.
 
-    The table is the array `rows`, if it is one, and otherwise a new array of these rows.
+    An array `rows` is the table itself; other rows are copied into a new array.
     """
 
     def __init__(self, rows: Sequence[Row] | np.ndarray, cache: bool = True) -> None:
@@ -96,14 +97,15 @@ def _run_serial(cache: bool) -> Callable[[int, int], None]:
 
 
 PATIENCE = 0.25
-"""Seconds before a thread loads the region, which takes 0.4 s if Numba has compiled nothing in this process yet.
+"""Seconds before a thread loads the region.
 
-So a process that ends after its first results need not wait for it.
+Loading takes 0.4 s if Numba has compiled nothing in this process yet. A process that ends after its first results then
+need not wait for it.
 """
 
 
 class Team:
-    """The threads of a process. Callers run alone until helpers have begun, and if there are none."""
+    """The threads of a process. Before helpers have begun, or without helpers, a caller runs by itself."""
 
     def __init__(self, cache: bool = True) -> None:
         self.helpers = Helpers(team_threads() - 1, cache)
@@ -114,7 +116,7 @@ class Team:
         self.region: Any = None  # the module `region`, once it is loaded
         self.layer: str | None = None  # known once a caller has entered a region
         self.layers: SimpleQueue[str | None] = SimpleQueue()  # passes `layer` to the thread; None at the end
-        self._finder = [None]  # the caller that takes it finds the layer
+        self._finder = [None]  # the caller that takes the item finds the layer
         self._ended = False
 
     def start(self) -> None:
@@ -125,15 +127,15 @@ class Team:
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake `helpers` helpers, or enter a region with as many threads.
 
-        Numba's layer is known only after a region was entered. A caller enters the first region, since no region of the
-        user's can be active at that time: workqueue ends the process if two threads are in regions at once.
+        Numba's layer is known only after a region was entered. A caller enters the first region, because no region of
+        user code can be active at that time: workqueue ends the process if two threads are in regions at once.
         """
         if self.thread is None and self.helpers.most and _can_enter():
             self._load()
         if self.region is not None and self.layer is None:
             self._find_layer()
         if self.layer is None or self.layer == "omp":
-            those = self.helpers  # whose words stay in memory for this run, if others replace them meanwhile
+            those = self.helpers  # keeps their words in memory for this run, even if others replace the helpers
             self.run_shared(*table.span, those.address, helpers)
         elif helpers == 0:
             table.run_alone()
@@ -142,8 +144,8 @@ class Team:
 
     def _run_in_region(self, table: StepTable, threads: int) -> None:
         those = self.helpers
-        opened = ctypes.c_int64()  # the slot of this run: native code takes it and writes it here in one call, so that
-        try:  # whatever interrupts the run after that call (KeyboardInterrupt) leaves by way of `finally`
+        opened = ctypes.c_int64()  # the slot of this run; native code takes it and writes it here in one call:
+        try:  # if anything interrupts the run after this call (KeyboardInterrupt), `finally` frees the slot
             self.open_table(*table.span, those.address, ctypes.addressof(opened))
             if opened.value:
                 self.region.enter(self.code.take_part.address, opened.value, threads)
@@ -181,8 +183,8 @@ class Team:
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-        except Exception as error:  # whatever keeps Numba from running
-            if threading.main_thread().is_alive():  # else Python is ending, and lets nothing start
+        except Exception as error:  # anything that keeps Numba from running
+            if threading.main_thread().is_alive():  # otherwise Python is ending, and starts nothing
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
         self.region = region
@@ -206,7 +208,7 @@ class Team:
         return self.layer not in (None, "omp") or those.begun >= (len(those.threads) or self.layer == "omp")
 
     def end(self) -> None:
-        """Let the helpers return before Python ends, while a thread is in Numba's code or in graphq's."""
+        """Let the helpers return before Python ends: their threads are in Numba's code or in graphq's."""
         self._ended = True
         self.layers.put(None)
         self.helpers.dismiss()
@@ -232,14 +234,14 @@ def the_team(cache: bool = True) -> Team:
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
-    """Call `run` until helpers take part in it, if it uses any, so that it can be measured; at most for `seconds`."""
+    """Call `run` until helpers take part in it, if it uses helpers; at most for `seconds`. It can then be measured."""
     end = perf_counter() + seconds
     run()
     while _team is not None and not _team.settled and perf_counter() < end:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # `run` has asked for no helpers
+        if could_ask and _team.layer is None:  # `run` asked for no helpers
             return
 
 
@@ -249,12 +251,12 @@ def _can_enter() -> bool:
 
 
 def _in_child() -> None:
-    """Forget the parent's team, whose threads do not survive a fork; Numba ends a process that starts them again."""
+    """Forget the parent's team: threads do not survive a fork, and Numba ends a process that starts them again."""
     global _team, _numba_has_threads_of_another_process
     numba = sys.modules.get("numba")
     try:
         _numba_has_threads_of_another_process |= numba is not None and bool(numba.threading_layer())
-    except (ValueError, AttributeError):  # Numba has not started any threads
+    except (ValueError, AttributeError):  # Numba has not started threads
         pass
     if _team is not None:
         atexit.unregister(_team.end)

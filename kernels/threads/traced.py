@@ -1,7 +1,7 @@
 """Traced steps: they record when and on which thread their pieces ran, for profiles.
 
 The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. So
-the team runs traced steps like any others, and the steps of untraced runs stay as they are.
+the team runs traced steps like any other steps, and steps of untraced runs do not change.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphq.kernels.threads.system import read_clock, this_thread
 from graphq.kernels.threads.team import Row
 
 TRACED = Record("step", "log")
-"""The argument block: the row of the step that is traced, and the address of an ENTRY for each of its pieces."""
+"""The argument block: the row of the traced step, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
 """The record of a piece: the pthread_t of its thread, and the times of its begin and end.
 
@@ -45,7 +45,7 @@ def traced_module() -> Functions:
 
 
 class TracedStep:
-    """A step that runs another one and logs its pieces; `row` replaces the other step's row in a StepTable."""
+    """A step that runs another step and logs its pieces; `row` replaces the other step's row in a StepTable."""
 
     def __init__(self, row: Row, cache: bool = True) -> None:
         *step, pieces = row

@@ -136,6 +136,6 @@ def test_an_emitting_function_with_other_annotations_is_refused(annotations, par
         return x
 
     body.__annotations__ = annotations
-    with pytest.raises(TypeError, match="body: an emitting function is annotated by Value, F32Value, int") as error:
+    with pytest.raises(TypeError, match="body: annotate an emitting function by Value, F32Value, int") as error:
         emits(body)
     assert part in str(error.value)
