@@ -22,7 +22,7 @@ class QuantParameter:
     """The scales or the zero points of a quantized operand.
 
     If they are constants, `data` has them; otherwise they are input `index` of the partition. `plus` is added to them.
-    `shape` is the shape under which they broadcast both to the operand that is multiplied and to the result.
+    In `shape` they broadcast both to the operand that is multiplied and to the result.
     """
 
     dtype: str
@@ -43,14 +43,14 @@ class QuantParameter:
         return replace(self, plus=self.plus + by)
 
     def array(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The numbers as an array (s64 for integers), given the arrays of the partition's inputs."""
+        """The numbers as an array (s64 for integers), from the arrays of the partition's inputs."""
         x = inputs[self.index] if self.data is None else self.data
         if COMPUTE[self.dtype] == "s32":
             x = x.astype(np.int64) + self.plus
         return x.reshape(self.shape)
 
     def expr(self, e: EpilogueBuilder) -> Expr:
-        """The expression of the numbers for the epilogue; integers are taken modulo 2**32."""
+        """The expression of the numbers for the epilogue; integers count modulo 2**32."""
         if self.data is None:
             x = e.slot(Source("input", self.dtype, self.shape, self.index))
             return x + self.plus if self.plus else x
@@ -66,7 +66,7 @@ def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s3
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The parameter whose numbers are the input `value` of the body; that input may be a constant."""
+    """The parameter whose numbers are the input `value` of the body; the input may be a constant."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -77,7 +77,7 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
 def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
     """The scales of a dequantize or dynamic_dequantize; `shape` is the shape of scales that vary by channel.
 
-    Raises Unsupported for constant scales of 0 and below: the bounds around ties are those of positive scales.
+    Raises Unsupported for constant scales of 0 and below, because the bounds around ties need positive scales.
     """
     scales = known(node.attrs["scales"], shape, "f32") if node.op.name == "dequantize" else \
         given(node.operand(1), body, constants, shape)
@@ -87,7 +87,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize; constant 0 without one."""
+    """The zero points of a dequantize or dynamic_dequantize; a constant 0 if it has no zero points."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -129,7 +129,7 @@ def dequantized_products(
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
         ) -> Products | None:
-    """Describe the products that the written graph adds up; it dequantizes operands before it multiplies them.
+    """Describe the products that the graph states: it dequantizes operands before it multiplies them.
 
     Returns None if scales or zero points are tensors that are known only at run time, or vary along more than one
     dimension. `start` is the bias if the sums start from it. With `packed_zps`, the packed weights still contain their
@@ -148,11 +148,11 @@ def dequantized_products(
 
 def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
              accumulated: Expr, products: Products | None = None, own: Container[int] = range(2)) -> Lowered:
-    """Lower a body whose anchor `node` gives the expression `total`, plus its bias if it has one; raises Unsupported.
+    """Lower a body with the anchor `node`, whose result is `total` plus a bias if the node has one; raises Unsupported.
 
-    `accumulated` is the part of `total` that `anchor` accumulates. `producers` are the nodes whose results only the
-    anchor's kernel reads. `own` are the numbers of the operands that the anchor's kernel reads itself. `products`
-    describes the sum in the graph as written.
+    `accumulated` is the part of `total` that `anchor` accumulates. Only the anchor's kernel reads the results of the
+    nodes `producers`. `own` are the indices of the operands that the anchor's kernel reads itself. `products` describes
+    the sum in the graph as written.
     """
     def dense(args: list[Any]) -> Expr:
         return total if len(args) < 3 or args[2] is None else total + args[2]

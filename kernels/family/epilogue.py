@@ -20,10 +20,10 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 class Source:
     """The origin of an operand slot's data.
 
-    It is input `index` of the partition, an array of parameters, or the result of a step. `shape` is the shape under
-    which the operand broadcasts to the output. A table has the shape (), since it is the same for all elements.
-    Operands of one `role` with equal numbers share a slot. Operands of different roles never share one, even if their
-    numbers happen to be equal: otherwise the kernel's code would depend on the values.
+    It is input `index` of the partition, an array of parameters, or the result of a step. In `shape` the operand
+    broadcasts to the output. A table has the shape (), since it is the same for all elements. Operands of one `role`
+    with equal numbers share a slot. Operands of different roles never share a slot, even if their numbers happen to be
+    equal: otherwise the kernel's code would depend on the values.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -92,7 +92,7 @@ class EpilogueBuilder:
         return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
-        """The arrays of operands that are equal for all rows and known when the plan is made, keyed by their loads."""
+        """The arrays of operands that are equal for all rows and known at compile time, keyed by their loads."""
         of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
@@ -122,10 +122,10 @@ class EpilogueBuilder:
 
         - "scalar": the operand does not vary.
         - "row": it is the same along the last dimension of the output whose size is not 1.
-        - "column": it varies along that dimension only; there are such operands only after an anchor.
-        - "vector": it varies along that dimension, and perhaps along others.
+        - "column": it varies only along this dimension; there are such operands only after an anchor.
+        - "vector": it varies along this dimension, and perhaps along others.
 
-        After an anchor, that dimension is always the last one, the anchor's columns, even if it has size 1.
+        After an anchor, this dimension is always the last one, the anchor's columns, even if it has size 1.
         """
         if all(d == 1 for d in shape):
             return "scalar"
@@ -146,7 +146,7 @@ def of_bytes(y: Expr) -> bool:
 def _undoes(dequantize: Node, node: Node) -> bool:
     """Whether a node quantizes a dequantized number back to itself: rint((q - zp) * s / s) + zp is q.
 
-    Where scales are neither huge nor tiny, the two roundings move q - zp by less than 2**-14.
+    If scales are neither huge nor tiny, the two roundings move q - zp by less than 2**-14.
     """
     def parameters(n: Node) -> tuple[Any, ...]:
         a = n.attrs
@@ -174,7 +174,7 @@ def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
 
 
 def lane_wise_operations() -> list[str]:
-    """The names of the operations that have a lane-wise rule."""
+    """The names of the operations with a lane-wise rule."""
     return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
 
 
@@ -215,7 +215,7 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     After an anchor it is rint(y * (1/s)), where 1/s is rounded once from f64.
     """
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # the dequantize before has given the integers themselves (`dequantized`)
+    if args[0].dtype == "s32":  # the dequantize before it gave the integers themselves (`dequantized`)
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -236,7 +236,7 @@ def inverse_scales(quantize: Node) -> np.ndarray:
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale; a difference from an s32 may need 33 bits; it is the rounded sum of two exact parts."""
+    """(x - zp) * scale; a difference of s32 may need 33 bits, and is the rounded sum of two exact parts."""
     x, scale, *zps = args
     if not zps or zps[0] is None:
         return op("to_f32", x) * scale
@@ -264,14 +264,14 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
     "boolean": lambda x: op("ne", x, 0), "u4": lambda x: op("and", x, 15),
     "s4": lambda x: op("sar", op("shl", x, 28), 28)}
-"""How a value of a type with a byte for each element, but fewer bits, is made of its byte."""
+"""Types with a byte for each element but fewer bits: how a value is made of its byte."""
 LOADS = frozenset({*STORAGE, *IN_BYTES})
 COMPARISONS = frozenset({"equal", "less", "less_equal", "greater"})
 INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
 
 
 def refuses(node: Node) -> str | None:
-    """A reason why no lane-wise rule computes this node; None if one does."""
+    """A reason why no lane-wise rule computes this node; None if a rule does."""
     if node.op.lanes is None and node.op.name not in CONVERSIONS:
         return f"no lane-wise rule for {node.op.name}"
     for v in node.operands:
@@ -293,7 +293,7 @@ def refuses(node: Node) -> str | None:
 
 
 def _groups_broadcast(node: Node) -> bool:
-    """Whether the groups of a dynamic_dequantize are known to have along each axis one element, or all."""
+    """Whether each group of a dynamic_dequantize is known to have one element, or all elements, along each axis."""
     shape, groups = node.output.shape, node.attrs["group_shape"]
     return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
 
@@ -307,8 +307,8 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
 
     The expression has the precision of the value's type. `anchor` is a node and a function that makes the expression of
     the anchor's result from the expressions of its operands. Values that only the anchor's kernel reads have no
-    expression, and the function gets None for them: the results of the nodes in `skip`, and the anchor's operands whose
-    numbers are in `own`. The body must be one that `check_lanes` accepts.
+    expression: the results of the nodes in `skip`, and the anchor's operands whose indices are in `own`. The function
+    gets None for them. The body must be one that `check_lanes` accepts.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
@@ -360,7 +360,7 @@ def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, exprs: dict[V
 
 
 def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:
-    """The shape under which operand k of a lane-wise node broadcasts to its result."""
+    """The shape of operand k of a lane-wise node, as it broadcasts to the result."""
     shape = value.type.dims
     rank = len(node.output.type.dims)
     if k == 1 and along_channels(node) and len(shape) == 1:

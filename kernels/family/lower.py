@@ -1,7 +1,7 @@
 """Lowering: a partition's body becomes expressions for kernels and a NumPy formula, or is refused with a reason.
 
-Each kernel family has a file of its own for lowering, such as kernels/matmul/lower.py. This file has what they share,
-and the lowering of bodies without an anchor.
+Each kernel family has its own file for lowering, such as kernels/matmul/lower.py. This file has the code that they
+share, and the lowering of bodies without an anchor.
 """
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ Mention: TypeAlias = Value | Axes
 class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
     """Kernels cannot compute a body as one partition; the message is the reason that reports show.
 
-    `edit` is the change of the graph that would make it possible. `operand` is the number of the anchor's operand
-    that is the obstacle, if one is. Passes may have transposed the body's values, so their axes and types here may
-    differ from those in the user's graph. The message therefore has `{name}` in their place, and `mentions` has the
-    Axes or the value of that name. Reports fill in the axes and types of the user's graph (see `told`).
+    `edit` is the change of the graph that would make it possible. `operand` is the index of the anchor's operand that
+    is the obstacle, or None. Passes may have transposed the body's values, so their axes and types here may differ from
+    the user's graph. The message therefore has `{name}` instead of them, and `mentions` maps the name to the Axes or
+    the value. Reports fill in the axes and types of the user's graph (see `told`).
     """
 
     def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
@@ -68,7 +68,7 @@ class Unsupported(Exception):  # named without "Error", as it is a refusal with 
         self.edit = self._filled(edit, _plain)
 
     def told(self, words: Callable[[Mention], str]) -> Unsupported:
-        """The same refusal, with each mention replaced by the text that `words` gives for it."""
+        """The same refusal, with each mention replaced by its text from `words`."""
         reason, edit = (self._filled(text, words) for text in self._texts)
         return Unsupported(reason, edit, self.operand)
 
@@ -117,13 +117,13 @@ def expect_positive(scales: Sequence[float] | np.ndarray) -> None:
 
 
 def check_loads(value: Value) -> None:
-    """Raise Unsupported for an operand of a type that kernels do not load."""
+    """Raise Unsupported if kernels do not load the operand's type."""
     if value.dtype.name not in LOADS:
         raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 before")
 
 
 def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
-    """Raise Unsupported if an operand of shape `shape` would broadcast the output to a larger one."""
+    """Raise Unsupported if an operand of shape `shape` would broadcast the output to a larger shape."""
     more = len(out) - len(shape)
     if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
         raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",
@@ -143,13 +143,13 @@ class SumsAsWritten(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The f32 sum that the graph as written computes instead of an integer anchor: `k` products of dequantized numbers.
+    """The f32 sum that the graph states instead of an integer anchor: `k` products of dequantized numbers.
 
     `node` is the anchor in the body. `total` is the expression of the sum, including the bias if the sum starts from
     it. `activations` is the range of the activations minus their zero point. `weights` is a function that returns the
     weights minus their zero points, as [columns, k] in the order of the sum, for `batch` matrices one after another. If
-    the weights are not constant, `weights` is the largest absolute value that one of them can have. `packed_zps` are
-    the zero points that kernels subtract from the packed weights.
+    the weights are not constant, `weights` is their largest possible absolute value. `packed_zps` are the zero points
+    that kernels subtract from the packed weights.
     """
 
     node: Node
@@ -166,28 +166,28 @@ class Products:
 class Accumulator(Protocol):
     """The part of a partition that its anchor computes, before the epilogue.
 
-    Kernels leave in scratch memory either the accumulators or simpler numbers, such as an integer product without the
-    compensation of zero points. In the second case the epilogue's expression begins with the compensation (see
+    Kernels leave in scratch memory either the accumulators or simpler numbers, such as an integer product that is not
+    yet corrected for zero points. In the second case the epilogue's expression begins with the correction (see
     `Lowered.accumulated`).
     """
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The accumulators, s32 or f32, in the shape of the output, for the arrays of the partition's inputs."""
+        """The accumulators, s32 or f32, in the shape of the output, from the arrays of the partition's inputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A partition as kernels compute it.
 
-    `store` is the epilogue; it computes each output element; slot k of its operands comes from `sources[k]`.
-    `anchor` computes the accumulators, and is None without accumulators. The expression of `store` starts from what
+    `store` is the epilogue: it computes each output element. Slot k of its operands comes from `sources[k]`. `anchor`
+    computes the accumulators, and is None without accumulators. The expression of `store` starts from the numbers that
     kernels leave in scratch memory. Its part `accumulated` computes the result of `anchor.accumulate`; None says that
     kernels leave this result itself.
 
     `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
     the body's values after an anchor; `ties.attach` reads and drops them. It sets `ties` to one string for each
-    quantize after a sum: the kind of bound that finds outputs near a rounding tie ("proved" or "estimated"), or
-    the reason why they are not found.
+    quantize after a sum: the kind of bound that finds outputs near a rounding tie ("proved" or "estimated"), or the
+    reason why they are not found.
     """
 
     out: tuple[int, ...]
@@ -206,7 +206,7 @@ class Lowered:
         return replace(self, store=store, sources=sources, accumulated=accumulated)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The partition's result in NumPy, equal to every kernel's bit for bit, for the arrays of its inputs."""
+        """The partition's result in NumPy, equal to every kernel's bit for bit, from the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
         direct = self._direct()
@@ -239,7 +239,7 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, in the shape under which it broadcasts; a table keeps its own shape.
+    """The array of an operand slot, in the shape that broadcasts; a table keeps its own shape.
 
     Returns None for an operand that only kernels compute.
     """
@@ -274,7 +274,7 @@ def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def result_dims(body: Graph) -> tuple[int, ...]:
-    """The shape of the body's one result; raises Unsupported if the shape of an operand is open."""
+    """The shape of the body's only result; raises Unsupported if the shape of an operand is open."""
     (result,) = body.outputs
     for v in body.inputs:
         if not v.type.known:

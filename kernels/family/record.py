@@ -41,12 +41,12 @@ class Family:
     modules, since passes are pickled.
 
     `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
-    compute. Then the steps can run strip by strip (some rows at a time) after the steps that make the input
-    (`plan.builder`). `follows` is None if the family's steps cannot run so.
+    compute. The steps can then run strip by strip (some rows at a time) after the steps that make the input
+    (`plan.builder`). `follows` is None if the family's steps cannot run strip by strip.
 
     `strided(lowered, k, order)` says whether input k, if it is the transpose `order` of another value, can be read from
-    the memory of that value (`PlanBuilder.strides`); the transpose then needs no step. The steps of a family that
-    has `strided` can also write the rows of their result in another order.
+    the memory of that value (`PlanBuilder.strides`); the transpose then needs no step. The steps of a family that has
+    `strided` can also write the rows of their result in another order.
 
     `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` maps the
     name of an operation to a function that counts the multiply-accumulates of a node.
@@ -65,7 +65,7 @@ class Family:
     macs: Mapping[str, Count] = field(default_factory=dict)
 
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
-        """Why kernels cannot compute a body as one partition; None if they can.
+        """The reason why kernels cannot compute a body as one partition; None if they can.
 
         The answer depends on types, shapes, attributes, and on `constants`, the arrays of constant inputs.
         """
@@ -78,7 +78,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """The refusal of an epilogue that broadcasts the anchor's product to another size; None without one."""
+        """The refusal of an epilogue that broadcasts the anchor's result to another size; None if it keeps the size."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size != product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",

@@ -1,4 +1,4 @@
-"""The slots of a step: words of the argument block that say where the operands of a Store and its output are."""
+"""The slots of a step: words of the argument block with the places of a Store's operands and its output."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
     """The iteration domain of a partition, and the slots of its Store: its operands, then the output.
 
-    The output is dense, or its rows are (`PlanBuilder.strides`). `own` is for sources that the family computes itself,
-    such as column sums: it maps their origin to a function that gives the operand of such a source. `before` are
-    operands whose slots come before the slots of the Store, such as the operands of a product whose sums the Store
-    takes. The last `keep` dimensions are not merged (see `factor`).
+    The output is contiguous, or its rows are (`PlanBuilder.strides`). `own` is for sources that the family computes
+    itself, such as column sums: it maps their origin to a function that gives the operand. `before` are operands whose
+    slots come before the slots of the Store, such as the operands of a product with sums that the Store reads. The last
+    `keep` dimensions are not merged (see `factor`).
     """
     operands = list(before)
     for s in lowered.sources:

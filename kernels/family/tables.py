@@ -1,9 +1,9 @@
 """Look-ups in tables that replace chains of operations on one byte: they give the same numbers in less time.
 
 In a chain quantize -> dequantize -> f -> quantize, the result of the second quantize is a function of the 256 possible
-results of the first, if the other operands of f are known when the plan is made. Activation functions of quantized
-models are such chains, of three operations or of thirty. The table holds the results of `evaluate` for the chain, so
-the numbers stay the same. Tables are operands: kernels that differ only in their tables share code.
+results of the first, if the other operands of f are known at compile time. Activation functions of quantized models are
+such chains, of three operations or of thirty. The table holds the results of `evaluate` for the chain, so the numbers
+stay the same. Tables are operands: kernels that differ only in their tables share code.
 """
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
 
 
 def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
-    """Whether x depends on at most one byte, apart from the nodes in `known`."""
+    """Whether x depends on at most one byte; the nodes in `known` do not count."""
     bytes_ = {node for node in walk(x) if byte_type(node) is not None}
     decides = origins(x, bytes_=bytes_, known=known)[x]
     return len(decides) <= 1 and decides <= bytes_
@@ -179,7 +179,7 @@ def _bytes(store: Store) -> dict[Expr, str]:
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """How many basic operations each element takes; operations on constants run before the loop."""
+    """The number of basic operations per element; operations on constants run before the loop."""
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)
@@ -188,7 +188,7 @@ def _operations(chain: Expr, byte: Expr) -> int:
 
 def _renumbered(store: Store, sources: Sequence[Source],
                 part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """Renumber the slots from 0 on, without those that are no longer loaded."""
+    """Renumber the slots from 0 on, and drop slots that are no longer loaded."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources), part

@@ -1,10 +1,10 @@
 """Functions of f32 made of basic operations: every instruction set and NumPy give the same bits.
 
-Each function is at most 2 ulp from the exact value over all of f32, subnormal results included. Exceptions are
-softplus, mish and the gelus, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives
-NaN. exp and erf are the functions of MLAS (ONNX Runtime), and give the bits that MLAS gives on CPUs with fused
-multiply-adds. The other polynomials are from Cephes (S. Moshier), except for gelu_erf and softplus, whose minimax fits
-were made for this file.
+Each function is at most 2 ulp from the exact value over all of f32, subnormal results included. Softplus, mish and the
+gelus are exceptions, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp
+and erf are the functions of MLAS (ONNX Runtime), and give the bits that MLAS gives on CPUs with fused multiply-adds.
+The other polynomials are from Cephes (S. Moshier), except for gelu_erf and softplus, whose minimax fits were made for
+this file.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _absolute(x: Expr) -> Expr:
 
 
 def _with_sign(size: Expr, sign: Expr) -> Expr:
-    """Give `size`, which is not negative, the sign bit of `sign`."""
+    """Give `size` (not negative) the sign bit of `sign`."""
     return op("as_f32", op("or", op("as_s32", size), op("and", op("as_s32", sign), _SIGN)))
 
 
@@ -61,7 +61,7 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (high + rest) and return (high, rest, n as an s32).
 
-    `high` alone has an error of at most 0.7 ulp.
+    Without `rest`, `high` has an error of at most 0.7 ulp.
     """
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
@@ -129,7 +129,7 @@ def tanh(x: Expr) -> Expr:
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x)), within 1.83 ulp."""
     # For x below zero the result is t / (1 + t) with t = exp(x), else 1 / (1 + t) with t = exp(-x), corrected by the
-    # rounding error of 1 + t. t is at most 1, so that a power of two that is too large by 2**64 is a normal number.
+    # rounding error of 1 + t. t is at most 1: a power of two that is too large by 2**64 is then a normal number.
     r, n = _exp_reduced(maximum(-104.0, -_absolute(x)))
     t = _polynomial(r, _EXP) * _power_of_two(n + 64) * 2.0**-64
     total = t + 1.0
@@ -282,14 +282,14 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     """
     # Clipping q to whole bounds before rounding gives the same as saturating after it, and makes the conversion safe.
     # Rounding in the conversion saves an operation. zp is exact as an integer. min and max return their second operand
-    # if it is NaN, so a NaN reaches the conversion, which makes it -2**31, whose low bits are 0. An explicit test for
-    # NaN made requantization slower by a tenth.
+    # if it is NaN, so a NaN reaches the conversion. The conversion makes it -2**31, with low bits of 0. An explicit
+    # test for NaN made requantization slower by a tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 
 
 def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, dtype: str) -> Expr:
-    """Saturate rint(y / scale) + zp to `dtype` as `quantize` does, without a division.
+    """Saturate rint(y / scale) + zp to `dtype` like `quantize`, without a division.
 
     `inv_scale` is 1 / scale, rounded once; scales must be in the range QUOTIENTS.
     """
@@ -298,9 +298,9 @@ def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, d
 
 
 QUOTIENTS = (2.0**-100, 2.0**100)
-"""The range of scales for which `quantize_quotient` rounds like a division.
+"""The range of scales; in it, `quantize_quotient` rounds like a division.
 
-In this range all its roundings are of normal numbers.
+All its roundings are then of normal numbers.
 """
 
 
@@ -308,9 +308,9 @@ In this range all its roundings are of normal numbers.
 def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     """Quantize y as `quantize_to` does, but with the quotient y / scale, rounded once."""
     # Markstein's theorem: t is near the quotient, the fma computes its remainder exactly, and so the correction rounds
-    # as a division does. For 16 lanes a division takes 10 cycles on Zen 4 and 16 on Xeons with AMX; these operations
-    # take 2. y is clipped to the numbers that become lo and hi, because infinities would leave no remainder. A quotient
-    # that is so small that its remainder is not exact rounds to 0 anyway.
+    # like a division. For 16 lanes a division takes 10 cycles on Zen 4 and 16 on Xeons with AMX; these operations take
+    # 2. y is clipped to the numbers that become lo and hi, because infinities would leave no remainder. If a quotient
+    # is so small that its remainder is not exact, it rounds to 0 anyway.
     clipped = minimum((hi - zp) * scale, maximum((lo - zp) * scale, y))
     t = clipped * inv_scale
     return op("round_s32", op("fma", op("fma", -t, scale, clipped), inv_scale, t)) + op("round_s32", zp)
@@ -319,7 +319,7 @@ def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Ex
 def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
     """How near to a rounding tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
 
-    A result of 0.5 or more means that q is at a tie, or so near to one that an error of slope * |q| could reach it.
+    A result of 0.5 or more means that q is at a tie, or that an error of slope * |q| could reach a tie.
     """
     lo, hi = RANGES[dtype]
     return op("tie", y, inv_scale, zp, lo, hi, slope)
@@ -339,13 +339,13 @@ def saturate(x: Expr, lowest: Expr) -> Expr:
 
 
 def quantized(x: Expr, dtype: str) -> Expr:
-    """The number that is kept when the result of `quantize` is stored as `dtype`: its low bits, extended to an s32."""
+    """The number that a store of `quantize`'s result as `dtype` keeps: its low bits, extended to an s32."""
     bits = 8 * STORAGE[dtype].itemsize
     return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
 
 
 def unquantized(x: Expr) -> tuple[Expr, str] | None:
-    """The argument and the 8-bit type of `quantized`, if x is one of its results; None for any other expression."""
+    """The argument and the 8-bit type of `quantized`, if x is a result of it; otherwise None."""
     if x.op == "and" and x.args[1].value == 0xFF:
         return x.args[0], "u8"
     if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:

@@ -2,8 +2,8 @@
 
 An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation. `stores.evaluate` defines its
 meaning in NumPy, and `vector.emit` makes its machine code. Both do the same operations in the same order, so results
-are equal bit for bit. NaNs are an exception: that a value is NaN is fixed, its payload is not. Equal expressions are
-one object, so `==` compares identity.
+are equal bit for bit. NaNs are an exception: both have a NaN in the same places, but its payload may differ. Equal
+expressions are one object, so `==` compares identity.
 
 Storage types (of `load` and `stores.Store`): f32 s32 s8 u8 s16 u16 bf16 f16. Compute types: f32 s32 bool; a table can
 only be looked up in.
@@ -40,7 +40,7 @@ BYTES = ("s8", "u8")
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class Expr:
-    """A node of an expression; nodes are made by the functions below only.
+    """A node of an expression; only the functions below make nodes.
 
     `op` is "acc", "load", "const", or the name of a basic operation or a definition. The `value` of a load is (slot,
     storage dtype, kind); the `value` of a constant is its number.
@@ -136,9 +136,9 @@ def _logical_shift(x: Any, n: Any) -> Any:
 
 def fused(a: Any, b: Any, c: Any) -> np.ndarray:
     """a * b + c in f32, rounded once."""
-    # The product of two f32 is exact in f64. The error of the sum is computed exactly too (Knuth's TwoSum), and its
+    # The product of two f32 is exact in f64. The error of the sum is computed exactly as well (Knuth's TwoSum), and its
     # sign says on which side of the rounded sum the exact sum is. If the error is not 0, a sum with an even last bit
-    # moves to its odd neighbour on that side. An odd f64 is never halfway between two f32, so the last rounding gives
+    # moves to its odd neighbor on that side. An odd f64 is never halfway between two f32, so the last rounding gives
     # the rounded exact sum, for subnormals too (Boldo and Melquiond, round to odd).
     with np.errstate(all="ignore"):
         p, c = np.asarray(a, np.float64) * b, np.asarray(c, np.float64)
@@ -214,7 +214,7 @@ _LOCK = Lock()
 
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
-    """The one node with these contents; makes it if it does not exist yet."""
+    """The only node with these contents; makes the node if it does not exist yet."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # the text distinguishes -0.0 from 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
@@ -254,7 +254,7 @@ def const(value: Number, dtype: str = "f32") -> Expr:
 
 
 def op(name: str, *args: ExprLike) -> Expr:
-    """Apply a basic operation or definition; Python numbers become constants of the types that the operation asks for.
+    """Apply a basic operation or definition; Python numbers become constants of the operation's argument types.
 
     Raises KernelError for an unknown name, a wrong number of arguments or wrong types.
     """
@@ -269,7 +269,7 @@ def op(name: str, *args: ExprLike) -> Expr:
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
     """The types of an operation's arguments, and of its result.
 
-    `argument_types` has the types of the given arguments; None stands for a number, which fits any type.
+    `argument_types` has the types of the given arguments; None stands for a Python number; it fits any type.
     """
     if name in BASIC:
         rules = BASIC[name].results
@@ -350,7 +350,7 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
     """`expr` with the nodes in `new` replaced.
 
-    `done` maps expressions that were seen before to results, and gets new ones.
+    `done` maps expressions that were seen before to their results; new results are added to it.
     """
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():

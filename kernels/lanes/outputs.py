@@ -1,13 +1,13 @@
 """Functions that are called by address: functions of a Store, and the second look at its outputs near a rounding tie.
 
-A Store has a test for such outputs; `outputs.write` leaves an entry for each group of outputs that contains one. A
+A Store has a test for outputs near a tie; `outputs.write` leaves an entry for each group that contains such outputs. A
 kernel hands the entries of a tile over by `look_again`. The function that recomputes the outputs is registered here, so
 that kernels and `ties` need not import each other.
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. If outputs near a rounding tie are computed again (`LOOK`), `exact` and
-`rewrite` are the other two forms of the epilogue, and the remaining functions give the numbers that the second sum
-needs for a column. A call takes 2 ns.
+`store_code.epilogue` of the Store. If outputs near a rounding tie are computed again (`LOOK`), `exact` and `rewrite`
+are the other two forms of the epilogue, and the remaining functions give the numbers that the second sum needs for a
+column. A call takes 2 ns.
 """
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _FACTORIES: list[Callable[[bool], Functions]] = []
 def register_second_look(factory: Callable[[bool], Functions]) -> None:
     """Register the factory of the block function `look_again`. It takes a LOOK and the number of entries.
 
-    The factory takes whether the block function is for kernels over pixels; else it is for matmuls.
+    The factory's argument says whether the block function is for kernels over pixels or for matmuls.
     """
     _FACTORIES[:] = [factory]
 
 
 def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool = False) -> modules.Function | int:
-    """Load the block function that computes outputs of a Store near rounding ties again; 0 if the Store needs none."""
+    """Load the block function that recomputes a Store's outputs near rounding ties; 0 if it needs no second look."""
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES
@@ -83,17 +83,17 @@ def look_again(args: int, batch: int, row: int, column: int, rows: int, columns:
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
-"""The table of an epilogue's functions: their addresses (0 for one that it lacks), and the lanes of vectors."""
+"""The table of an epilogue's functions: their addresses (0 for missing functions), and the lanes of vectors."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
 @njit
 def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int, entries: int,
            count: int, frame: int) -> None:
-    """Write a tile's outputs; outputs near a rounding tie are handed over, to be computed again.
+    """Write a tile's outputs; outputs near a rounding tie are passed on, to be computed again.
 
-    If the tile function has written the outputs already, `count` is the number of entries (groups of outputs near a
-    tie) that it made, otherwise -1. The other arguments are fields of a `LOOK`.
+    If the tile function has written the outputs already, `count` is the number of its entries (groups of outputs near a
+    tie), otherwise -1. The other arguments are fields of a `LOOK`.
     """
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)

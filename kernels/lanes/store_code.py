@@ -115,7 +115,7 @@ class Row(NamedTuple):
 
 
 class Entries:
-    """A list, at `address`, of the outputs that are near a rounding tie or may be; it counts its entries."""
+    """A list, at `address`, of outputs that are or may be near a rounding tie; it counts its entries."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -134,7 +134,7 @@ class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs, whose accumulators are in memory or in registers.
 
     `first` has the address of the argument block, and the batch element, row and column of the first output. Outputs
-    that are near a rounding tie, or may be, are listed from the address `entries` on (see `epilogue`).
+    that are or may be near a rounding tie are listed from the address `entries` on (see `epilogue`).
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
@@ -187,7 +187,7 @@ class EpilogueEmitter:
         """Emit the outputs of all rows at these columns, and entries for outputs that are near a rounding tie.
 
         One test decides for a group of rows: each lane keeps the least distance to a tie, at the cost of one operation
-        a vector.
+        per vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:
@@ -257,7 +257,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry with a bit for each of these columns that is near a rounding tie, if any is."""
+        """Append an entry with a bit for each of these columns that is near a rounding tie, if any column is."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
@@ -351,7 +351,7 @@ class EpilogueEmitter:
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
         """The value of a leaf: the accumulators (`acc`, or loaded from memory), or a loaded operand of this vector.
 
-        Without a row it loads an operand that varies only by column.
+        Without a row, it loads an operand that varies only by column.
         """
         if node.op == "acc" and acc is not None:
             return acc

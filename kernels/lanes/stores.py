@@ -23,13 +23,13 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 class SecondLook(NamedTuple):
     """How outputs near a rounding tie are computed a second time, from another accumulator than the kernel's.
 
-    These are the outputs whose bool expression `needed` is true. Their accumulator is replaced by an f32 sum in
-    the graph's order, and each expression that depends on it by its partner in `again`. `factors` are numbers that the
+    The second look is at outputs whose bool expression `needed` is true. An f32 sum in the graph's order replaces their
+    accumulator, and partners in `again` replace the expressions that depend on it. `factors` are numbers that the
     second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
 
-    A faster test comes first: an output may need this only if its `distance` (the lower half of an s32) is below
-    `band`, which may vary by column; few other outputs are. For outputs outside of the band, the expressions in `fast`
-    may be replaced by their partners with fewer operations.
+    A faster test comes first. An output may need a second look only if its `distance` (the lower half of an s32) is
+    below `band`; the band may vary by column. Few other outputs pass this test. For outputs outside of the band, the
+    expressions in `fast` may be replaced by their partners with fewer operations.
     """
 
     needed: Expr
@@ -90,7 +90,7 @@ class Store:
 
     @property
     def fast(self) -> Expr:
-        """The expression with fewer operations; it is right for outputs whose `distance` is not below the band."""
+        """The expression with fewer operations; it is exact for outputs whose `distance` is not below the band."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.fast))
 
     @property

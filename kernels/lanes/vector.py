@@ -1,8 +1,7 @@
 """LLVM code for expressions, on scalars and vectors: conversions to and from storage types, look-ups in tables.
 
-If the CPU can permute bytes across a register (AVX-512 VBMI), the table is in registers, else in memory.
-
-The results are equal to the results of `stores.evaluate`.
+A table is in registers if the CPU can permute bytes across a register (AVX-512 VBMI), otherwise in memory. The results
+are equal to the results of `stores.evaluate`.
 """
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def permutes(lanes: int) -> bool:
 
 
 def least_saved(lanes: int) -> int:
-    """How many operations a look-up must at least replace to be faster than they are."""
+    """The fewest operations that a look-up must replace to be faster than them."""
     return 8 if permutes(lanes) else 3 * lanes
 
 
@@ -146,7 +145,7 @@ def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitte
                 leaves: Sequence[Leaf]) -> None:
     """Emit `nodes` for several vectors, node by node, and add their values to `values`.
 
-    While one vector's operation waits for its operand, the CPU works on the others.
+    While an operation of one vector waits for its operand, the CPU works on the other vectors.
     """
     for node in nodes:
         for of_nodes, leaf in zip(values, leaves, strict=True):
@@ -174,8 +173,8 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
 def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
     """Convert a loaded value of a storage type to its compute type, exactly.
 
-    `emulated` is for CPUs without instructions for f16, where LLVM would call a function that need not exist; a single
-    lane is converted so on all.
+    `emulated` is for CPUs without instructions for f16: LLVM would call a function that may not exist there. A single
+    lane is always converted as with `emulated`.
     """
     match dtype:
         case "u8" | "u16":
@@ -195,7 +194,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = F
 def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
     """Convert a compute type to a storage type: integers keep their low bits, floats are rounded to nearest even.
 
-    `emulated` is as for `widen`.
+    `emulated` has the meaning that it has in `widen`.
     """
     match dtype:
         case "u8" | "s8":
@@ -206,7 +205,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
-        case "bf16":  # as in stores._narrow, since vcvtneps2bf16 would flush subnormals
+        case "bf16":  # like stores._narrow, since vcvtneps2bf16 would flush subnormals
             bits = x.as_type(vector(I32, lanes))
             kept = (bits + 0x7FFF + (bits.shr(16) & 1)).shr(16)
             kept = builder.fcmp_unordered("uno", x, x).select(0x7FC0, kept)
@@ -218,7 +217,7 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
     """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, by AVX-512's pack instructions."""
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF, in a form that LLVM does not turn into a vpermt2w, which is three operations, most of
+        # x >> 16 | y & ~0xFFFF, in a form that LLVM does not turn into a vpermt2w: that is three operations, most of
         # them on one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
@@ -236,14 +235,14 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Put the bytes of four vectors in order: pack instructions leave four bytes of each vector in turn."""
+    """Put the bytes of four vectors in order: pack instructions interleave four bytes of each vector."""
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighbouring columns of a block from column `j` on; with a mask, only those whose bit is set."""
+    """`lanes` neighboring columns of a block from column `j` on; with a mask, only the columns whose bit is set."""
 
     builder: Builder
     lanes: int

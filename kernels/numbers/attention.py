@@ -4,9 +4,9 @@
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v, where a key that the query does not see is left out, whatever its value is
 
-A cache may hold f16 or bf16. New keys and values are then rounded: also for the tokens that they belong to. Or it
-holds integers of 8 or 4 bits, and each stands for itself times a scale: rint(x / scale) with ties to even,
-saturated, and 0 for NaN. Integers of 4 bits are stored plus 8, two in a byte, the first one in its low half.
+A cache may hold f16 or bf16. New keys and values are then rounded before any token uses them. A cache may also hold
+integers of 8 or 4 bits: rint(x / scale) with ties to even, saturated, and 0 for NaN. An integer stands for itself times
+its scale. Integers of 4 bits are stored plus 8, two in a byte, with the first in the low half.
 
 Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
 is rounded once.
@@ -35,8 +35,8 @@ def by_heads(x: Array, count: int) -> Array:
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     """Rotate pairs of the first elements of each head of x [batch, tokens, heads, size], by the angles of its token.
 
-    If `interleaved`, a pair is two neighbours; otherwise it is an element of the first half of the rotated elements and
-    its counterpart in the second half.
+    If `interleaved`, a pair is two neighboring elements; otherwise it is an element of the first half of the rotated
+    elements and its counterpart in the second half.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
@@ -73,10 +73,9 @@ def unpacked(cache: Array, scale: Array | None, kept: str) -> Array:
 
 
 def written(past: Array | None, new: Array, before: Array, capacity: int) -> Array:
-    """Make the cache [batch, groups, capacity, size] that follows from `past` by adding `new` tokens.
+    """Make the cache [batch, groups, capacity, size] that has the rows of `past` and the `new` tokens.
 
-    For each batch element it has `before` tokens from `past`, then the new tokens [batch, tokens, groups, size], then
-    zeros.
+    Each batch element has `before` tokens from `past`, then the new tokens [batch, tokens, groups, size], then zeros.
     """
     batch, tokens, groups, size = new.shape
     out = np.zeros((batch, groups, capacity, size), new.dtype)

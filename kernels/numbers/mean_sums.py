@@ -1,14 +1,14 @@
 """The orders of f32 sums in means, one addition at a time.
 
 ONNX and oneDNN leave the order open. The orders here are the orders of ONNX Runtime 1.31 on x86-64 without
-optimisations of the graph, found by experiment:
+optimizations of the graph, found by experiment:
 
     taps      one after the other, in row-major order
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
     fours     four partial sums, of k = l modulo 4: (s[0] + s[2]) + (s[1] + s[3]); then the last n % 4 elements
-    eights    eight partial sums; s[l] + s[l + 4] are four; a remaining quad is added to them; then as fours
+    eights    eight partial sums; s[l] + s[l + 4] are four; a remaining quad is added to them; then like fours
 
-Sums start from +0, and sums in the order `eights` from -0. The order matters because the mean of integers, requantised
+Sums start from +0, and sums in the order `eights` from -0. The order matters because the mean of integers, requantized
 to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). Then f32
 rounding errors decide the result of a quantize after the mean.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 QUAD = 4
 MOST_WIDE = 2045
-"""The longest line of an image, in elements with padding, for which windows are summed by columns.
+"""The longest line of an image, in elements with padding, whose windows are summed by columns.
 
 Longer lines do not fit into ONNX Runtime's buffer.
 """

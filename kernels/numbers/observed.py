@@ -21,13 +21,13 @@ def u8_range(x: np.ndarray) -> tuple[np.float32, np.uint8]:
 
 
 SHIFT = 18
-"""The number of low bits of an f32 that do not matter for its bin."""
+"""The low bits of an f32 that its bin ignores."""
 BINS = 1 << (32 - SHIFT)
 """The number of bins, including bins for NaN and for infinities."""
 
 
 def ordered(x: np.ndarray) -> np.ndarray:
-    """The bits of f32 `x` as s32 whose order is -NaN < -inf < -0 < 0 < inf < NaN (totalOrder of IEEE 754).
+    """The bits of f32 `x` as s32 in the order -NaN < -inf < -0 < 0 < inf < NaN (totalOrder of IEEE 754).
 
     The function takes and returns s32, and is its own inverse.
     """

@@ -1,8 +1,8 @@
 """The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-The products of inputs and weights are computed before; they are x, of shape [T, B, gates * H]. Each step adds s, the
-products of the previous state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is
-quantized as by ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
+x, of shape [T, B, gates * H], has the products of inputs and weights, computed before. Each step adds s, the products
+of the previous state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is quantized
+as by ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
 
     lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -123,7 +123,7 @@ def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.nda
 
 
 def _order(states: np.ndarray, lengths: np.ndarray | None, reverse: bool) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps in the order of computation, each with a mask [B, 1] of the batch rows whose sequence includes it."""
+    """The steps in the order of computation, each with a mask [B, 1] of the batch rows that have the step."""
     steps, rows = states.shape[:2]
     whole = np.full(rows, steps) if lengths is None else lengths
     for t in range(steps - 1, -1, -1) if reverse else range(steps):

@@ -1,16 +1,16 @@
 """The formulas of operations along rows, such as softmax and norms, in NumPy: x is f32 [..., n], n at least 1.
 
-    softmax      e * (1 / sum(e)),  e = exp(x - max(x)); stepwise, with each step rounded to f16 say, e / sum(e)
+    softmax      e * (1 / sum(e)),  e = exp(x - max(x)); stepwise (each step rounded to f16, say): e / sum(e)
     log_softmax  x - max(x) - log(sum(e))
     layer_norm   d * (1 / sqrt(sum(d * d) / n + epsilon)),  d = x - mean(x), the mean in f64, rounded once
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
-    reduce_*     one number a row
+    reduce_*     one number per row
 
 All is computed in f32, one IEEE operation at a time, except for the mean of layer_norm. Each sum is in the order of
 ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
 have its results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
 and sums of rows whose length is not a multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime.
-If all squares underflow and epsilon is 0, norms are infinite. The op-by-op reference sums in f64 and has no such limits
+If all squares underflow and epsilon is 0, norms are infinite. The reference sums in f64 and does not have these limits
 (docs/onnx.md).
 
 The functions take and return arrays; kernels/rows/loops.py has the machine code.
@@ -51,7 +51,7 @@ def _either(chosen: Expr) -> Expr:
 EXTREMES = {"max": _either(maximum(X, Y)), "min": _either(least(X, Y))}
 """The new maximum or minimum of a row, from the element X and the extreme so far, Y.
 
-If both are equal it is Y. If one is NaN it is NaN.
+If both are equal, the result is Y. If one is NaN, the result is NaN.
 """
 TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 
@@ -59,7 +59,7 @@ TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = False) -> Array:
     """Fold the last axis, whose size is a power of 2, to one element.
 
-    Each round combines halves with halves or, with `pairs`, neighbours with neighbours.
+    Each round combines halves with halves or, with `pairs`, neighbors with neighbors.
     """
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
@@ -101,7 +101,7 @@ def rounded_power(dtype: str) -> Expr:
 
 
 def powers(x: Array, highest: Array, power: Expr = POWER) -> tuple[Array, Array]:
-    """exp(x - highest), and the sums of these powers: 16 partial sums, folded by halves, then by neighbours."""
+    """exp(x - highest), and the sums of these powers: 16 partial sums, folded by halves, then by neighbors."""
     e = evaluate(power, None, [x, highest[..., None]])
     lanes = by_lanes(e, LANES, 0, np.add)
     return e, folded(lanes[..., :LANES // 2] + lanes[..., LANES // 2:], np.add, pairs=True)
@@ -119,7 +119,7 @@ def softmax(x: Array, *, inf_as_zero: bool) -> Array:
 
 
 def stepwise_softmax(x: Array, dtype: str) -> Array:
-    """The quotients e / sum(e) of rows, whose steps but the last one are rounded to `dtype`."""
+    """The quotients e / sum(e) of rows; all steps except the last are rounded to `dtype`."""
     e, total = powers(x, top(x), rounded_power(dtype))
     return np.asarray(e / evaluate(ROUNDED[dtype](X), None, [total])[..., None])
 

@@ -1,14 +1,14 @@
-"""f32 sums of products of dequantized integers, in the order that the graph as written stands for.
+"""f32 sums of products of dequantized integers, in the orders as written.
 
 Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
 product. ONNX and oneDNN leave the order of the sums open. The orders here are the orders of ONNX Runtime's CPU kernels
-on x86-64 without optimisations of the graph, found by experiment, for one thread. In six models that were compared, all
+on x86-64 without optimizations of the graph, found by experiment, for one thread. In six models that were compared, all
 sums are equal bit for bit, except for a few in the order "octets": in the last n % 4 columns, and in rows of a single
 column.
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], p rounded
-    octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same of s[4..7], plus `start`
+    octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same for s[4..7], plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 
 k counts channels, and within a channel taps. x = f32(q - zx) * sx, and w is dequantized in the same way.

@@ -1,6 +1,6 @@
-"""Iteration domains and access maps: where the operands of an output, and the terms of its sum, lie.
+"""Iteration domains and access maps: the places of an output's operands, and of the terms of its sum.
 
-Neighbouring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
+Neighboring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
 rows. Dimensions that do not merge become batch elements; a table has the byte offsets of each operand for them.
 """
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 
 
 def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The table of byte offsets for dimensions that are given as (size, step in bytes); None if all offsets are 0."""
+    """The table of byte offsets for dimensions given as (size, step in bytes); None if all offsets are 0."""
     return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
 
 
@@ -90,7 +90,7 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
 
 
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The byte offsets of all elements, in row-major order, for dimensions that are given as (size, step in bytes)."""
+    """The byte offsets of all elements, in row-major order, for dimensions given as (size, step in bytes)."""
     reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")
     out = np.zeros(1, np.int64)
     for size, step in dims:

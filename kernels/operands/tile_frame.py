@@ -1,6 +1,6 @@
-"""The frame that a tile function is called with, and how the function finds its activations.
+"""The argument of a tile function, a frame, and how the function finds its activations.
 
-A tile function takes the address of a frame: a FRAME record and, for windows, two words for each row of the tile.
+A tile function gets the address of a frame: a FRAME record and, for windows, two words for each row of the tile.
 Activations have one of three layouts (`matmul.tiles.ActivationLayout`):
 
     rows      row i is at a + i * stride
@@ -20,7 +20,7 @@ from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
 LAYOUTS = ("rows", "columns", "windows")
-"""The names of the layouts that the module's text describes, by number."""
+"""The names of the layouts in the module's text; a layout's index is its number."""
 IN_ROWS, IN_COLUMNS, IN_WINDOWS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
@@ -29,7 +29,7 @@ FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "
 a, stride        the activations (see the layouts above)
 w, sums          the first panel of weights, and its column sums
 k                bytes of a row of activations, for windows of one tap
-rows             how many rows of the tile are valid
+rows             the number of valid rows of the tile
 acc              the address for the sums: dense rows, 16 sums of 4 bytes for each panel
 runs             the table entries of the tile's first run, for tiles that read runs of RUN pixels of windows
 args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
@@ -76,7 +76,7 @@ def clamped(f: Frame, count: int) -> list[Value]:
 
 
 class RowGroups:
-    """Reads activations in rows: a group is four neighbouring bytes of each row.
+    """Reads activations in rows: a group is four neighboring bytes of each row.
 
     `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels that a tap of the windows reads.
     `first` is the address of the first row's first group; a loop over groups advances it; the other rows are
@@ -102,9 +102,9 @@ class RowGroups:
     def _bring_next(self, number: Value, place: Value) -> None:
         """Prefetch from the next tile's rows, one row with each group: 16 rows in the 16 groups of a cache line.
 
-        If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, which need a
-        line of each row every 16 steps, get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon). Tiles of a
-        single row do not prefetch: products of few rows use them, so a next row seldom exists.
+        If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats need a line of
+        each row every 16 steps and get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon). Tiles of a single
+        row do not prefetch: products of few rows use them, so a next row seldom exists.
         """
         rows = len(self.apart)
         row = (number & ((1 << (rows - 1).bit_length()) - 1)) + rows
@@ -112,7 +112,7 @@ class RowGroups:
 
 
 class ColumnGroups:
-    """Reads groups of `rows` rows (at most 16) of a transposed operand; a group is identified by its number along k."""
+    """Reads groups of `rows` rows (at most 16) of a transposed operand; the index along k identifies a group."""
 
     def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
         self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a
@@ -146,7 +146,7 @@ def tail_group(address: Value, count: Value, itemsize: int) -> Value:
 def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
     """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
-    At one index k, the elements of all rows are neighbouring bytes and take one load; the loads of a group are then
+    At one index k, the elements of all rows are neighboring bytes and take one load; the loads of a group are then
     interleaved. The first `count` bytes of each row's group exist, the others become 0. Bytes past the last valid row
     are not read.
     """
@@ -161,14 +161,14 @@ def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int)
 
 
 Groups: TypeAlias = RowGroups | ColumnGroups
-"""How a tile reads its activations; windows are read as rows, tap by tap."""
+"""How a tile reads its activations; it reads windows as rows, tap by tap."""
 
 
 class Window:
     """Computes the addresses that taps of a window read.
 
-    An address is `a` plus the outer and the inner table entry, or that of the row of padding if one of the entries is
-    negative.
+    An address is `a` plus the outer and the inner table entry. If one of the entries is negative, it is the address of
+    the row of padding.
     """
 
     def __init__(self, b: Builder, f: Frame) -> None:
@@ -183,9 +183,9 @@ class Window:
         return (entries + tap * 8).load(I64, 8)
 
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
-        """Emit how many inner taps a tile of `rows` rows has to read at an outer tap: all of them, or none.
+        """Emit the number of inner taps that a tile of `rows` rows has to read at an outer tap: all, or 0.
 
-        None are read if every row reads only padding there, and the padding adds nothing to the sums (all its bytes are
+        It is 0 if every row reads only padding there, and the padding adds nothing to the sums (all its bytes are
         `silent`). 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
         """
         outside = c64(-1)

@@ -4,8 +4,8 @@ A descriptor has tables of byte offsets, so no padded image and no im2col copy i
 
 For output pixel (outer, inner) and tap (ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki]
 bytes from the start of the image. inner and ki run along the last spatial axis; outer and ko run along all axes before
-it, merged. A tap in the padding has INVALID in one or both entries, so that the sum is negative: its channels are read
-from a row of padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
+it, merged. A tap in the padding has INVALID in one or both entries. The sum is then negative, and the tap reads a row
+of padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
 """
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "
     width, height    the numbers of outputs along the last axis, and along all axes before it
     ko, ki           the numbers of taps: ko along all axes before the last one, ki along the last one
     outer_table, inner_table, pad_row    bytes from the record to the tables and to the padding
-    more             bytes to a table of the kernel's own, such as `Windows.runs`, or 0
+    more             bytes to a further table that the kernel needs, such as `Windows.runs`, or 0
     even_pad         whether all bytes of the padding are equal
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""The most taps of a window that depthwise kernels, and the recomputation of outputs near ties, can take."""
+"""The most taps of a window that depthwise kernels, and the second look at outputs near ties, can take."""
 
 _LINE = 64
 _COPIES = 4
@@ -44,11 +44,11 @@ _COPIES = 4
 
 
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
-"""The columns that neighbouring output pixels of a line read, in order, each with its (pixel, tap) pairs."""
+"""The columns that neighboring output pixels of a line read, in order, each with its (pixel, tap) pairs."""
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
-    """The columns that `pixels` neighbouring output pixels of a line read with `taps` taps along it.
+    """The columns that `pixels` neighboring output pixels of a line read with `taps` taps along it.
 
     The columns are ordered such that each pixel gets its taps in their order.
     """
@@ -99,9 +99,9 @@ class Windows:
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
-        """A function that takes a tap's number and returns the pixels that all windows read with that tap.
+        """A function from a tap's index to the pixels that all windows read with the tap.
 
-        Its result is [n, outputs, channels]. `images` are [n, spatial..., channels], with dense pixels; `pad` is a
+        Its result is [n, outputs, channels]. `images` are [n, spatial..., channels], with contiguous pixels; `pad` is a
         number, or one for each channel.
         """
         n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
@@ -131,14 +131,14 @@ class Windows:
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The distance in bytes between the pixels that neighbouring outputs read, for windows of one tap.
+        """The distance in bytes between the pixels that neighboring outputs read, for windows of one tap.
 
         It is -1 if the distance varies, or if a pixel is padding.
         """
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
-        """The table for kernels that read runs of `length` pixels of a line at once, as int64 words.
+        """The table for kernels that read `length` pixels of a line at once (a run), as int64 words.
 
         It has the number `step`, then entries [runs, taps]. A line has `line` output pixels; its last run may have
         fewer than `length`. An entry is the byte offset of a run's first pixel if all its pixels are `step` bytes
@@ -151,7 +151,7 @@ class Windows:
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        Up to 64 bytes after the row of padding can also be read. `more` is one further table for the kernel's own use.
+        Up to 64 bytes after the row of padding can also be read. `more` is a further table that the kernel needs.
         Raises KernelError if `pad_row` is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
@@ -205,7 +205,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
 
 
 def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
-    """The most frequent distance in bytes between the pixels that neighbouring outputs read at a tap."""
+    """The most frequent distance in bytes between the pixels that neighboring outputs read with one tap."""
     inside = inner >= 0
     along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # the same in every line
     before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
@@ -237,7 +237,7 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
     """Make the im2col descriptor for images of `sizes`; every list has an entry for each spatial axis.
 
     In `pads`, auto_pad is already resolved; for a `transposed` convolution they say how much is cropped. Pads at the
-    end do not matter, since `outputs` are the sizes of the result. `pixel_bytes` is the distance between neighbouring
+    end do not matter, since `outputs` are the sizes of the result. `pixel_bytes` is the distance between neighboring
     input pixels. Raises KernelError if the lists differ in length or are empty.
     """
     lists = (sizes, kernel, strides, dilations, pads, outputs)

@@ -1,9 +1,9 @@
 """Rounding ties: outputs near a tie are computed a second time, in the order of the graph as written.
 
 A graph of quantized operators says: dequantize the operands, multiply and add them in f32, quantize the result. Kernels
-add the integers instead: that is exact, faster, and the same in any order. The f32 sum as written has rounding errors,
-some 1e-6 to 1e-4 of a step of the quantize. So both round to the same integer, unless a tie, the middle between two
-integers, lies between them:
+add the integers instead. This is exact, faster, and the same in any order. The f32 sum as written has rounding errors,
+some 1e-6 to 1e-4 of a step of the quantize. A tie is the middle between two integers. Both sums round to the same
+integer, unless a tie lies between them:
 
         k                    tie                   k + 1
         |---------------------|---------------------|
@@ -13,9 +13,9 @@ integers, lies between them:
 The kernel knows only x, but the distance of w from x is bounded. The bound follows from the weights, from the order of
 the sum, and from how the operations between the sum and the quantize carry a difference on. An output whose x is within
 this bound of a tie, one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as
-written. The output is then *settled*, and so is its quantize. Without this, one of 10**5 to 10**6 outputs would be
-another integer, and a network carries such a difference on to its end: with a few of them in MobileNetV2 the cosine of
-the last outputs is 0.98.
+written. The output is then *settled*, and so is its quantize. Without the second computation, one of 10**5 to 10**6
+outputs would be another integer, and a network carries the difference on to its end. With a few of these differences in
+MobileNetV2, the cosine of the last outputs is 0.98.
 
 A kernel finds these outputs in three stages. First, its tiles quantize by a fast form that also gives the least
 distance to a tie in each group of outputs: one comparison per group, and an entry for each group that is near. Second,
@@ -24,8 +24,8 @@ shows which outputs are in the band. Third, the products of these few outputs ar
 
 "As written" means in the orders of `kernels/numbers/sum_orders.py`, the orders of ONNX Runtime. `gq.reference` adds in
 f64, so it does not decide ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose
-sum is exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per
-output.
+sum is exact, and its *epilogue* has the operations that follow. *Lowered*, the epilogue is one expression
+(`lanes.expression`) per output.
 
     attach                 the entry: reads a lowered body, and adds the recomputation (second look) to it
     error_bounds           bounds the difference behind each operation of an epilogue: a new operation needs a rule here

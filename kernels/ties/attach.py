@@ -1,4 +1,4 @@
-"""`attach`, the only entry to this folder: it makes a lowered body compute outputs near rounding ties a second time."""
+"""`attach`, the only entry to this folder: a lowered body then computes outputs near rounding ties a second time."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -24,12 +24,12 @@ register_second_look(tie_kernels)
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     """Let the epilogue of `lowered` recompute outputs near rounding ties, and describe each quantize in its `ties`.
 
-    `ties` gets one string for each quantize of a sum. "proved" or "estimated" says how the band around ties is known
-    within which outputs are computed again. If outputs are not computed again, the string is the reason. `explain()`
+    `ties` gets one string for each quantize of a sum. If outputs near a tie are computed again, the string says how the
+    width of the band around ties is known: "proved" or "estimated". Otherwise the string is the reason. `explain()`
     counts and prints these strings.
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
-    without a quantize of an integer sum stays as it is.
+    without a quantize of an integer sum does not change.
     """
     if not lowered.values:
         return lowered
@@ -76,7 +76,7 @@ def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
 
 
 def _refused(node: Node, bounds: BodyBounds | None) -> str:
-    """The reason why this quantize of a sum is left as it is: its outputs near a tie are not computed again."""
+    """The reason why outputs of this quantize near a tie are not computed again."""
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: at 16 bits f32 sums decide too many outputs"
     if bounds is None:
@@ -90,7 +90,7 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
                      as_written: dict[Expr, Expr]) -> Rounding:
     """Return the `Rounding` of the quantize `q` of a sum; add its expression for recomputed outputs to `as_written`.
 
-    That expression takes the sum as the graph adds it, and divides by the scale as the graph does.
+    The added expression takes the sum as written, and divides by the scale as written.
     """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args

@@ -2,7 +2,7 @@
 
 An integer anchor's exact sum differs from the f32 sum of the graph as written by no more than `sum_errors` says.
 Operations carry the difference on, and add roundings of their own. A quantize ends it, except for values so near to a
-tie that the difference decides the integer: these outputs are computed again. docs/theory/ties.md has the derivation.
+tie that the difference decides the integer. These outputs are computed again. docs/theory/ties.md has the derivation.
 
 The `bound` of an operation says how it carries a difference on: a `Curve` for a function of one operand, or the name of
 a case of two operands.
@@ -30,18 +30,18 @@ MOST_NEAR = 2.0**-6
 CHEAP = 2.0**-12
 """A proved bound of at most this many steps is used instead of the narrower estimate: few outputs are so near a tie."""
 SECOND_ORDER = 2.0**-8
-"""Bands are wider by this share of their width: all rules neglect the products of two differences."""
+"""Bands are widened by this share, because all rules neglect the products of two differences."""
 HUGE = 2.0**60
 """Absolute values from here on count as infinite."""
 
 
 class ErrorBounds(NamedTuple):
-    """How far a value v of a kernel may be from v', the same value of the graph as written.
+    """How far a value v of a kernel may be from v', the same value in the graph as written.
 
-    The distance |v' - v| is at most `proved` + `relative` * |v|, and at most `estimated` + `relative` * |v| by an
-    estimate (`sum_errors`). The bounds are f64: one number for all columns, or one for each (along the last dimension
-    of the anchor's result). The proof assumes that all roundings are as in IEEE 754 and that nothing overflows or
-    underflows.
+    The distance |v' - v| is at most `proved` + `relative` * |v|. An estimate (`sum_errors`) says that it is at most
+    `estimated` + `relative` * |v|. The bounds are f64: one number for all columns, or one for each (along the last
+    dimension of the anchor's result). The proof assumes that all roundings are as in IEEE 754 and that nothing
+    overflows or underflows.
     """
 
     proved: np.ndarray
@@ -58,16 +58,16 @@ class ErrorBounds(NamedTuple):
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Add `more` to both absolute bounds and set the relative one.
+        """Add `more` to both absolute bounds and set the relative bound.
 
-        To the estimate, an infinite `more` adds nothing.
+        If `more` is infinite, the estimate stays as it is.
         """
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 
 EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 NEXT_TO_EXACT = EXACT._replace(relative=2.0**-200)
-"""Bounds of a value that differs by next to nothing: only roundings of values computed from it count."""
+"""Bounds of a value that is almost exact: only roundings of values computed from it count."""
 LINEAR = ("add", "subtract", "multiply", "divide")
 """Operations that are a linear function of one operand if the other one is constant."""
 
@@ -75,8 +75,8 @@ LINEAR = ("add", "subtract", "multiply", "divide")
 class Band(NamedTuple):
     """A band around ties: the quotients of a quantize at most `half` + `relative` * |quotient| steps from a tie.
 
-    `proved` says that every quotient outside of the band is proved to round as in the graph as written; otherwise this
-    is an estimate. If sizes are open, the estimate is made for the sums of the example shapes.
+    `proved` says that every quotient outside of the band is proved to round as in the graph as written; otherwise the
+    band is an estimate. If sizes are open, the estimate is made for the sums of the example shapes.
     """
 
     half: np.ndarray
@@ -133,7 +133,7 @@ class BodyBounds:
         if len(operands) < len(node.inputs):
             self.unbounded[node.output] = next(self.unbounded[v] for v in node.operands if v in self.unbounded)
             return
-        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # ties of 16 bits are left as they are
+        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # ties of 16 bits are not settled
         result = EXACT if settled or all(x.exact for x in operands) else \
             None if node.op.name == "quantize" else self._carried(node, operands)
         if result is None:
@@ -182,10 +182,10 @@ class BodyBounds:
         return None
 
     def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
-        """The absolute bounds of x, times `other`, whose absolute value is at most `size`, as terms of a sum.
+        """The absolute bounds of x, multiplied by the size of `other` (at most `size`), as terms of a sum.
 
-        x may be a function of `other` that hardly changes if `other` is large. The difference that comes from `other`
-        then counts as at the end of the function's reach (`Curve`). The roundings between `other` and x count
+        x may be a function of `other` that hardly changes if `other` is large. A difference in `other` then counts as
+        if `other` were at the end of the function's reach (`Curve`). The roundings between `other` and x count
         separately, because they do not become smaller.
         """
         errors = self.errors_of(x)
@@ -212,7 +212,7 @@ class BodyBounds:
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
-        """The largest sizes of `source` at which a difference in it still changes x much, and at all.
+        """The largest sizes of `source` whose differences still change x much, and at all.
 
         x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. In
         hard-swish as written, y clamp(y + 3, 0, 6) / 6, the clamp is constant if y is large, so a difference in y
@@ -232,7 +232,7 @@ class BodyBounds:
         return found[0], found[1]
 
     def _ends_before(self, node: Node, ends: tuple[float, float]) -> tuple[float, float]:
-        """The interval of the operand of a node of LINEAR that gives results between `ends`, for all its constants."""
+        """The interval of the operand that gives a node of LINEAR results between `ends`, for all its constants."""
         first, second = node.operands
         of_second = second in self.constants
         c = self.constants[second if of_second else first].astype(np.float64)[..., None]

@@ -1,10 +1,10 @@
 """Constants that make a fast requantize of a sum of two bytes exact in every case.
 
 An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases, and in about a hundred of them rounding
-errors decide the integer. All cases are tried here, with varied last bits of the factors. For each variation the
-constant is taken from the middle of the range that gives the right integers. With these numbers the fused multiply-adds
-of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no output has to
-be computed again.
+errors decide the integer. The functions here try all cases, with varied last bits of the factors. For each variation
+the constant is taken from the middle of the range that gives the right integers. With these numbers the fused
+multiply-adds of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no
+output has to be computed again.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE = 2.0**16
 NEAR = 2.0**-8
 """Only sums closer to a tie than this are tried.
 
-Errors are at most half of it, and the constants that are tried move a sum by at most a quarter of it.
+Errors are at most half of this distance, and the tried constants move a sum by at most a quarter of it.
 """
 NUDGES = 5
 """How far factors are varied, in units of their last bit."""

@@ -4,15 +4,15 @@
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-An output is near a tie if y / s + zp is within `half` of the middle between two integers. Then fraction(u) is below
-2 * half, and only then may the fast form give another integer than the exact form. `half` is larger than the error of u
-and larger than the band of outputs that are computed again. One comparison therefore finds all outputs that need a
-second look. q is from lo to lo + 255.
+An output is near a tie if y / s + zp is within `half` of the middle between two integers. Then fraction(u) is below 2 *
+half, and only then may the fast form give another integer than the exact form. `half` is larger than the error of u and
+larger than the band of outputs that are computed again. One comparison therefore finds all outputs that need a second
+look. q is from lo to lo + 255.
 
 The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
-constants include scales and zero points. The integers of a quantize in the middle of the chain are floor(u) of that
-quantize. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits of fraction, and rounded
-down.
+constants include scales and zero points. If a quantize is in the middle of the chain, its integers are floor(u), with
+the u of this quantize. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits of
+fraction, and rounded down.
 
 The stored integer is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and
 for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many
@@ -40,7 +40,7 @@ _WIDEST = 0.125
 """In bands up to this width saturated values do not count as near a tie; in a wider band they do."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
-"""The numbers that the loads of an expression give: one number for all columns, or one for each."""
+"""The numbers that the loads of an expression give: one number for all columns, or one for each column."""
 
 
 class Rounding(NamedTuple):
@@ -200,7 +200,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
     """The spreads of the integers of the affine form u, given that |u| <= `most`.
 
     All integers but the accumulator (the anchor's sum) are bytes, so |u| <= `most` bounds the accumulator's term. The
-    result is None if there are two accumulators, since nothing bounds either of them.
+    result is None if there are two accumulators, since their sum bounds neither of them.
     """
     bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
     rest = [x for x in u.factors if x not in bytes_]
@@ -286,12 +286,12 @@ def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, m
 
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """The constant that is added to y / s to give u."""
+    """The constant in u: u is y / s plus this constant."""
     return 0.5 + zps + np.where(half < _WIDEST, half, 0.0)
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The limit of fraction(u), times 2**16, below which an output counts as near a tie.
+    """The limit, times 2**16: an output with a fraction(u) below it counts as near a tie.
 
     If `half` is at least `_WIDEST`, the limit is 2**16, and every output counts as near.
     """
@@ -339,7 +339,7 @@ class FastRequantize:
         forms: list[FastForm] = []
         scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            if r.near is None and decided_by_one_byte(r.q, scalars):  # a look-up table computes this one
+            if r.near is None and decided_by_one_byte(r.q, scalars):  # a look-up table computes this quantize
                 continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
@@ -381,7 +381,7 @@ class FastRequantize:
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
-                saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are no ties
+                saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are not ties
                 if tie_free is not None:
                     u, limits = self.sum(k, tie_free.factors, tie_free.constant), is_relu and not saturates
                 else:

@@ -1,11 +1,12 @@
 """Sums as written: their f32 factors, and the sums of the products in the orders of `sum_orders`.
 
-An order is given by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
-one of `end`. Between these calls its state is three numbers (`State`). The order "octets" also keeps eight sums side by
-side in memory, at the address `lanes`.
+An order is given by its number in ORDERS. A sum calls `begin`, then `take` for each piece of the products, then `end`.
+Between these calls its state is three numbers (`State`). The order "octets" also keeps eight sums in memory, at the
+address `lanes`.
 
 A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
-chain waits 4 cycles for the one before. Therefore eight chains are summed at a time; the last one may be shorter.
+chain waits 4 cycles for the previous product. Therefore eight chains are summed at a time; the last chain may be
+shorter.
 
 The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize them,
 and store all x and all w in two arrays in the same order. `ordered_sums` reads these arrays.
@@ -41,8 +42,8 @@ CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
 State: TypeAlias = tuple[np.float32, np.float32, int]
 """A sum in progress: the total, the sum of the current chain, and a count.
 
-The count says how many products the current chain still takes. In the orders "quads" and "octets" it is the number of
-the next product.
+The count is the number of products that the current chain still needs. In the orders "quads" and "octets" it is the
+number of the next product.
 """
 
 
@@ -74,8 +75,8 @@ def load_f32(b: Builder, address: Value) -> F32Value:
 def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
     """Add `count` products, a multiple of four, to each of eight chains, whose sums are stored at `lanes`.
 
-    At most 8 `chains` exist; neighbouring chains begin `apart` products apart. If there are fewer than 8, the last one
-    is computed again in the remaining lanes.
+    At most 8 `chains` exist; neighboring chains begin `apart` products apart. If there are fewer than 8, the remaining
+    lanes compute the last chain again.
     """
     starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
     kind = vector(F32, 8)
@@ -101,7 +102,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
             left: int) -> State:
     """Add a piece of the factors to a sum whose chains have `block` products each.
 
-    Returns the total, the sum of the last chain, and how many products that chain still takes.
+    Returns the total, the sum of the last chain, and how many products the chain still needs.
     """
     k = 0
     while k < count:
@@ -171,8 +172,7 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 def begin(order: int, block: int, total: np.float32) -> State:
     """The state of a sum before its first product.
 
-    The total is the number that the sum starts from; in the order of taps it is 0, since each tap has a sum of its
-    own.
+    The total is the number that the sum starts from. In the order of taps it is 0, since each tap has a separate sum.
     """
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
@@ -183,8 +183,8 @@ def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float3
         left: int) -> np.float32:
     """The result of a sum after its last product.
 
-    In the order of taps, `so_far` is the sum of one tap, which is added to `total`. In the other orders `so_far` is
-    the total.
+    In the order of taps, `so_far` is the sum of one tap, to be added to `total`. In the other orders `so_far` is the
+    total.
     """
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
@@ -206,7 +206,7 @@ def _total(order: int, block: int, lanes: int, total: np.float32, chain: np.floa
 
 @njit
 def clear(lanes: int) -> None:
-    """Make eight sums 0."""
+    """Set eight sums to 0."""
     for lane in range(4):
         store_s64(lanes + 8 * lane, 0)
 
@@ -233,7 +233,7 @@ def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
 def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
     """Store the factors of 16 channels of one tap (one position of the window).
 
-    The channels are in groups of four; neighbouring groups begin `apart` bytes apart.
+    The channels are in groups of four; neighboring groups begin `apart` bytes apart.
     """
     q = _fours(address, apart).as_type(vector(I8, 16))
     q = q ^ flip.trunc(I8).splat(16)
@@ -273,8 +273,8 @@ def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, facto
 
     `addresses` are the addresses of the taps' activations, `places` the places of their weights. `lines` are the
     addresses of the taps' weights, or 0. If `lines` are given, vectors take 16 channels at a time, and the last vector
-    may overlap the one before. The last taps are stored first: a vector stores more than its own taps, and the vector
-    of the next channel then overwrites the surplus.
+    may overlap the previous vector. The last taps are stored first: a vector stores more than its own taps, and the
+    vector of the next channel then overwrites the surplus.
     """
     x = view_terms(terms)
     parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)

@@ -1,8 +1,8 @@
 """Bounds of the distance between an anchor's f32 sum, in an order of `sum_orders`, and its exact integer sum.
 
-docs/theory/ties.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
-independent of each other. It takes the activations of a sum as independent numbers, with any mean that their type can
-hold. If weights are constant, both bounds use them.
+docs/theory/ties.md derives both bounds. `proved` holds for any activations. `estimated` assumes that rounding errors
+are independent of each other. It also assumes that the activations of a sum are independent numbers, with any mean that
+their type can hold. If weights are constant, both bounds use them.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGMAS = 3
 PIECES = 16
 """A chain is cut into at most PIECES pieces, and partial sums are bounded only at the ends of pieces.
 
-The partial sums within a piece take the bound of the piece's end.
+The bound at a piece's end serves all partial sums within the piece.
 """
 PART = 2**17
 """The number of weights that are processed at a time; so many stay in the cache."""

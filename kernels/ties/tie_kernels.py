@@ -39,12 +39,12 @@ view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
 view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
-"""The bytes of a list with an entry for each row of a group of rows (in one vector of columns), and one to spare."""
+"""The bytes of a list with an entry for each row of a group of rows (in one vector of columns), and a spare entry."""
 
 
 @emits
 def first_bit(b: Builder, bits: Value) -> Value:
-    """The number of the lowest set bit of `bits`; `bits` must not be 0."""
+    """The index of the lowest set bit of `bits`; `bits` must not be 0."""
     return b.call_named("llvm.cttz.i64", I64, bits, constant(I1, 1))
 
 
@@ -59,7 +59,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
     """Write the address and the first k of a row of activations into the tables of taps; a row counts as one tap.
 
-    Returns the bytes between neighbours along k: 1, or the size of a row of the `transposed` operand.
+    Returns the bytes between neighbors along k: 1, or the size of a row of the `transposed` operand.
     """
     f = view_frame(frame)
     step = f.stride if transposed else 1
@@ -108,7 +108,7 @@ def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
     total = f32_of(start(args, batch, column))
     factors, lanes = stack(FACTORS_BYTES), stack(32)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a sum of its own
+    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a separate sum
     piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
     for t in range(taps + 7 if sum_taps > 1 else taps):  # the last vector of taps repeats the last tap
@@ -157,7 +157,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     flip = 128 if signed else 0
     factors_of(factors, taps, flip, zp + flip, f32_of(x.scale))
     factors_of(weights, taps, 0, 0, scale)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a sum of its own
+    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a separate sum
     for t in range(0, taps, sum_taps):
         so_far, chain, left = begin(order, block, total)
         so_far, chain, left = take(order, block, sum_taps, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
@@ -166,10 +166,10 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
 
 
 def tie_kernels(of_pixels: bool) -> Functions:
-    """Make the module that recomputes outputs near rounding ties, of kernels over pixels or else of matmuls.
+    """Make the module that recomputes outputs near rounding ties, for kernels over pixels or for matmuls.
 
     Each kind has its own module, because the code of a sum takes longer to compile than any other module, and few
-    models need both. Both sums take the same parameters; each ignores some.
+    models need both. Both sums have the same parameters; each ignores some.
     """
     sum_of = _pixels_sum if of_pixels else _packed_sum
 
