@@ -363,7 +363,7 @@ def _quantized(body: Graph, node: Node,
     return c, (a_scale, b_scale)
 
 
-_INSIDE = "the source is quantized per channel along {own}: its scale would stand inside the sum"
+_INSIDE = "the source is quantized per channel along {own}: its scale would vary inside the sum"
 PER_TENSOR = "quantize the source per tensor"
 
 

@@ -278,9 +278,9 @@ def result_dims(body: Graph) -> tuple[int, ...]:
     (result,) = body.outputs
     for v in body.inputs:
         if not v.type.known:
-            raise Unsupported(f"the shape of an operand, {v.type}, is known at the first call only",
-                              "give the inputs shapes, or call the model, which plans for those of the call")
+            raise Unsupported(f"the shape of an operand, {v.type}, is known only at the first call",
+                              "give the inputs shapes, or call the model: it plans for the shapes of a call")
     if not result.type.known:
-        raise Unsupported(f"the shape of the result, {result.type}, is known when it runs only",
-                          "give the inputs shapes, or call the model, which plans for those of the call")
+        raise Unsupported(f"the shape of the result, {result.type}, is known only at run time",
+                          "give the inputs shapes, or call the model: it plans for the shapes of a call")
     return result.type.dims

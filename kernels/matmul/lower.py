@@ -234,7 +234,7 @@ def _quantized(body: Graph, node: Node,
         k, rank = left.attrs["axis"], len(a.type.dims)
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
         raise Unsupported("the source is quantized per channel along {own}: " + (
-            "its scale would stand inside the sum" if k % rank == summed
+            "its scale would vary inside the sum" if k % rank == summed
             else "kernels take one scale and zero point for the source"), "quantize the source per tensor", 0,
             own=Axes(a, (k,)))
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)

@@ -80,10 +80,10 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: at 16 bits f32 sums decide too many outputs"
     if bounds is None:
-        return ("quantize is not settled: the sum before it is not one of operands dequantized by constant scales, "
+        return ("quantize is not settled: the sum before it does not multiply operands with constant scales, "
                 f"in windows of at most {MOST_TAPS} taps")
     (value,) = node.operands
-    return f"quantize is not settled: {bounds.unbounded[value]} has no bound of how far it carries differences"
+    return f"quantize is not settled: no bound says how far {bounds.unbounded[value]} carries differences"
 
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,

@@ -59,4 +59,4 @@ def test_epilogues_that_end_the_chain(statements, inputs, reason):
 def test_unknown_shapes_wait_for_the_first_call():
     g = graph_of(QUANTIZED, "x: u8[?,3], y: s8[?,4]")
     count, refusals = Fuse("concat").apply(g)
-    assert count == 0 and "known at the first call only" in refusals[0].reason
+    assert count == 0 and "known only at the first call" in refusals[0].reason

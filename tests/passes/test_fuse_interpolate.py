@@ -36,8 +36,8 @@ def test_values_with_other_users_stay_outside(end, ops):
 
 @pytest.mark.parametrize("statements,inputs,reason", [
     (QUANTIZED.replace("sizes=[6,8]", 'sizes=[6,8], data_format="NCX"'), "x: u8[2,5,3,4]", "data_format NXC"),
-    (QUANTIZED, "x: u8[?,3,4,5]", "known at the first call only"),
-    ('\n %0 = interpolate(x, s, mode="nearest")\n return %0', "x: f32[2,3,4,5], s: s32[2]", "known when it runs only"),
+    (QUANTIZED, "x: u8[?,3,4,5]", "known only at the first call"),
+    ('\n %0 = interpolate(x, s, mode="nearest")\n return %0', "x: f32[2,3,4,5], s: s32[2]", "known only at run time"),
     (QUANTIZED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3]'),
      "x: u8[2,3,4,5]", "quantized along axis 1"),
     ('\n %0 = interpolate(x, mode="linear", sizes=[1,1,1,1,1])\n return %0', "x: f32[1,2,2,2,2,2,3]", "up to 4"),

@@ -268,9 +268,9 @@ def test_a_returned_matmul_still_fuses():
     (bare('qtype="per_channel", axis=0, scales=[1, 2, 3, 4]'), "x: u8[4,3], w: s8[3,2]",
      "the source is quantized per channel along axis 0: kernels take one scale and zero point for the source"),
     (bare('qtype="per_channel", axis=1, scales=[1, 2, 3]'), "x: u8[4,3], w: s8[3,2]",
-     "the source is quantized per channel along axis 1: its scale would stand inside the sum"),
+     "the source is quantized per channel along axis 1: its scale would vary inside the sum"),
     (bare('qtype="per_channel", axis=0, scales=[1, 2, 3]', matmul=", transpose_a=true"), "x: u8[3,4], w: s8[3,2]",
-     "the source is quantized per channel along axis 0: its scale would stand inside the sum"),
+     "the source is quantized per channel along axis 0: its scale would vary inside the sum"),
     (bare(right='qtype="per_channel", axis=0, scales=[1, 2, 3]'), "x: u8[4,3], w: s8[3,2]",
      "the weights are quantized along axis 0"),
     (bare(right='qtype="per_channel", axis=1, scales=[1, 2, 3]', matmul=", transpose_b=true"), "x: u8[4,3], w: s8[2,3]",
@@ -295,7 +295,7 @@ def test_refusals(statements, inputs, reason):
 def test_unknown_shapes_wait_for_the_first_call():
     g = graph_of(bare(), "x: u8[?,3], w: s8[3,2]")
     _, refusals = Fuse("matmul").apply(g)
-    assert "is known at the first call only" in refusals[0].reason
+    assert "is known only at the first call" in refusals[0].reason
 
 
 def test_sums_of_constants_are_bounded_by_what_they_are():

@@ -77,11 +77,11 @@ def test_values_with_other_users_stay_outside(end, ops):
 @pytest.mark.parametrize("statements,inputs,reason", [
     (QUANTIZED.replace("kernel=[3,3]", 'kernel=[3,3], data_format="NCX"'), "x: u8[2,3,5,7]", "data_format NXC"),
     (QUANTIZED.replace("pads_end=[1,1]", "pads_end=[9,1]"), "x: u8[2,5,7,3]", "a window lies only in the padding"),
-    (QUANTIZED, "x: u8[?,5,7,3]", "known at the first call only"),
+    (QUANTIZED, "x: u8[?,5,7,3]", "known only at the first call"),
     (QUANTIZED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3,4,5]'),
      "x: u8[2,5,7,3]", "quantized along axis 1"),
     ("\n %0 = reduce_mean(x, axes=[0,-1])\n return %0", "x: f32[2,3,4]", "reduces axes 0 and 2 of"),
-    ("\n %0 = reduce_mean(x, a)\n return %0", "x: f32[2,3,4], a: s32[1]", "known when it runs only"),
+    ("\n %0 = reduce_mean(x, a)\n return %0", "x: f32[2,3,4], a: s32[1]", "known only at run time"),
     ("\n %0 = reduce_mean(x)\n return %0", "x: f32[2,3,4]", "reduces no axes of"),
 ])
 def test_refusals(statements, inputs, reason):

@@ -45,7 +45,7 @@ TWELVE = {
         "y", "the source is f8_e4m3, integer kernels take u8 and s8", "quantize the source to u8 or s8", FUSED),
     "per-channel activations": (
         FUSED.replace("scales=[0.1], zps=[3]", 'qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4]'),
-        "y", "the source is quantized per channel along axis 1: its scale would stand inside the sum",
+        "y", "the source is quantized per channel along axis 1: its scale would vary inside the sum",
         "quantize the source per tensor", FUSED),
     "axis mismatch": (
         FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4]'),
@@ -91,7 +91,7 @@ TWELVE = {
              " %z = wildcard(%d, dtypes=[f32], shapes=[[3,2]])\n return %z")),
     "dynamic shape": (  # open dimensions are planned for; of an unknown rank nothing is known before the first call
         FUSED.replace("u8[3,4]", "u8[*]"),
-        "y", "the shape of an operand, u8[*], is known at the first call only", "give the inputs shapes", FUSED),
+        "y", "the shape of an operand, u8[*], is known only at the first call", "give the inputs shapes", FUSED),
 }
 
 

@@ -302,7 +302,7 @@ def test_depthwise_sources_with_a_scale_for_each_channel(level, x, columns, cons
 def test_sources_with_a_scale_for_each_channel_that_are_summed_up_stay_floats():
     g, arrays = build((5, 6), 8, 8, (3, 3), groups=2, x_scales=[0.01 * k + 0.01 for k in range(8)], x_zp=[3] * 8)
     model = gq.compile(g)
-    assert "0 integer" in model.explain() and "its scale would stand inside the sum" in model.explain()
+    assert "0 integer" in model.explain() and "its scale would vary inside the sum" in model.explain()
     assert np.abs(model(arrays).astype(int) - gq.reference(g, arrays)).max() <= 1
 
 

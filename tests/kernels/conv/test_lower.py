@@ -32,7 +32,7 @@ def channels(count, axis):
 
 
 OUTPUTS = "quantize the weights along the output channels, {} of s8[6,4,3,2], or per tensor"
-INSIDE = "the source is quantized per channel along axis {}: its scale would stand inside the sum"
+INSIDE = "the source is quantized per channel along axis {}: its scale would vary inside the sum"
 
 
 @pytest.mark.parametrize("options, reason, edit, operand", [

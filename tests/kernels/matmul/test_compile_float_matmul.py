@@ -114,7 +114,7 @@ def test_dequantized_operands_that_integers_refuse():
     x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), qtype="per_channel", axis=1, scales=[0.1] * 4 + [0.2] * 4)
     g.output(g.matmul(x, g.dequantize(g.constant(np.ones((8, 3), np.int8)), scales=[0.5])), name="y")
     _, _, text = check(g, {"x": np.arange(32, dtype=np.uint8).reshape(4, 8)})
-    assert "2 partitions (0 integer)" in text and "stand inside the sum" in text
+    assert "2 partitions (0 integer)" in text and "vary inside the sum" in text
 
 
 def test_a_quantize_of_quantized_numbers_divides(level):

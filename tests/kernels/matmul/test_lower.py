@@ -35,12 +35,12 @@ ROWS = {"qtype": "per_channel", "scales": [1.0] * 4}
 @pytest.mark.parametrize("options, reason, edit, operand", [
     (dict(x="u16"), "the source is u16, integer kernels take u8 and s8", "quantize the source to u8 or s8", 0),
     (dict(w="s16"), "the weights are s16, integer kernels take u8 and s8", "quantize the weights to u8 or s8", 1),
-    (dict(left=dict(ROWS, axis=-1)), "the source is quantized per channel along axis 1: its scale would stand inside "
+    (dict(left=dict(ROWS, axis=-1)), "the source is quantized per channel along axis 1: its scale would vary inside "
      "the sum", "quantize the source per tensor", 0),
     (dict(left=dict(ROWS, axis=0, scales=[1.0] * 3)), "the source is quantized per channel along axis 0: kernels take "
      "one scale and zero point for the source", "quantize the source per tensor", 0),
     (dict(dims=(4, 3), transpose_a=True, left=dict(ROWS, axis=0)), "the source is quantized per channel along axis 0: "
-     "its scale would stand inside the sum", "quantize the source per tensor", 0),
+     "its scale would vary inside the sum", "quantize the source per tensor", 0),
     (dict(right=dict(ROWS, axis=0)), "the weights are quantized along axis 0, not along the columns",
      "quantize the weights along the columns, axis 1 of s8[4,5], or per tensor", 1),
     (dict(w_dims=(5, 4), transpose_b=True, right=dict(ROWS, axis=-1)), "the weights are quantized along axis 1, not "

@@ -10,7 +10,7 @@ from graphq.passes.pipeline import run_passes
 RNG = np.random.default_rng(0)
 W = RNG.integers(-127, 128, (16, 8)).astype(np.int8)
 TIES16 = "quantize to u16 is not settled: at 16 bits f32 sums decide too many outputs"
-OTHER = ("quantize is not settled: the sum before it is not one of operands dequantized by constant scales, in "
+OTHER = ("quantize is not settled: the sum before it does not multiply operands with constant scales, in "
          "windows of at most 1024 taps")
 
 
