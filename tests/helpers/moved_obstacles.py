@@ -196,8 +196,9 @@ MORE = {
          " %g = reduce_max(%t, axes=[3]"}),
     "a mean over channels and rows": (
         conv(quantized("y") + MEAN), "%q", ["reduce_mean reduces axes 1 and 2 of f32[1,4,5,5]"],
-        "transpose the source, to make the reduced", {MEAN: "%t = static_transpose(%dy, order=[0,3,1,2])\n"
-                                          + MEAN.replace("(%dy, axes=[1,2]", "(%t, axes=[2,3]")}),
+        "transpose the source, to make the reduced axis the last",
+        {MEAN: "%t = static_transpose(%dy, order=[0,3,1,2])\n"
+         + MEAN.replace("(%dy, axes=[1,2]", "(%t, axes=[2,3]")}),
     "a broadcast": (
         conv(f"%z = add(%y, r)\n %q = quantize(%z, {Q})\n return %q", inputs=", r: f32[2,4,5,5]"), "%q",
         ["add (%z) stands between %y and the quantize, and is computed in the layout of the graph, f32[1,4,5,5]"],
