@@ -108,6 +108,7 @@ class Team:
     """The threads of a process. Before helpers have begun, or without helpers, a caller runs by itself."""
 
     def __init__(self, cache: bool = True) -> None:
+        self._cache = cache
         self.helpers = Helpers(team_threads() - 1, cache)
         self.code = self.helpers.code
         self.run_shared, self.open_table, self.close_table = (
@@ -191,7 +192,7 @@ class Team:
         layer = self.layers.get()
         if layer is None:
             return
-        before, self.helpers = self.helpers, Helpers(self.helpers.most)
+        before, self.helpers = self.helpers, Helpers(self.helpers.most, self._cache)
         before.dismiss()
         if layer == "omp" and not self._ended:  # if `end` comes later, it dismisses the new helpers
             with signals_left_to_others():

@@ -16,6 +16,12 @@ def test_numbers_between(dtype, wanted):
         assert not numbers_between(*np.array(empty, dtype)).size
 
 
+@pytest.mark.parametrize("given, wanted", [
+    ([-2**63, 2**63 - 1, 2**63 - 1], [-2**63, -1, 2**63 - 2]), ([0, 2**53 + 1, 2**53], [0, 2**53])])
+def test_integers_are_counted_exactly(given, wanted):
+    assert numbers_between(*np.array(given, np.int64)).tolist() == wanted
+
+
 def test_what_numbers_take_counts():
     given = np.array([0, 50, 1], np.int16)
     taken = 50 * 2 + 3 * 50 * 8  # the constant, and what lives for a moment
