@@ -160,3 +160,20 @@ def test_scales_of_weights_that_are_tensors(op, groups, w_dims, axis, scales, me
         return
     want = gq.reference(g, dict(zip("xws", arrays, strict=True)))
     np.testing.assert_allclose(lower_convolution(g, constants).formula(arrays), want, rtol=2e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("group_shape, refused", [([1, 4, 3, 2], False), ([1, 4, 1, 2], True), ([1, 2, 3, 2], True)])
+def test_groups_of_scales_are_those_of_the_convolution(group_shape, refused):
+    g = gq.Graph("body")
+    x, w = g.input("x", dtype="u8", shape=(2, 5, 6, 8)), g.input("w", dtype="s8", shape=(3, 8, 3, 2))
+    s = g.input("s", dtype="f32", shape=[d // size for d, size in zip(w.type.dims, group_shape, strict=True)])
+    two = {name: [value] * 2 for name, value in (("strides", 1), ("pads_begin", 0), ("pads_end", 0), ("dilations", 1))}
+    right = g.dynamic_dequantize(w, s, qtype="per_group", group_shape=group_shape)
+    g.output(g.conv_transpose(g.dequantize(x, scales=[0.5]), right, groups=2, data_format="NXC", weights_format="OIX",
+                              **two), name="y")
+    constants = [None, np.ones(w.type.dims, np.int8), np.ones(s.type.dims, np.float32)]
+    if refused:
+        with pytest.raises(Unsupported, match=r"scales of groups of .*, which are not the convolution's"):
+            check_convolution(g, constants)
+    else:
+        check_convolution(g, constants)

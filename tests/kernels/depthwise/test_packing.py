@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 
 from graphq.kernels.depthwise import packing
+from graphq.kernels.jit.isa import level_named
+from graphq.kernels.operands.windows import windows
 
 
 @pytest.mark.parametrize("lanes, pixels", [(1, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])
@@ -24,6 +26,14 @@ def test_packed_weights(lanes, pixels, ko, ki, channels):
 def test_what_fits():
     assert packing.fits(49, 512, 1) and packing.fits(49, 512, 8) and not packing.fits(49, 512, 3)
     assert not packing.fits(49, 5000, 1) and not packing.fits(1025, 3, 1)
+
+
+@pytest.mark.parametrize("low, high, item", [(-128, 127, 1), (-129, 127, 2), (-128, 128, 2), (0, 255, 2)])
+def test_weights_have_8_bits_only_if_all_fit(low, high, item):
+    weights = np.zeros((9, 64), np.int64)
+    weights[3, 5], weights[8, 63] = low, high
+    w = windows((8, 8), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (8, 8), 64)
+    assert packing.choose(64, w, weights, level_named("amx")).item == item
 
 
 @pytest.mark.parametrize("lanes, pixels", [(1, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])

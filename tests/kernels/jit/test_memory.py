@@ -37,7 +37,7 @@ def test_arrays_are_disjoint() -> None:
     for t in threads:
         t.join()
     spans = sorted((x.ctypes.data, x.ctypes.data + x.nbytes) for x in found if x.nbytes)
-    assert len(spans) == 8 * (len(sizes) - 1)
+    assert len(spans) == 8 * (len(sizes) - 1) and all(start % LINE == 0 for start, _ in spans)
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
 
 

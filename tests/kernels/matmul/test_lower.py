@@ -9,7 +9,7 @@ from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul.family import macs
-from graphq.kernels.matmul.lower import check_matmul, lower_matmul, refuse_overflow
+from graphq.kernels.matmul.lower import check_matmul, follows, lower_matmul, refuse_overflow
 from graphq.kernels.matmul_compressed.lower import check_matmul_compressed
 
 
@@ -86,6 +86,16 @@ def test_known_weights_say_more_than_their_number():
     with pytest.raises(Unsupported, match=f"can reach {255 * (2**31 // 255 + 1)}, beyond s32"):
         refuse_overflow(2**24, 255, 128, lambda: np.array([2**31 // 255 + 1, 5]))
     refuse_overflow(2**24, 255, 128, lambda: np.zeros(0))
+
+
+@pytest.mark.parametrize("twice, attrs, wanted", [
+    (False, {}, True), (True, {}, False), (False, {"transpose_a": True}, False), (True, {"transpose_b": True}, False)])
+def test_a_block_of_rows_needs_the_same_rows_of_what_is_only_the_source(twice, attrs, wanted):
+    g = gq.Graph("body")
+    x, w = (g.input(name, dtype="f32", shape=(8, 8)) for name in "xw")
+    g.output(g.matmul(x, x if twice else w, **attrs), name="y")
+    lowered = lower_matmul(g, [None, None])
+    assert follows(lowered, 0) == wanted and not follows(lowered, 1)
 
 
 def test_macs():

@@ -175,3 +175,9 @@ def test_repeated_taps(case, times):
 def test_blocks_of_lines_are_no_larger_than_they_need_to_be():
     w = windows((5, 7), (3, 2), (1, 1), (1, 1), ((1, 1), (0, 1)), (5, 7), 3)
     assert w.block(np.zeros(3, np.uint8)).nbytes < 2048
+
+
+@pytest.mark.parametrize("pads, outputs, step", [
+    ((0, 0), 4, 8), ((0, 0), 1, 8), ((1, 0), 5, -1), ((0, 1), 5, -1), ((9, 0), 3, -1), ((-1, 0), 3, -1)])
+def test_pixels_are_even_if_they_begin_with_the_first_and_none_is_padding(pads, outputs, step):
+    assert windows((4,), (1,), (1,), (1,), (pads,), (outputs,), 8).even_step() == step

@@ -53,6 +53,7 @@ REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_l
     (op("softmax", axis=2), {}), (op("softmax", axis=-1, mode="inf_as_zero"), {}), (op("log_softmax", axis=-1), {}),
     (op("layer_norm", use_affine=False, keep_stats=False, epsilon=0.5), {}),
     (op("layer_norm", keep_stats=False, epsilon=1e-3), {"gamma": (7,), "beta": (7,)}),
+    (op("layer_norm", keep_stats=False, use_affine=False), {"gamma": (7,), "beta": (7,)}),
     (op("rms_norm", epsilon=0.25), {"gamma": (7,)}),
     (lambda g, x, b: g.square(g.softmax(g.add(g.abs(x), b), axis=-1)), {"b": (3, 1)})])
 def test_formulas(build, more):

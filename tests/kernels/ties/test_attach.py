@@ -12,14 +12,15 @@ W = RNG.integers(-127, 128, (16, 8)).astype(np.int8)
 TIES16 = "quantize to u16 is not settled: at 16 bits f32 sums decide too many outputs"
 OTHER = ("quantize is not settled: the sum before it does not multiply operands with constant scales, in "
          "windows of at most 1024 taps")
+UNBOUNDED = "quantize is not settled: no bound says how far quantize carries differences"
 
 
-def lowered(after, source=None, constant=True):
+def lowered(after, source=None, constant=True, **weights):
     """The lowered partition of a matmul of 4 x 16 and 16 x 8, and what `after(g, y)` makes of it."""
     g = gq.Graph()
     x = source(g) if source else g.dequantize(g.input("x", dtype="u8", shape=(4, 16)), scales=[0.013], zps=[120])
     w = g.constant(W) if constant else g.input("w", dtype="s8", shape=(16, 8))
-    y = g.matmul(x, g.dequantize(w, scales=[0.021]))
+    y = g.matmul(x, g.dequantize(w, **{"scales": [0.021], **weights}))
     g.output(after(g, y), name="y")
     run_passes(g)
     (node,) = g.nodes_of(("partition",))
@@ -30,8 +31,8 @@ def quantize(g, y, dtype="u8", **options):
     return g.quantize(y, dtype=dtype, **{"scales": [0.37], "zps": [3], **options})
 
 
-def requantized(g, y, scale=0.37):
-    return g.dequantize(g.quantize(y, dtype="u8", scales=[scale], zps=[9]), scales=[scale], zps=[9])
+def requantized(g, y, scale=0.37, dtype="u8"):
+    return g.dequantize(g.quantize(y, dtype=dtype, scales=[scale], zps=[9]), scales=[scale], zps=[9])
 
 
 @pytest.mark.parametrize("after, constant, ties", [
@@ -40,6 +41,7 @@ def requantized(g, y, scale=0.37):
     (lambda g, y: quantize(g, g.add(requantized(g, y), y)), True, ("proved", "proved")),
     (lambda g, y: quantize(g, y, "u16"), True, (TIES16,)), (lambda g, y: y, True, ()),
     (lambda g, y: quantize(g, g.add(requantized(g, y), y), "u16"), True, ("proved", TIES16)),
+    (lambda g, y: quantize(g, g.add(requantized(g, y, dtype="u16"), y)), True, (TIES16, UNBOUNDED)),
     (lambda g, y: quantize(g, y, qtype="per_channel", axis=1, scales=[0.3 + 0.1 * k for k in range(8)],
                            zps=[*range(8)]), True, ("proved",)), (quantize, False, ("proved",)),
     (lambda g, y: quantize(g, y, scales=[0.01]), True, ("estimated",))])  # of so small a step bounds are a part
@@ -64,6 +66,13 @@ def test_what_a_second_look_takes():
     assert (scale.role, zero_point.role, start.role) == ("w_scale", "w_zp", "start")
     assert np.float32(scale.data).tolist() == [np.float32(0.021)] and not zero_point.data.any() and not start.data.any()
     assert all(isinstance(load(*x), type(look.needed)) for x in x.store.loads)
+
+
+def test_a_second_look_takes_the_zero_points_of_all_columns():
+    zps = [3, 3, 0, 3, -5, 3, 3, 3]  # of which the first and the last are equal
+    x = lowered(quantize, qtype="per_channel", axis=1, scales=[0.021] * 8, zps=zps)
+    _, zero_point, _ = (x.sources[f.value[0]] for f in x.store.second_look.factors)
+    assert zero_point.data.tolist() == zps
 
 
 def test_outputs_near_a_tie_are_those_of_the_graph_as_written():
