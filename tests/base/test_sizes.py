@@ -154,6 +154,13 @@ def test_zeros_of_both_signs_are_two_numbers():
     assert [np.signbit(x).tolist() for x in at(t, zeros, 1)] == [[False], [True], [False]]
 
 
+def test_arrays_of_two_dtypes_with_the_same_bytes_are_two_arrays():
+    t = Trace()
+    n = t.leaf(4, "n")
+    found = at(t, [later(np.multiply, x, n) for x in (np.zeros(2, np.int32), np.zeros(2, np.float32))], 3)
+    assert [x.dtype for x in found] == [np.int32, np.float32] and len(t.calls) == 2
+
+
 def test_texts_and_assumed_values_decide_nothing():
     t = Trace()
     n = t.leaf(4, "x.0", "batch")

@@ -26,7 +26,7 @@ from graphq.ops.window import (
 
 @pytest.mark.parametrize("size, k, stride, begin, end, ceil", [
     *((*c, False) for c in product((1, 5, 8), (1, 3), (1, 2, 3), (0, 2), (-1, 0, 1))), (7, 3, 2, 0, 0, True),
-    (8, 3, 2, 0, 0, True), (8, 2, 3, 1, 0, True)])
+    (8, 3, 2, 0, 0, True), (8, 2, 3, 1, 0, True), (5, 3, 2, 0, -1, True)])
 def test_outputs_are_the_windows_that_fit(size, k, stride, begin, end, ceil):
     room = size + begin + end - k
     if room < 0:

@@ -173,6 +173,14 @@ def test_scale_into_matmul(transpose_b, quantized, shape):
     assert ops(out) == ["dequantize"] * quantized + ["matmul"]
 
 
+def test_scales_along_the_sum_of_as_many_columns_stay():
+    rng, g = RNG(7), Graph()
+    w = g.dequantize(g.constant(rng.integers(-99, 99, (6, 6)).astype(np.int8)), qtype="per_channel", axis=0,
+                     scales=positive(rng, 6).tolist())
+    g.output(g.multiply(g.matmul(g.input("x", dtype="f32", shape=(3, 6)), w), positive(rng, 6)), name="y")
+    refused(ScaleIntoWeights(), g, "run along other channels")
+
+
 def test_scale_of_a_quantized_bias():
     rng, g = RNG(8), Graph()
     x = g.input("x", dtype="f32", shape=(3, 4))

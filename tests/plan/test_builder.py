@@ -17,7 +17,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, ROOM, PlanBuilder, plan_strips, row_stride
-from graphq.plan.plan import Buffer, Ref, Step, Target
+from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
 from graphq.plan.runtime import STEP_WORDS, OpenPlan
 
 
@@ -167,3 +167,15 @@ def test_each_piece_of_the_blocks_has_a_room_of_its_own():
         assert made.words["room_count"] == max(1, made.pieces)
         room = b.buffers[made.words["rooms"].buffer]
         assert room.storage == "arena" and room.nbytes == max(1, made.pieces) * made.words["room_bytes"] > 0
+
+
+@pytest.mark.parametrize("readers, pairs", [(1, ((0, 0),)), (2, ())])
+def test_an_input_that_a_later_step_reads_is_not_written_in_place(readers, pairs):
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(4,))
+    values = [g.relu(x) for _ in range(readers)]
+    g.set_outputs(values, [f"y{k}" for k in range(readers)])
+    b = PlanBuilder(g, isa.LEVELS[0], 1, True)
+    b.may_share(b.of[x], b.result(values[0]))
+    b.steps += [PythonStep("a step", np.abs, (b.of[x],), (b.result(y),)) for y in values]
+    assert b.plan().in_place == pairs

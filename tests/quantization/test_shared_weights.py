@@ -45,6 +45,16 @@ def test_weights_are_in_the_file_once(scheme, copies, tmp_path):
     assert np.array_equal(gq.compile(gq.load_onnx(tmp_path / "q.onnx"))(x), gq.compile(found)(x))
 
 
+def test_each_product_has_scales_of_its_own_columns():
+    g, w = gq.Graph("both ways"), np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32)
+    x, w = g.input("x", shape=(4, SIZE), dtype="f32"), g.constant(w)
+    for transposed in (False, True):
+        g.output(g.matmul(x, w, transpose_b=transposed), name=f"y{transposed}")
+    found = quantize(g, BATCHES, Scheme())
+    assert [(n.attrs["transpose_b"], n.operand(1).node.attrs["axis"]) for n in found.nodes_of(["matmul"])] \
+        == [(False, 1), (True, 0)]
+
+
 def test_weights_that_several_products_use_are_not_smoothed():
     """Each product would need a copy of the weights with its own factors; other weights are smoothed as before."""
     batch = {"x": BATCHES[0]["x"] * np.geomspace(1e-2, 1e2, SIZE).astype(np.float32)}

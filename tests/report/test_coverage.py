@@ -33,6 +33,15 @@ def test_transposed_operands():
     assert coverage(g).total == 7 * 3 * 4
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_products_of_a_quantized_state_are_of_integers(quantized):
+    g = gq.Graph()
+    x, scales = g.input("x", dtype="f32", shape=(5, 2, 12)), [None, None, np.ones(1, np.float32)] if quantized else []
+    g.output(g.lstm(x, np.ones((12, 3), np.float32), *scales)[0], name="y")
+    found = coverage(g)
+    assert (found.integer, found.total) == (5 * 2 * 12 * 3 * quantized, 5 * 2 * 12 * 3)
+
+
 def network(shape=(8, 16)):
     """An integer matmul of 16 x 32, and a float one of 32 x 4."""
     rng = np.random.default_rng(0)

@@ -91,6 +91,12 @@ def test_other_outputs_than_the_first_do_not_match():
     assert match(P.softmax(A, attrs=ANY), "%0, %1 = softmax(x, keep_stats=true)\n return %0") == ""
 
 
+def test_each_result_of_an_inner_node_counts_as_used_outside():
+    text = "%0, %1 = softmax(x, keep_stats=true)\n %2 = relu(%0)\n return %1, %2"
+    reason = match(P.relu(P.softmax(A, attrs=ANY)), text)
+    assert reason == "%0, %1 = softmax(x) : f32[4,4], f32[4,1] is also an output of the graph"
+
+
 def test_one_pattern_object_is_one_value():
     once = P.relu(A)
     p = P.add(once, P.tanh(once))
