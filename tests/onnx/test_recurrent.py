@@ -148,6 +148,15 @@ def test_products_of_the_input_are_saved_in_the_layer(op, bias, tmp_path):
     np.testing.assert_array_equal(gq.reference(gq.load_onnx(tmp_path / "m.onnx"), given), gq.reference(g, given))
 
 
+def test_what_is_added_to_each_row_is_no_bias_of_a_saved_layer(tmp_path):
+    g = gq.Graph()
+    y = g.matmul(g.input("x", dtype="f32", shape=(3, 2, WIDTH)), floats(WIDTH, 4 * SIZE))
+    g.output(g.lstm(g.add(y, floats(2, 4 * SIZE)), floats(4 * SIZE, SIZE))[0], name="y")
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    given = {"x": floats(3, 2, WIDTH)}
+    np.testing.assert_array_equal(gq.reference(gq.load_onnx(tmp_path / "m.onnx"), given), gq.reference(g, given))
+
+
 @pytest.mark.parametrize("options", [{}, {"bias": False, "lengths": True}, {"direction": "bidirectional"},
                                      {"direction": "reverse", "states": False}], ids=str)
 def test_a_quantized_layer_is_saved(options, tmp_path):
@@ -176,3 +185,24 @@ def test_a_quantized_state_alone_is_not_saved(gates, tmp_path):
     g.output(g.lstm(y, np.ones((32, 8), np.float32), None, None, np.float32([0.1]))[0], name="y")
     with pytest.raises(GraphError, match="only where gates are products of an input that is quantized by its range"):
         gq.save_onnx(g, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_weights_of_a_quantized_layer_have_scales_of_columns(transposed, by_column, tmp_path):
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 1, 8))
+    scale, zp = g.dynamic_range(x)
+    shape, axis = (32, 8) if transposed else (8, 32), int(transposed != by_column)
+    w = g.dequantize(g.constant(rng.integers(-9, 9, shape).astype(np.int8)), qtype="per_channel", axis=axis,
+                     scales=np.linspace(0.1, 0.2, shape[axis]).tolist())
+    y = g.matmul(g.dynamic_dequantize(g.dynamic_quantize(x, scale, zp, dtype="u8"), scale, zp), w,
+                 transpose_b=transposed)
+    g.output(g.lstm(y, np.ones((32, 8), np.float32), None, None, np.float32([0.1]))[0], name="y")
+    if not by_column:
+        with pytest.raises(GraphError, match="of constant weights of 8 bits|of constant 8-bit weights"):
+            gq.save_onnx(g, tmp_path / "m.onnx")
+        return
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    given = {"x": floats(2, 1, 8)}
+    np.testing.assert_array_equal(gq.reference(gq.load_onnx(tmp_path / "m.onnx"), given), gq.reference(g, given))

@@ -179,3 +179,10 @@ def test_an_input_that_a_later_step_reads_is_not_written_in_place(readers, pairs
     b.may_share(b.of[x], b.result(values[0]))
     b.steps += [PythonStep("a step", np.abs, (b.of[x],), (b.result(y),)) for y in values]
     assert b.plan().in_place == pairs
+
+
+def test_a_reference_gets_the_shape_of_a_view():
+    g = gq.Graph()
+    g.output(g.trilu(g.static_reshape(g.input("x", dtype="f32", shape=(2, 6)), shape=[3, 4])), name="y")
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    np.testing.assert_array_equal(gq.compile(g, threads=1)(x), np.triu(x.reshape(3, 4)))

@@ -5,7 +5,8 @@ import pytest
 
 import graphq as gq
 from graphq.quantization import Scheme, calibrate, quantize
-from graphq.quantization.products import prepared
+from graphq.quantization.insert import Weights
+from graphq.quantization.products import prepared, products
 from graphq.quantization.smooth import smoothing
 
 SIZE = 32
@@ -50,9 +51,9 @@ def test_each_product_has_scales_of_its_own_columns():
     x, w = g.input("x", shape=(4, SIZE), dtype="f32"), g.constant(w)
     for transposed in (False, True):
         g.output(g.matmul(x, w, transpose_b=transposed), name=f"y{transposed}")
-    found = quantize(g, BATCHES, Scheme())
-    assert [(n.attrs["transpose_b"], n.operand(1).node.attrs["axis"]) for n in found.nodes_of(["matmul"])] \
-        == [(False, 1), (True, 0)]
+    weights = Weights()
+    made = [weights.quantized(product, 1, Scheme()) for product in products(prepared(g))]
+    assert [p.axis for _, p in made] == [1, 0] and made[0][0] is not made[1][0]
 
 
 def test_weights_that_several_products_use_are_not_smoothed():
