@@ -1,4 +1,4 @@
-"""Copies of graphs: with other input types (`specialised`), and in a flat form for pickle and the module copy."""
+"""Copy graphs: with other input types (`specialised`), with other outputs, and in a flat form for pickle."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | Non
 
 def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray],
                 values: Mapping[str, np.ndarray | Later] | None = None) -> Graph:
-    """A copy of a graph with other types of inputs, or with constants for them (`Graph.specialise`).
+    """A copy of a graph with other types of inputs, or with constants instead of inputs (`Graph.specialise`).
 
-    The inputs in `values` remain inputs, but nothing uses them: the arrays in `values` take their place. These arrays
-    may depend on open sizes.
+    Operations use the arrays in `values` instead of the inputs of the same names, but the inputs stay inputs of the
+    graph. These arrays may depend on open sizes.
     """
     for given in (types, constants):
         if not isinstance(given, Mapping):
@@ -60,7 +60,7 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
 
 
 def check_names(names: Any, where: str) -> tuple[str, ...]:
-    """The list `names` as a tuple; raises GraphError unless it is a list of different strings."""
+    """Check that `names` is a list of different strings, and return it as a tuple. Raises GraphError otherwise."""
     strings = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
     if not strings or len(set(names)) < len(names):
         raise GraphError(f"{where} must be a list of different names of values, got {names!r}")
@@ -68,7 +68,7 @@ def check_names(names: Any, where: str) -> tuple[str, ...]:
 
 
 def returning(graph: Graph, names: Sequence[str]) -> Graph:
-    """A copy that returns the values of these names, pruned; raises GraphError, with near names, for unknown ones."""
+    """A pruned copy that returns the named values. Raises GraphError, with similar names, for an unknown name."""
     out = graph.copy()
     named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
     named |= dict(zip(out.output_names, out.outputs, strict=True))
@@ -83,7 +83,7 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Constants, or results of simpler operations (`Op.resolve`), that can now replace the outputs; else None."""
+    """Values that replace the node's outputs: constants, or results of simpler operations (`Op.resolve`). Else None."""
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -98,14 +98,14 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """The node's results as constants, if its operands are constants and its results small; else None."""
+    """The node's results as constants, if its operands are constants and its results are small; else None."""
     types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
     results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
     return None if results is None else tuple(add_known(graph, x) for x in results)
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """The graph as the arguments of `rebuilt`, with numbers for values; raises VerifyError for nodes out of order."""
+    """The arguments that make `rebuilt` return a copy; values become numbers. Raises VerifyError for a bad order."""
     from graphq.ir.verify import check_order
 
     check_order(graph)
@@ -120,7 +120,7 @@ def flat(graph: Graph) -> tuple[Any, ...]:
 
 def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
             meta: Mapping[str, Any]) -> Graph:
-    """Rebuild the graph from the result of `flat`; arrays among the attributes become read-only and are not copied."""
+    """Rebuild a graph from the result of `flat`. Arrays in attributes become read-only and are not copied."""
     out = Graph(name)
     values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
     for op, operands, attrs, names, facts in nodes:
@@ -136,9 +136,9 @@ def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: 
 
 def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
              attrs: Mapping[str, Any] | None = None) -> tuple[Value, ...]:
-    """Add a copy of another graph's node to this graph, on other operands, with its own attributes or with `attrs`.
+    """Add a copy of a node to `graph`, on other operands. `attrs` replaces the node's attributes.
 
-    The bodies of partitions are specialised to the operands. Raises GraphError if operands or attributes do not fit.
+    The body of a partition is specialized to the operands. Raises GraphError if operands or attributes do not fit.
     """
     given = node.attrs if attrs is None else attrs
     if node.op.name == "partition":

@@ -1,7 +1,7 @@
-"""Graph: a list of nodes in topological order, its inputs and outputs, and the four mutators.
+"""Graph: nodes in topological order, inputs, outputs, and the four methods that change a graph.
 
-Passes change a graph by `add_node`, `replace_uses`, `set_outputs` and `prune` alone. A builder method such as
-`g.matmul(...)` is short for `add_node` with that operation.
+Passes change a graph only by `add_node`, `replace_uses`, `set_outputs` and `prune`. A builder method such as
+`g.matmul(...)` calls `add_node` with its operation.
 """
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Operand: TypeAlias = "Number | None"
 class Graph(Operations):
     """A graph of operations, built by its methods (one for each operation) or loaded from a file.
 
-    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` has facts
-    about the file that the graph was loaded from; `labels` has the names of values in text.
+    `inputs` and `outputs` are values. `output_names` are the names of the results of a call. `meta` has facts about the
+    file that the graph was loaded from. `labels` names values in texts.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -57,9 +57,9 @@ class Graph(Operations):
 
     def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
               property: Property = "undef") -> Value:
-        """Add a graph input. A dimension of None, or no shape, is taken from the array at the first call.
+        """Add a graph input. A dimension of None is known only when the graph runs; without a shape, so is the rank.
 
-        Raises GraphError for a name that is taken, an unknown dtype or a negative dimension.
+        Raises GraphError for a name that is in use, an unknown dtype or a negative dimension.
         """
         where = f"input '{name}'"
         if not isinstance(property, str) or property not in get_args(Property):
@@ -75,16 +75,16 @@ class Graph(Operations):
 
     def constant(self, value: np.ndarray | float | Sequence[Any], *, dtype: DTypeLike | None = None,
                  name: str | None = None) -> Value:
-        """Add a constant; the array is copied and never changes.
+        """Add a constant with a read-only copy of the array.
 
-        With a `dtype` it is converted: to floats by rounding as `astype` does, to integers only if its numbers fit.
-        Without a dtype an array keeps its own, except that f64, NumPy's default, becomes f32. Numbers and lists of
-        numbers become f32, too. Raises GraphError if a number does not fit.
+        With a `dtype` the array is converted: rounded to a float type as by `astype`, or to an integer type if all
+        numbers fit exactly. Without a `dtype` an array keeps its own, except that f64 (NumPy's default) becomes f32.
+        Numbers and lists of numbers also become f32. Raises GraphError if a number does not fit.
         """
         return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
 
     def output(self, value: Value, *, name: str | None = None) -> Value:
-        """Make `value` an output of the graph, under `name`; without one, under its own name or a free "outN"."""
+        """Make `value` an output of the graph. The default `name` is the value's own name, or else a free "outN"."""
         self._own(value, "output")
         if name is None:
             name = value.name or next(n for k in range(len(self.outputs), 2 * len(self.outputs) + 1)
@@ -100,28 +100,28 @@ class Graph(Operations):
             self.rename(value, name)
         return value
 
-    # -- the four mutators ------------------------------------------------------------------------------------
+    # -- the four methods that change a graph -----------------------------------------------------------------
 
     def add_node(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
                  name: str | None = None) -> tuple[Value, ...]:
-        """Add a node after all others (or at the insertion point of `before`); returns its outputs.
+        """Add a node at the end, or within a block of `before` in front of its node. Returns the node's outputs.
 
-        Arrays and numbers among the operands become constants. If the node is not valid, it raises GraphError, naming
-        operation, rule and values, and leaves the graph as it was.
+        Operands that are arrays or numbers become constants. For a node that is not valid, raises GraphError with the
+        operation, the rule and the values, and leaves the graph as it was.
         """
         if not isinstance(op, Op):
             raise GraphError(f"add_node takes an Op (see graphq.ir.op.lookup), got {op!r}")
         return self._add(op, operands, attrs, name, complete=False)
 
     def add_constant(self, array: np.ndarray, *, name: str | None = None) -> Value:
-        """Add a constant of the array's own dtype, even f64: for passes and importers; `constant` is for users."""
+        """Add a constant of the array's own dtype, even f64. For passes and importers; users call `constant`."""
         return self._constant(frozen(array, "constant", real=f64), name)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
-        """Add a node like `node`, of this graph or another, on operands of this graph; returns its outputs.
+        """Add a copy of a node of this or another graph, on operands of this graph. Returns the copy's outputs.
 
-        It does what `add_node` does with the operation and attributes of `node`. But it does not check attributes
-        again, and infers the types of outputs again only if the operands have other types.
+        Faster than `add_node`: attributes are not checked again, and output types are inferred only if the types of
+        operands differ.
         """
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
@@ -133,11 +133,11 @@ class Graph(Operations):
                             None if name is None else self._claim(name, where))
 
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
-        """Let the users of `old` use `new`: all users, graph outputs included, or the given `uses`.
+        """Make the users of `old` use `new`: all users and graph outputs, or only the given `uses`.
 
-        The type of `new` is that of `old`. It may also say more of the shape, if the results of these users keep their
-        types. Raises GraphError for another type, if a user comes before `new` in the graph, or if `new` is computed
-        from a user.
+        Both values have the same type. The shape of `new` may have more known dimensions, if the results of the users
+        keep their types. Raises GraphError for another type, if a user comes before `new` in the graph, or if `new`
+        depends on a user.
         """
         self._own(old, "replace_uses")
         self._own(new, "replace_uses")
@@ -170,7 +170,7 @@ class Graph(Operations):
             self.labels.replaced(old, new)
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
-        """Make `values` the outputs of the graph, under `names`, in place of the present ones."""
+        """Replace the outputs of the graph by `values`, named `names`."""
         values, names = list(values), list(names)
         for name in names:
             check_name(name, "set_outputs")
@@ -185,7 +185,7 @@ class Graph(Operations):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
-        """Remove every node whose outputs nothing uses; with `start`, only among these nodes and their predecessors.
+        """Remove nodes whose outputs nothing uses; with `start`, only these nodes and their predecessors.
 
         Returns the number of removed nodes.
         """
@@ -217,11 +217,10 @@ class Graph(Operations):
 
     @contextmanager
     def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
-        """Within the block, nodes are added in front of `node`; raises GraphError if the graph does not have it.
+        """Within the block, add new nodes in front of `node`. Raises GraphError if the graph does not contain it.
 
-        If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph. The new
-        node inherits it from the first node of `instead`, the nodes being replaced, that has the same operation; if
-        there is none, from `node`.
+        If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph. It comes
+        from the first node of `instead` (the replaced nodes) with the same operation, or else from `node`.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
@@ -233,10 +232,10 @@ class Graph(Operations):
             self._before, self._instead = saved
 
     def copy(self) -> Graph:
-        """An independent copy. It shares the (read-only) arrays of constants and the bodies of partitions."""
+        """An independent copy. It shares only the read-only arrays of constants and the bodies of partitions."""
         out = Graph(self.name)
         new = {v: out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property) for v in self.inputs}
-        for node in self.nodes:  # what this graph holds has been checked already
+        for node in self.nodes:  # the nodes of this graph have been checked already
             outs = out._append(node.op, tuple([None if v is None else new[v] for v in node.inputs]), node.attrs,
                                [v.type for v in node.outputs], None)
             out.nodes[-1].meta = node.meta
@@ -248,31 +247,32 @@ class Graph(Operations):
         return out
 
     def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """A copy in which the named inputs have the given types, or are constants; all other types are inferred again.
+        """A copy with other types for some inputs, or constants instead of inputs; all other types are inferred again.
 
-        The bodies of partitions are specialised to their operands. Raises GraphError for a name that is no input, a
-        constant of another dtype than the input, or types that do not fit the operations.
+        `types` and `constants` go by the names of inputs. The bodies of partitions are specialized to their operands.
+        Raises GraphError for an unknown name, a constant of another dtype than the input, or types that do not fit the
+        operations.
         """
         from graphq.ir.copies import specialised
 
         return specialised(self, types, constants or {})
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle and copy the graph as a flat list of its nodes: long chains need no deep recursion."""
+        """Pickle and copy the graph as a flat list of nodes, because long chains would recurse too deeply."""
         from graphq.ir.copies import flat, rebuilt
 
         return rebuilt, flat(self)
 
     def nodes_of(self, ops: Iterable[str]) -> list[Node]:
-        """The nodes of these operations, in no order; `sorted(..., key=GRAPH_ORDER)` sorts them."""
+        """All nodes of these operations, unsorted; `sorted(..., key=GRAPH_ORDER)` puts them into graph order."""
         return [n for op in ops for n in self._by_op.get(op, ())]
 
     def has_name(self, name: str) -> bool:
-        """Whether a value of the graph has that name."""
+        """Whether a value of the graph has this name."""
         return name in self._names
 
     def rename(self, value: Value, name: str) -> None:
-        """Give a value a name that nothing else in the graph has."""
+        """Rename a value. Raises GraphError for a name that is in use."""
         self._own(value, "rename")
         check_name(name, "rename")
         if name == value.name:
@@ -285,32 +285,32 @@ class Graph(Operations):
 
     if TYPE_CHECKING:
         def partitions(self) -> list[graphq.Partition]:
-            """The groups that oneDNN Graph would fuse; the package graphq adds the method (`graphq.onednn`)."""
+            """The partitions that oneDNN Graph would make. `graphq/__init__.py` adds this method (`graphq.onednn`)."""
 
         def _repr_html_(self) -> str:
-            """The drawing that notebooks show; the package graphq adds the method (`graphq.report`)."""
+            """The drawing that notebooks show. `graphq/__init__.py` adds this method (`graphq.report`)."""
 
     def to_dot(self) -> str:
-        """The graph in the language of Graphviz; partitions are clusters, and constants are not shown."""
+        """The graph in Graphviz's language. Partitions are clusters; constants are not shown."""
         from graphq.ir.outline import to_dot
 
         return to_dot(self)
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart, which Markdown pages show; partitions are subgraphs.
+        """The graph as a Mermaid flowchart for Markdown pages. Partitions are subgraphs; constants are not shown.
 
-        Mermaid refuses more than 500 edges by default: use `to_dot` for larger graphs.
+        By default Mermaid refuses more than 500 edges. Use `to_dot` for larger graphs.
         """
         from graphq.ir.outline import to_mermaid
 
         return to_mermaid(self)
 
     def label(self, value: Value) -> str:
-        """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""
+        """The value's name in texts: an input's name, `%name`, or `%N` for the N-th unnamed value."""
         return self.labels.of(value)
 
     def describe(self, node: Node) -> str:
-        """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""
+        """The node in one line, for errors and reports: `%3 = relu(%2) : f32[4]`."""
         args = ", ".join("none" if v is None else self.label(v) for v in node.inputs)
         types = ", ".join(str(o.type) for o in node.outputs)
         return f"{', '.join(self.label(o) for o in node.outputs)} = {node.op.title(node.attrs)}({args}) : {types}"
@@ -329,7 +329,7 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """The operand `x`, checked: a value, an array for a constant (`real` for a Python number), or None."""
+        """Check an operand. Returns a value, an array for a constant (a Python number has dtype `real`), or None."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:
@@ -355,7 +355,7 @@ class Graph(Operations):
 
     def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
              complete: bool) -> tuple[Value, ...]:
-        """Add a node as `add_node` does; `complete` says that `attrs` are checked and include all defaults."""
+        """Add a node as `add_node` does. `complete`: `attrs` are checked already and include all defaults."""
         where = op.name if name is None else f"{op.name} '{name}'"
         wide = any([isinstance(x, Value) and x.type.dtype.name == "f64" for x in operands])
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]
@@ -397,7 +397,7 @@ class Graph(Operations):
         return node.outputs
 
     def _insert(self, node: Node) -> None:
-        """Insert the node into the list, at the insertion point, with a position between those of its neighbours."""
+        """Insert the node at the insertion point. Its `position` lies between the positions of its neighbors."""
         self.labels.changed()
         if self._before is None:
             node.position = self.nodes[-1].position + _GAP if self.nodes else 0
@@ -432,7 +432,7 @@ def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
 
 
 def _keep_types(uses: Iterable[Use], type: TensorType) -> bool:
-    """Whether the results of all users have the same types if these operands have this type."""
+    """Whether the results of the users keep their types if the operands `uses` get this type."""
     found: dict[Node, list[TensorType | None]] = {}
     for node, number in uses:
         if node is None:

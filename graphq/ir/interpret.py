@@ -1,7 +1,8 @@
-"""The reference interpreter, which runs the NumPy references of nodes in graph order; constant folding.
+"""The reference interpreter and constant folding.
 
-The results of the interpreter are the meaning of a graph; passes and kernels are tested against them. Constants are
-folded node by node: models with open shapes compute most of their shapes by nodes whose operands are all known.
+The interpreter runs the NumPy references of nodes in graph order. Its results define the meaning of a graph; passes and
+kernels are tested against them. Constant folding computes nodes whose operands are all known. Models with open shapes
+compute most of their shapes by such nodes.
 """
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Result = TypeVar("Result", np.ndarray, dict[str, np.ndarray], default=np.ndarray)
-    """The type of what a call returns: an array, or a dict of several if the caller's annotation says so."""
+    """The type of a call's result: an array, or a dict of arrays if the caller's annotation says so."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input of a graph; `property` is oneDNN's, or "size" if shapes depend on its numbers (`model.open_shapes`)."""
+    """An input of a graph. `property` is as in Value, or "size" if shapes depend on it (`model.open_shapes`)."""
 
     name: str
     type: TensorType
@@ -46,7 +47,7 @@ class Parameter:
 
 
 class Signature(NamedTuple):
-    """The name of a graph, its inputs in order, and the types of its outputs by name, in order."""
+    """A graph's name, its inputs, and the types of its outputs by name."""
 
     name: str
     inputs: tuple[Parameter, ...]
@@ -60,18 +61,18 @@ class Signature(NamedTuple):
 
 
 FOLDED = 1 << 16
-"""The most elements of a result that is folded while a graph is built."""
+"""The most elements of a result that constant folding computes."""
 
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
 
 UNFOLDED = frozenset({
     "constant", "dequantize", "dequantize_linear", "dynamic_dequantize", "partition", "sized_constant"})
-"""Operations that are not folded even if their operands are constants. Fusions match some of them."""
+"""Operations that are never folded. Fusions match some of them."""
 
 
 def runs_long(op: Op, attrs: Mapping[str, Any]) -> bool:
-    """Whether an operation may take long even if operands and results are small. Such an operation is not folded."""
+    """Whether an operation may take long even for small operands and results. Then it is not folded."""
     return op.name in _LONG or attrs.get("op_type") in _LONG_ONNX
 
 
@@ -80,22 +81,20 @@ def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> Tensor
 
 
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """The reference of sized_constant: the array for the open sizes that compilation assumed (`graphq.base.sizes`)."""
+    """The array for the open sizes that compilation assumes (`graphq.base.sizes`)."""
     return np.asarray(value.assumed)
 
 
 SIZED_CONSTANT = Op("sized_constant", "SizedConstant", (), {
     "value": Attribute("value", Later, REQUIRED), "shape": Attribute("shape", list[int], REQUIRED),
     "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant, _sized_type)
-"""The operation whose result is an array that depends on open sizes (`graphq.base.sizes`). For given sizes it is a
-constant.
+"""An operation without operands: its result is an array that depends only on open sizes (`graphq.base.sizes`).
 
-Compiling a graph with open shapes makes such nodes. Graphs that users build or load have none, and the text form cannot
-express them."""
+Only the compiler makes nodes of this operation. The text form cannot express them."""
 
 
 def known(value: Value) -> np.ndarray | Later | None:
-    """The array of a constant, or its Later if it depends on open sizes; None for a value that is no constant."""
+    """The array of a constant, or its Later if it depends on open sizes; None for any other value."""
     if value.node is not None and value.node.op is SIZED_CONSTANT:
         return value.node.attrs["value"]
     return value.data
@@ -112,7 +111,7 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """The array in C order; unlike `np.ascontiguousarray` it keeps rank 0."""
+    """The array in C order. Unlike `np.ascontiguousarray`, this keeps rank 0."""
     return np.asarray(array, order="C")
 
 
@@ -127,10 +126,10 @@ def constant_bytes(graph: Graph) -> int:
 
 def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
              types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
-    """The results of an operation whose operands are all constants, as arrays of the given `types`.
+    """Fold an operation on constants. Returns its results as arrays of the given `types`.
 
-    None if an operand is no constant, if a result has more than FOLDED elements, or if the operation cannot run or is
-    never folded. If operands depend on open sizes, the results are Laters (`graphq.base.sizes`).
+    None if an operand is not constant, a result has more than FOLDED elements, or the operation is never folded or
+    fails. If operands depend on open sizes, the results are Laters (`graphq.base.sizes`).
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None
@@ -159,7 +158,7 @@ def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, 
 
 def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
               types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
-    """The results of an operation on constants, as arrays of the given `types`; None if the operation cannot run.
+    """Compute an operation on constants. Returns arrays of the given `types`, or None if the operation fails.
 
     Raises CompileError if the results would exceed the memory limit.
     """
@@ -171,13 +170,13 @@ def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any]
 
 
 def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
-    """Run `graph` op by op in NumPy as the specifications say.
+    """Run a graph with the NumPy reference of each operation.
 
-    Inputs are given in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new
-    array, or a dict of outputs if the graph has several.
+    Inputs are given in the graph's order, as keywords, or in one mapping by name. Returns the output as a new array, or
+    a dict of outputs if the graph has several.
 
-    Errors are raised before anything runs: InputError if arrays do not fit the inputs, GraphError if the graph has no
-    outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of order.
+    Before anything runs, raises InputError if arrays do not fit the inputs, GraphError if the graph has no outputs or
+    its operations refuse the shapes of the arrays, and VerifyError for nodes out of order.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"reference takes a Graph, got {graph!r}")
@@ -191,9 +190,9 @@ def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: i
 
 def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
              attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
-    """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them.
+    """Compute the outputs of a graph for checked input arrays. Outputs may be inputs, constants or views of them.
 
-    `attributes` returns the attributes that a node's reference runs with, such as compiled bodies in place of graphs.
+    `attributes` returns a node's attributes for its reference, such as compiled bodies instead of graphs.
     """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
@@ -209,7 +208,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
 
 
 def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
-    """The results of one node's reference. They must have the inferred types; NumPy's f64 is converted to f32."""
+    """Run one node's reference. Its results are converted to the inferred dtypes and must have the inferred shapes."""
     if not all(v.type.known for v in node.operands):
         _check_operands(graph, node, args)
     nbytes = sum(v.type.nbytes for v in node.outputs if v.type.known)
@@ -232,7 +231,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
 
 
 def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
-    """Check operands whose shapes depend on data: raise GraphError if the operation refuses their actual shapes."""
+    """Raise GraphError if an operation refuses the shapes of its arrays, for operands of unknown shape."""
     types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
              for v, x in zip(node.inputs, args, strict=True))
     try:
@@ -242,7 +241,7 @@ def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> 
 
 
 def pack_outputs(names: Iterable[str], results: Sequence[np.ndarray]) -> Any:
-    """The result of a call: a single array as it is, several as a dict by output name."""
+    """The result of a call: a single array, or a dict of several arrays by output name."""
     return results[0] if len(results) == 1 else dict(zip(names, results, strict=True))
 
 
@@ -258,10 +257,10 @@ def require_outputs(graph: Graph) -> None:
 
 
 def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays of a call by the names of inputs.
+    """The arrays of a call by input name.
 
-    A call gives them in the graph's order or as one mapping (`inputs`), and by keyword (`named`). Raises InputError if
-    there are more than the graph has inputs, or if an input is given twice.
+    `inputs` are the arrays in the graph's order, or one mapping. `named` are the keyword arguments. Raises InputError
+    if there are more arrays than inputs, or if an input is given twice.
     """
     names = [str(v.name) for v in graph.inputs]
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
@@ -277,13 +276,13 @@ def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping
 
 
 OPTIONS = frozenset({"out", "fetch", "runs"})
-"""The keywords of a compiled graph's call and `profile` that are options, not names of inputs."""
+"""Keywords of a compiled graph's call and of `profile` that are options, not names of inputs."""
 
 
 def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The given arrays by input name, C-contiguous (others are copied), checked for names, dtypes and shapes.
+    """Check the arrays of a call: names, dtypes and shapes. Arrays that are not C-contiguous are copied.
 
-    Raises InputError that names the input, the rule and the values. Unknown dimensions accept any size.
+    An unknown dimension accepts any size. Raises InputError with the input, the rule and the values.
     """
     names = [str(v.name) for v in graph.inputs]
     unexpected = [k for k in given if k not in names]
@@ -300,7 +299,7 @@ def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str
 
 
 def check_array(name: str, type: TensorType, array: Any, *, word: str = "input") -> np.ndarray:
-    """`array` as a C-contiguous array of exactly `type`; raises InputError that begins with `word` and the name."""
+    """`array` as a C-contiguous array of exactly `type`. Raises InputError with `word` and the name otherwise."""
     where = f"{word} '{name}' must be {type}"
     try:
         x = np.asarray(array)
@@ -315,6 +314,6 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
 
 
 def fits(shape: tuple[Dim, ...] | None, dims: tuple[int, ...]) -> bool:
-    """Whether an array of these dimensions fits a shape, in which dimensions, or even the rank, may be unknown."""
+    """Whether an array of dimensions `dims` fits a shape. Unknown dimensions, and an unknown rank, fit any array."""
     return shape is None or len(dims) == len(shape) and all(
         [d is None or d == n for d, n in zip(shape, dims, strict=True)])

@@ -1,4 +1,4 @@
-"""Names and labels of values, names of operations elsewhere, and phrases that several messages share."""
+"""Names and labels of values, phrases for messages, and names that other frameworks give to operations."""
 from __future__ import annotations
 
 import json
@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 
 
 def quote(name: str) -> str:
-    """`name` itself if it is a plain word without another meaning, otherwise as a JSON string.
+    """The name as the text form writes it: a JSON string unless it is a plain word and not a keyword.
 
     Characters that cannot be printed are escapes.
     """
@@ -25,7 +25,7 @@ def quote(name: str) -> str:
 
 
 def check_name(name: Any, where: str) -> None:
-    """Raise GraphError unless `name` is a string that is not empty."""
+    """Raise GraphError unless `name` is a non-empty string."""
     if not isinstance(name, str) or not name:
         raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")
 
@@ -37,7 +37,7 @@ def listing(items: Iterable[object], word: str = "or") -> str:
 
 
 def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """The text `; did you mean a, b?` for an unknown name; empty if no known name is near."""
+    """The text `; did you mean a, b?` for an unknown name; empty if no known name is similar."""
     import difflib
 
     near = difflib.get_close_matches(name[:60], list(known), 3, cutoff)
@@ -45,29 +45,29 @@ def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """A phrase for errors: the known names near to `name` or, if there are none, the first known names."""
+    """A phrase for errors: known names that are similar to `name`, or else the first known names."""
     names = list(dict.fromkeys(known))
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return suggestion(name, names) or f"; there are {', '.join(names[:8])}{more}"
 
 
 def counted(n: int, what: str) -> str:
-    """The number and the noun, in its plural where needed: `1 block`, `2 blocks`."""
+    """A number and a noun, plural if needed: `1 block`, `2 blocks`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""The value of the original graph that a value stands for, and the order of its axes (None: unchanged)."""
+"""The value of the original graph that a value is equal to, and the order of its axes (None: unchanged)."""
 
 SHOWN = 4
 """The most operands that the description of an unnamed value lists."""
 
 
 class Labels:
-    """The labels of a graph's values. Unnamed values are numbered again after each change, unless numbers are `kept`.
+    """The labels of a graph's values. Unnamed values are renumbered after each change, unless numbers are `kept`.
 
-    For reports on passes, `origins` maps each value to its `Origin`; values of the original graph map to themselves.
-    `origins` is None if nobody has asked for a history; then nodes that are added have no `origin`.
+    If the graph keeps a history of passes for reports, `origins` maps each value to its `Origin`, and new nodes have an
+    `origin`. Otherwise `origins` is None.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -87,7 +87,7 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """How errors name a value: by its label, or an unnamed one as `the matmul of 'x' and a constant`."""
+        """A value's name in errors: its label or, if it is unnamed, `the matmul of 'x' and a constant`."""
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -100,38 +100,37 @@ class Labels:
         return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
-        """Note that the graph has changed: unless numbers are kept, unnamed values are numbered again."""
+        """Record that the graph has changed: renumber unnamed values, unless numbers are kept."""
         if not self.kept:
             self._numbers = None
 
     def trace(self) -> None:
-        """Keep the numbers, and from now on record in `origins` which original values new values stand for."""
+        """Keep the numbers, and start a history of passes in `origins`."""
         self.keep()
         values = (*self.graph.inputs, *(o for n in self.graph.nodes for o in n.outputs))
         self.origins = {v: (v, None) for v in values}
 
     def stands(self, new: Value, old: Value, order: Sequence[int] | None = None) -> None:
-        """Note that `new` equals `old` or, with `order`, static_transpose(old, order)."""
+        """Record that `new` equals `old` or, with `order`, `static_transpose(old, order)`."""
         if self.origins is not None:
             self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
-        """If numbers are kept, give the number of `old`, which is no longer used, to `new`."""
+        """If numbers are kept, give `new` the number of `old`, an unused value."""
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 
     def keep(self) -> None:
-        """From now on unnamed values keep their numbers. A value that replaces another one gets its number."""
+        """Let unnamed values keep their numbers from now on. A value that replaces another one gets its number."""
         self._numbers = None
         for v in (o for n in self.graph.nodes for o in n.outputs):
             self.of(v)
         self.kept = True
 
     def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
-        """Take over the numbers of another graph's labels; `values` maps each value of this graph to one of that graph.
+        """Copy the numbers of another graph's labels, and start a history of passes in `origins`.
 
-        From now on `origins` records which original values new values stand for, as after `trace`, and new nodes get an
-        `origin`.
+        `values` maps values of this graph to values of the other graph.
         """
         self.origins = {}
         self._numbers = {new: int(label) for new, old in values.items() if old.name is None
@@ -140,7 +139,7 @@ class Labels:
 
     @contextmanager
     def stable(self) -> Iterator[None]:
-        """Within the block, unnamed values keep their numbers while the graph changes; new ones get further numbers."""
+        """Within the block, unnamed values keep their numbers while the graph changes. New values get new numbers."""
         saved, self.kept = self.kept, True
         try:
             yield
@@ -157,7 +156,7 @@ def _unnamed(value: Value) -> str:
     """A description of an unnamed value: `an add`, or `the number 2` for a constant."""
     if value.data is not None:
         return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
-    assert value.node is not None  # inputs have names, so an unnamed value has a node
+    assert value.node is not None  # only inputs have no node, and inputs have names
     name = value.node.op.name
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
@@ -177,4 +176,4 @@ OTHER_NAMES: dict[str, str] = {
     "negative": "-x", "prod": "reduce_prod", "split": "slice", "sub": "subtract", "sum": "reduce_sum",
     "where": "select",
 }
-"""Maps names of NumPy, PyTorch, TensorFlow and ONNX to graphq's operation, or an expression of operations."""
+"""Names of NumPy, PyTorch, TensorFlow and ONNX, with graphq's operation or expression for them."""

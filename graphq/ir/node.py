@@ -16,21 +16,20 @@ if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
 _END = 2**63 - 1
-"""The end of a slice that reaches to the end of any axis."""
+"""A slice end that lies beyond the end of any axis."""
 
 
 def indexed(value: Value, key: Any) -> Value:
-    """`value[key]` as for an array, for ints, slices, `...` and None; `value` itself if the key selects all elements.
+    """Index a value as NumPy does, by ints, slices, `...` and None. Returns `value` itself for all of its elements.
 
-    Raises GraphError for other indices, for one outside of its axis, and for one that needs a dimension that is
-    unknown.
+    Raises GraphError for other indices, an index outside of its axis, and an index that needs an unknown dimension.
     """
     where = f"an index of {value.graph.labels.mention(value)}: {value.type}"
     if value.shape is None:
         raise GraphError(f"{where}: the rank must be known")
     keys = _complete(key if isinstance(key, tuple) else (key,), len(value.shape), where)
     limits: dict[int, tuple[int, int, int]] = {}
-    axes: list[int | None] = []  # per axis of the result: the axis of the value, or None for a new axis
+    axes: list[int | None] = []  # for each axis of the result: an axis of the value, or None for a new axis
     axis = 0
     for k in keys:
         if k is None:
@@ -51,7 +50,7 @@ def indexed(value: Value, key: Any) -> Value:
     assert value.shape is not None
     dims = [1 if a is None else value.shape[a] for a in axes]
     if dims.count(None) > 1:
-        raise GraphError(f"{where}: at most one unknown dimension may be left where axes come or go")
+        raise GraphError(f"{where}: at most one unknown dimension may be left if axes are added or removed")
     return _add(value, "static_reshape", shape=[-1 if d is None else d for d in dims])
 
 
@@ -60,11 +59,11 @@ def _add(value: Value, name: str, **attrs: Any) -> Value:
 
 
 def _complete(keys: tuple[Any, ...], rank: int, where: str) -> list[Any]:
-    """The indices, checked: exactly one for each axis, and each None in its place."""
+    """Check the indices, and replace `...` by slices: one index for each axis, and None for each new axis."""
     for k in keys:
         if not (k is None or k is ... or isinstance(k, slice)
                 or isinstance(k, int | np.integer) and not isinstance(k, bool)):
-            raise GraphError(f"{where}: must be an int, a slice, ... or None, got {k!r}; gather takes others")
+            raise GraphError(f"{where}: must be an int, a slice, ... or None, got {k!r}; use gather for arrays")
     at = [n for n, k in enumerate(keys) if k is ...] or [len(keys)]
     rest = rank - sum(k is not None and k is not ... for k in keys)
     if rest < 0 or len(at) > 1:
@@ -79,7 +78,7 @@ def _single(k: int, size: Dim, where: str) -> tuple[int, int, int]:
 
 
 def _slice(k: slice, size: Dim, where: str) -> tuple[int, int, int]:
-    """Start, end and step for the operation slice, in which a negative end counts from the end of the axis."""
+    """Start, end and step for the operation slice: a negative end counts from the end of the axis."""
     try:
         start, stop, step = (None if x is None else index(x) for x in (k.start, k.stop, k.step))
     except TypeError:
@@ -103,18 +102,18 @@ GRAPH_ORDER = attrgetter("position")
 """The `key` for `sorted` that puts nodes into graph order."""
 
 ONNX_NAME = "onnx name"
-"""The key in a node's `meta` of the name that the node has in an ONNX file."""
+"""The key in a node's `meta` for its name in an ONNX file."""
 
 
 def number(node: Node) -> int:
-    """The node's place in the list of its graph; raises GraphError if it was removed."""
+    """The index of a node in its graph's list. Raises GraphError if the node was removed."""
     if node.removed:
         raise GraphError(f"a removed node, {node.op.name}, cannot be copied or pickled")
     return node.graph.nodes.index(node)
 
 
 class Use(NamedTuple):
-    """One place where a value is used: operand `number` of `node`, or graph output `number` when `node` is None."""
+    """One use of a value: operand `number` of `node`, or graph output `number` if `node` is None."""
 
     node: Node | None
     number: int
@@ -123,9 +122,9 @@ class Use(NamedTuple):
 class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
-    `property` is oneDNN's property of a logical tensor: an input marked "constant" never changes between calls of a
-    compiled model. The operators `+ - * / @ **`, `abs` and indexing build operations; a number beside a value takes the
-    value's dtype. `==` tells whether two values are the same object.
+    `property` is oneDNN's property of a logical tensor. An input marked "constant" never changes between calls of a
+    compiled model. The operators `+ - * / @ **`, `abs` and indexing build operations. A number as the other operand
+    gets the value's dtype. `==` compares identity.
     """
 
     __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
@@ -138,7 +137,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[Dim, ...] | None:
-        """The dimensions, None for an unknown one; None if even the rank is unknown."""
+        """The dimensions. An unknown dimension is None; if the rank is unknown, the shape is None."""
         return self.type.shape
 
     @property
@@ -161,7 +160,7 @@ class Value:
         """Whether the graph returns this value."""
         return any(u.node is None for u in self.uses)
 
-    # Operators build oneDNN's operations. Beside a value, NumPy's arrays leave the operator to the value.
+    # None makes `array + value` call Value.__radd__ instead of broadcasting.
     __array_ufunc__ = None
     __iter__ = None
 
@@ -207,15 +206,15 @@ class Value:
         return self.graph.add_node(lookup("pow"), [self], {"beta": exponent})[0]
 
     def __getitem__(self, key: Any) -> Value:
-        """Index the value by ints, slices, `...` and None, as an array."""
+        """Index the value by ints, slices, `...` and None, as NumPy does."""
         return indexed(self, key)
 
     def __bool__(self) -> NoReturn:
-        raise GraphError(f"{self!r} is neither true nor false: numbers are known only when the graph runs. "
-                         "`select` and `choose` choose between values; `value is None` asks for the object")
+        raise GraphError(f"{self!r} is neither true nor false: its numbers are known only when the graph runs. "
+                         "`select` and `choose` choose between values; compare with None by `value is None`")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle and copy the value as its graph and its place in it."""
+        """Pickle and copy the value as its graph and its position there."""
         if self.node is None:
             return at, (self.graph, None, self.graph.inputs.index(self))
         return at, (self.graph, number(self.node), self.index)
@@ -225,10 +224,10 @@ class Value:
 
 
 def _built(name: str, *operands: Any) -> Any:
-    """Build operation `name` on operands, at least one of which is a value.
+    """Build operation `name` for a Python operator. At least one operand is a value.
 
-    Returns NotImplemented, as Python expects, for an object that cannot be an operand. A number takes the dtype of the
-    value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
+    A number gets the dtype of the value, as in NumPy: `x * 2` of bf16 stays bf16. Returns NotImplemented, as Python
+    expects, for an object that cannot be an operand.
     """
     value = next(x for x in operands if isinstance(x, Value))
     if any(isinstance(x, bool) or not isinstance(x, Value | np.ndarray | np.generic | int | float) for x in operands):
@@ -238,12 +237,12 @@ def _built(name: str, *operands: Any) -> Any:
 
 
 class Node:
-    """An operation applied to operands: `inputs` has None for an absent optional operand, `attrs` all attributes.
+    """An operation applied to operands. `inputs` has None for an absent optional operand; `attrs` has all attributes.
 
-    `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` has
-    facts that do not change what the node computes, such as the "id" and "name" of an operation in a file; copies of
-    the graph share it. `origin` is the node of the original graph that this one came from, if passes leave a
-    `graphq.rewrite.fixpoint`; copies do not have it.
+    `position` grows along the graph's list of nodes. `removed` is true once `prune` has removed the node. `meta` has
+    facts that do not change the node's results, such as the "id" and "name" of an operation in a file; copies of the
+    graph share it. If the graph keeps a history of passes, `origin` is the node of the original graph that this node
+    came from. Copies have no `origin`.
     """
 
     __slots__ = ("attrs", "graph", "inputs", "meta", "op", "origin", "outputs", "position", "removed")
@@ -257,12 +256,12 @@ class Node:
 
     @property
     def output(self) -> Value:
-        """The output of a node that has exactly one."""
+        """The only output of a node with one output."""
         (out,) = self.outputs
         return out
 
     def operand(self, index: int) -> Value:
-        """The operand of this number, which must be present."""
+        """Operand number `index`; it must be present."""
         value = self.inputs[index]
         assert value is not None, f"{self!r} has no operand {index}"
         return value
@@ -273,7 +272,7 @@ class Node:
         return (v for v in self.inputs if v is not None)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle and copy the node as its graph and its place in it."""
+        """Pickle and copy the node as its graph and its position there."""
         return at, (self.graph, number(self), -1)
 
     def __repr__(self) -> str:
@@ -281,7 +280,7 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """For pickling: node number `node` if `index` is -1, else its output `index`; if `node` is None, input `index`."""
+    """For pickle: node number `node` (`index` -1), its output `index`, or graph input `index` (`node` None)."""
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]

@@ -1,8 +1,8 @@
-"""Declarations of operations: `register_op` makes an Op of a Python function.
+"""Declare operations: `register_op` turns a Python function into an Op.
 
-The function's signature is the operation's schema. Positional parameters are tensors; a default of None makes one
-optional, and `*xs` takes any number. Keyword-only parameters are attributes, with oneDNN's names and defaults. The
-function's body is the NumPy reference, and `infer` is the type rule.
+The function's signature is the operation's schema. Positional parameters are tensors: a default of None makes a tensor
+optional, and `*xs` accepts any number of tensors. Keyword-only parameters are attributes, with oneDNN's names and
+defaults. The function's body is the NumPy reference, and `infer` is the type rule.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUIRED = inspect.Parameter.empty
 
 
 class TensorParameter(NamedTuple):
-    """A tensor parameter of an operation: its name, and whether it is optional or stands for any number of tensors."""
+    """A tensor parameter of an operation: optional, or `variadic` for any number of tensors, or required."""
 
     name: str
     optional: bool = False
@@ -41,7 +41,7 @@ class TensorParameter(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    """An attribute of an operation: its name, its annotation, and its default (`REQUIRED` if it has none)."""
+    """An attribute of an operation. The default is `REQUIRED` if the user must give it."""
 
     name: str
     annotation: Any
@@ -54,21 +54,21 @@ class Attribute(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """How a function f of one operand x passes an error of x on: |f(x') - f(x)| <= slope * |x' - x|.
+    """How a function f passes on an error of its operand x: |f(x') - f(x)| <= slope * |x' - x|.
 
-    `spread` and `own` bound it for a relative error r of x, with |x' - x| <= r * |x|:
+    For a relative error r of x, |x' - x| <= r * |x|, the bound has `spread` and `own`:
 
         |f(x') - f(x)| <= r * (spread + own * |f(x)|)
 
-    The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x). Where the
-    slope gives no good bound of the size of f, `largest(a)` is the largest |f(x)| for |x| <= a.
+    The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x).
+    `largest(a)` is the largest |f(x)| for |x| <= a, for functions whose slope bounds it badly.
 
-    `flat` is an interval outside of which f is constant, in the kernel as in the reference. `reach` is an interval
-    outside of which f hardly changes, so that a product x * f(x) takes over little of f's difference: for every x
+    Outside of the interval `flat`, f is constant, both in the kernel and in the reference. Outside of the interval
+    `reach`, f hardly changes, so a product x * f(x) gets little of f's difference. For every x
 
         |x| * |f(x') - f(x)| <= end * (slope * |x' - x| + r * spread)
 
-    where `end` is the magnitude of the farther end. It needs `own` 0. Without `reach` the ends of `flat` serve.
+    with the magnitude `end` of the farther end of the interval. This needs `own` = 0. The default of `reach` is `flat`.
     """
 
     slope: float
@@ -88,27 +88,27 @@ Bound: TypeAlias = Curve | Callable[..., Curve | None] | PairRule
 class Op:
     """An operation.
 
-    `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` gives its output type or types.
+    `reference(*arrays, **attrs)` defines its meaning. `infer(*types, **attrs)` returns its output type or types.
 
-    `resolve(graph, operands, attrs)`, if an operation has one, replaces a node by simpler operations once types or
-    constants allow it: it returns their values, or None. `Graph.specialise` calls it.
+    `resolve(graph, operands, attrs)` replaces a node by simpler operations once types or constants allow it. It returns
+    the values that replace the results, or None. `Graph.specialise` calls it.
 
-    `kind` is oneDNN's name. `elementwise` says that an output element depends only on the operands' elements at the
-    same (broadcast) place, `commutative` that the first two operands may change places. Kernels, passes and reports use
-    the other fields:
+    `kind` is oneDNN's name. `elementwise`: an output element depends only on the operands' elements at the same
+    (broadcast) place. `commutative`: the first two operands may be swapped. Kernels, passes and reports use the other
+    fields:
 
-        lanes   the lane rule of an elementwise operation, for kernels and formulas: a function from the operands'
-                expressions to the result's (`kernels.lanes.expression`). Its keyword-only parameters are attributes, of
-                which floats arrive as expressions
+        lanes   for kernels and formulas: a function from the operands' expressions to the expression of the result
+                (`kernels.lanes.expression`). Only elementwise operations have it. Its keyword-only parameters are
+                attributes; float attributes arrive as expressions
         bound   how an error of the operands changes the result (`kernels.ties.error_bounds`): a Curve for one operand,
-                or the name of a rule for two operands, or a function that returns a Curve or None. The function gets
-                the magnitudes of the operands after the first, and attributes by keyword
+                the name of a rule for two operands, or a function that returns a Curve or None. The function gets the
+                magnitudes of the operands after the first, and attributes by keyword
         layout  how the operation computes on channels-last tensors: the name of a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
-        onnx    the ONNX operator that has the same operands and the same names of attributes. An attribute that an
-                ONNX file leaves out has ONNX's default. In a file it may be a constant input; `keep_dims` is `keepdims`
-        exact   whether a kernel's results are those of the reference to the last bit, given the same operands; a lane
-                rule with a function of `kernels.lanes.elementary` that only comes near its reference is not exact
+        onnx    the ONNX operator with the same operands and the same names of attributes (`keep_dims` is `keepdims`).
+                In a file an attribute may be absent (ONNX's default applies) or a constant input
+        exact   whether kernels equal the reference bit for bit, given the same operands. A lane rule is not exact if a
+                function of `kernels.lanes.elementary` only approximates the reference
     """
 
     name: str
@@ -138,12 +138,12 @@ class Op:
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
-        """The name in reports. An operation that stands for an ONNX operator (`onnx_node`) adds the operator's name."""
+        """The operation's name in reports; for `onnx_node`, with the name of the ONNX operator."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
     @property
     def variadic(self) -> bool:
-        """Whether the op takes any number of operands."""
+        """Whether the number of operands is open."""
         return bool(self.operands) and self.operands[-1].variadic
 
     @lazy_property
@@ -153,7 +153,7 @@ class Op:
 
     @lazy_property
     def per_axis(self) -> Mapping[str, int | None]:
-        """The attributes that take one number for all spatial axes, with their defaults (None: required)."""
+        """Attributes that accept one number for all spatial axes, with their defaults (None: required)."""
         return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
 
     @lazy_property
@@ -164,7 +164,7 @@ class Op:
 
     @lazy_property
     def signature(self) -> inspect.Signature:
-        """The signature of its builder method: operands by position, attributes and `name` by keyword."""
+        """The signature of the builder method: operands by position, attributes and `name` by keyword."""
         P = inspect.Parameter
         operands = [P(p.name, P.VAR_POSITIONAL if p.variadic else P.POSITIONAL_ONLY,
                       default=None if p.optional else P.empty) for p in self.operands]
@@ -184,7 +184,7 @@ class Op:
                                  f"{self.name}({order})")
 
     def check_operands(self, operands: Sequence[object]) -> None:
-        """Raise GraphError unless the signature allows these operands, in which None stands for a missing one."""
+        """Raise GraphError unless the signature allows these operands. None stands for an absent operand."""
         least, most = self.counts
         if not least <= len(operands) <= most:
             names = ", ".join(p.name for p in self.operands)
@@ -194,20 +194,20 @@ class Op:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def types(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
-        """The types of all results that `infer` gives; raises GraphError if the operands or attributes do not fit."""
+        """Infer the types of all results. Raises GraphError if operands or attributes do not fit."""
         found = self.infer(*operands, **attrs)
         return found if isinstance(found, tuple) else (found,)
 
     def _left_out(self, a: Attribute) -> Any:
-        """An attribute's default, or its one number for all spatial axes; `REQUIRED` if it has neither."""
+        """The value of an attribute that the user leaves out; `REQUIRED` if it has no default."""
         number = self.per_axis.get(a.name) if a.required else None
         return a.default if number is None else number
 
     def complete(self, attrs: Mapping[str, Any], operands: Sequence[TensorType | None] = ()) -> dict[str, Any]:
-        """All attributes in normal form: checked against their annotations, defaults filled in.
+        """Check attributes against their annotations and add defaults. Returns all attributes in normal form.
 
-        A single number in place of a list with one element per spatial axis is repeated. The ranks of the first two
-        `operands` tell how many axes there are.
+        For a list with one element per spatial axis, a single number is repeated. The number of axes follows from the
+        ranks of the first two `operands`.
         """
         if not attrs.keys() <= self.attributes.keys():
             name = next(name for name in attrs if name not in self.attributes)
@@ -226,7 +226,7 @@ class Op:
         return out
 
     def formats_that_fit(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> str:
-        """A phrase for errors: the values of `data_format` and `weights_format` with which these operands would fit."""
+        """A phrase for errors: the values of `data_format` and `weights_format` that would fit these operands."""
         names = [name for name in self.attributes if name.endswith("_format")]
         fitting = []
         for values in product(*(typing.get_args(self.attributes[name].annotation) for name in names)):
@@ -238,23 +238,23 @@ class Op:
 
 
 def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
-    """The number of spatial axes: that of the image or, if its rank is unknown, of the weights."""
+    """The number of spatial axes, from the rank of the image or, if it is unknown, from the rank of the weights."""
     for t in operands[:2]:
         if t is not None and t.shape is not None:
             return max(len(t.shape) - 2, 0)
-    raise GraphError(f"attribute '{name}' must be a list where no operand's rank is known")
+    raise GraphError(f"attribute '{name}' must be a list, because no operand's rank is known")
 
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
-"""Attributes with a number for each spatial axis, and their values if a user leaves them out (None: required)."""
+"""Attributes with a number for each spatial axis, and their defaults on each axis (None: required)."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
-"""Attributes that are lists, for which a user may give a single number: it means a list of one element."""
+"""Attributes that are lists, and the type of a single number that users may give for a list of one element."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
 
-# oneDNN's names that do not follow from ours; all others are ours in camel case.
+# oneDNN's names, if they are not graphq's names in camel case.
 _KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
           "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax", "softmax": "SoftMax"}
 
@@ -270,7 +270,7 @@ def register_op(
     bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
     onnx: str | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare the decorated function as an op, with all facts about it; raises GraphError if its name is taken."""
+    """Declare the decorated function as an op (see `Op`). Raises GraphError if an op of its name exists."""
 
     def declare(f: Callable[..., Any]) -> Op:
         name = f.__name__.rstrip("_")
@@ -299,14 +299,14 @@ def register_op(
 
 @cache
 def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the keyword-only parameters of `f`: the attributes that a rule of an op uses."""
+    """The names of the keyword-only parameters of `f`. In a rule of an op, they are the attributes that it uses."""
     return tuple(p.name for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """The types that annotate these parameters of `f`; annotations that are strings are evaluated.
+    """The annotations of these parameters of `f`, with strings evaluated.
 
-    `typing.get_type_hints` does the same but takes four times as long, so it is called only for strings in annotations.
+    `typing.get_type_hints` takes four times as long, so it is called only if an annotation contains strings.
     """
     names = inspect.unwrap(f).__globals__
     hints = {p.name: eval(p.annotation, names) if isinstance(p.annotation, str) else p.annotation for p in parameters}
@@ -316,7 +316,7 @@ def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> di
 
 
 def _has_strings(hint: Any) -> bool:
-    """Whether an annotation is a string, or has one in place of a type."""
+    """Whether an annotation is a string, or contains a string that stands for a type."""
     return isinstance(hint, str | typing.ForwardRef) or (
         typing.get_origin(hint) is not Literal and any(map(_has_strings, typing.get_args(hint))))
 
@@ -326,7 +326,7 @@ def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
         if p.kind is p.VAR_KEYWORD or p.kind is p.KEYWORD_ONLY and p.name in ("name", "attrs"):
             raise GraphError(f"op '{op}': an attribute cannot be called '{p.name}', nor be **variable")
         if p.kind is not p.KEYWORD_ONLY and p.default not in (None, REQUIRED):
-            raise GraphError(f"op '{op}': '{p.name}' is a tensor, whose default can only be None; "
+            raise GraphError(f"op '{op}': '{p.name}' is a tensor, so its default can only be None; "
                              "attributes are keyword-only")
 
 
@@ -334,7 +334,7 @@ def _check_lanes(op: Op) -> None:
     if op.lanes is None:
         return
     if not op.elementwise:
-        raise GraphError(f"op '{op.name}': an operation with lanes is elementwise: declare it with elementwise=True")
+        raise GraphError(f"op '{op.name}': an operation with lanes must be elementwise: use elementwise=True")
     P = inspect.Parameter
     parameters = inspect.signature(op.lanes).parameters.values()
     taken = [p for p in parameters if p.kind in (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD) and p.default is P.empty]
@@ -346,8 +346,8 @@ def _check_lanes(op: Op) -> None:
 
 def _check_bound(op: Op) -> None:
     if isinstance(op.bound, str) and op.bound not in typing.get_args(PairRule):
-        raise GraphError(f"op '{op.name}': a bound that is a name is one of {', '.join(typing.get_args(PairRule))}, "
-                         f"got {op.bound!r}")
+        raise GraphError(f"op '{op.name}': a bound must be a Curve, a function, or one of "
+                         f"{', '.join(typing.get_args(PairRule))}, got {op.bound!r}")
     if callable(op.bound):
         _check_keywords(op, "bound", op.bound)
 
@@ -355,19 +355,19 @@ def _check_bound(op: Op) -> None:
 def _check_keywords(op: Op, what: str, rule: Callable[..., Any]) -> None:
     for name in keywords(rule):
         if name not in op.attributes:
-            raise GraphError(f"op '{op.name}': its {what} takes {name!r}, which is no attribute of the operation; "
+            raise GraphError(f"op '{op.name}': its {what} takes {name!r}, which is not an attribute of the operation; "
                              f"it has {', '.join(op.attributes) or 'no attributes'}")
 
 
 def lookup(name: str) -> Op:
-    """The op of this name; raises GraphError that lists near names."""
+    """The op of this name. Raises GraphError, with similar names, for an unknown op."""
     if name in OPS:
         return OPS[name]
     raise GraphError(unknown(name))
 
 
 def unknown(name: str) -> str:
-    """The error message for an unknown op: it suggests graphq's name for it, or near names."""
+    """The error message for an unknown op, with graphq's name for it or similar names."""
     from graphq.ir.names import OTHER_NAMES  # only this error needs them
 
     ours = OTHER_NAMES.get(name.lower())
@@ -375,7 +375,7 @@ def unknown(name: str) -> str:
 
 
 def normalise(annotation: Any, value: Any, name: str) -> Any:
-    """`value` in the normal form of `annotation` (lists become tuples); raises GraphError if it does not fit."""
+    """Convert `value` to the normal form of `annotation`: lists become tuples. Raises GraphError if it does not fit."""
     if type(annotation) is type:
         return _scalar(annotation, value, name)
     origin = getattr(annotation, "__origin__", type(annotation))
@@ -393,7 +393,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
                                                     or not _iterable(value)):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         values = tuple(value)
-        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # a fast way for lists of thousands of scales
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # fast, for lists of thousands of scales
             return values
         return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)

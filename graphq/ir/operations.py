@@ -1,4 +1,7 @@
-"""Methods of graphs: a builder for each operation, and a few more; type checkers see `operations.pyi` instead."""
+"""Methods of graphs that other modules add, such as a builder for each operation.
+
+Type checkers read `operations.pyi` instead.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,8 +16,9 @@ if TYPE_CHECKING:
 class Operations:
     """The builder methods of graphs, one for each operation.
 
-    They take operands by position, and attributes and the result's `name` by keyword. A method adds a node, and returns
-    its result, or a tuple of several results. Raises GraphError, naming operation, rule and values.
+    A builder method takes operands by position, and attributes and the result's `name` by keyword. It adds a node and
+    returns the node's result, or a tuple of several results. Raises GraphError with the operation, the rule and the
+    values.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -27,11 +31,11 @@ class Operations:
 
 
 class _UnknownOp(GraphError, AttributeError):
-    """The error for an unknown builder method. It is also an AttributeError, so that `hasattr` returns False."""
+    """The error for an unknown builder method; an AttributeError, because `hasattr` must return False."""
 
 
 def add_method(name: str, method: Callable[..., Any]) -> None:
-    """Add a method to graphs. For type checkers a stub or a TYPE_CHECKING block declares it."""
+    """Add a method to all graphs. For type checkers, declare it in a stub or a TYPE_CHECKING block."""
     method.__name__, method.__qualname__ = name, f"Graph.{name}"
     setattr(Operations, name, method)
 

@@ -1,8 +1,8 @@
-"""Outlines: a graph as nested boxes and edges, which reports draw; as text for Graphviz and Mermaid.
+"""Draw graphs: outlines of nested boxes and edges for reports, and text for Graphviz and Mermaid.
 
-Constants have no boxes, and neither have operations on constants only, such as a dequantize of weights. A drawing
-without them shows the flow of data better. The operations of a partition's body are in the partition's box, and edges
-lead to them. The bodies of loops and branches are in groups of their own, with their inputs and outputs.
+Constants, and operations on constants only (such as a dequantize of weights), have no boxes. They would hide the flow
+of data. A partition's box contains the boxes of its operations, and edges lead to these inner boxes. Each body of a
+loop or branch is a group with its own inputs and outputs.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A box: a unique id, lines of text, the `node`, or input or output `value`, that it shows, and boxes `inside`."""
+    """A box with a unique id, lines of text and boxes `inside`. It shows a `node`, or an input or output `value`."""
 
     id: str
     kind: Kind
@@ -38,22 +38,22 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """Boxes in the graph's order, and edges: pairs of ids of innermost boxes, each pair once."""
+    """Boxes in the graph's order, and edges as pairs of ids of innermost boxes, without duplicates."""
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[str, str], ...]
 
     def walk(self) -> Iterator[Box]:
-        """All boxes, outer ones before the boxes in them."""
+        """Yield all boxes, an outer box before the boxes inside it."""
         for box in self.boxes:
             yield from box.walk()
 
 
 def outline(graph: Graph, *, bodies: bool = True) -> Outline:
-    """The outline of a graph; without `bodies` each node is one box.
+    """Make the outline of a graph. Without `bodies` each node is one box.
 
-    The id of an input or output is `i` or `o` and its number, the id of a node is `n` and its place in the graph; ids
-    of boxes within a box begin with its id.
+    Ids are `i0`, `i1`, ... for inputs, `o0`, ... for outputs and `n0`, ... for nodes in graph order. The id of an inner
+    box begins with the id of the outer box.
     """
     outliner = _Outliner(bodies)
     boxes = outliner.graph(graph, "")
@@ -61,7 +61,7 @@ def outline(graph: Graph, *, bodies: bool = True) -> Outline:
 
 
 class _Outliner:
-    """Makes boxes and edges; `source` maps each value that is not constant to the id of the box that computes it."""
+    """Makes boxes and edges. `source` maps each value, except constants, to the id of the box that computes it."""
 
     def __init__(self, bodies: bool) -> None:
         self.bodies = bodies
@@ -80,18 +80,18 @@ class _Outliner:
         return boxes
 
     def nodes(self, graph: Graph, prefix: str) -> list[Box]:
-        """The boxes of a graph's operations, without those that depend on constants only and are not returned."""
+        """The boxes of a graph's operations, without operations on constants only, unless the graph returns them."""
         return [self.node(node, f"{prefix}n{k}") for k, node in enumerate(graph.nodes)
                 if not self.constant(node) or any(v.is_output for v in node.outputs)]
 
     def constant(self, node: Node) -> bool:
-        """Whether a node's results depend on constants only; False for partitions, which always have boxes."""
+        """Whether a node depends on constants only. False for partitions: they always have boxes."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             return True
         return bool(node.inputs) and node.op.name != "partition" and not any(v in self.source for v in node.operands)
 
     def node(self, node: Node, id: str) -> Box:
-        """The box of an operation; in a group if the operation has bodies."""
+        """The box of an operation. If the operation has bodies, a group with its box and its bodies."""
         types = tuple(str(v.type) for v in node.outputs[:1])
         if node.op.name == "partition":
             lines = (f"{node.attrs['anchor']} partition", *types)
@@ -107,14 +107,14 @@ class _Outliner:
         return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
 
     def connected(self, node: Node, id: str) -> Node:
-        """Connect a node's box to those of its operands, and make it the source of its results. Returns the node."""
+        """Add edges from the operands to box `id`, and make the box the source of the results. Returns the node."""
         for v in node.operands:
             self.connect(v, id)
         self.source |= dict.fromkeys(node.outputs, id)
         return node
 
     def partition(self, node: Node, id: str) -> list[Box]:
-        """The boxes of a partition's body, whose inputs and outputs are the values outside."""
+        """The boxes of a partition's body. Its inputs and outputs have no boxes; edges lead to the values outside."""
         body: Graph = node.attrs["body"]
         inner = dict(zip(body.inputs, node.operands, strict=True))
         self.source |= {new: self.source[v] for new, v in inner.items() if v in self.source}
@@ -136,7 +136,7 @@ _UNSAFE = re.compile(r"[^\w .,:()\[\]%+-]", re.ASCII)
 
 
 def to_dot(graph: Graph) -> str:
-    """The graph in Graphviz's language; partitions, and bodies of loops and branches, are clusters."""
+    """The graph in Graphviz's language. Partitions, and bodies of loops and branches, are clusters."""
     made = outline(graph)
     lines = [f"digraph {_quoted(graph.name)} {{",
              "  graph [fontname=monospace, fontsize=10]", "  node [fontname=monospace, fontsize=10]"]
@@ -159,13 +159,13 @@ def _dot(box: Box, indent: str) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A quoted string of the dot language; control characters other than newlines become `?`."""
+    """Quote a string for Graphviz. Control characters other than newlines become `?`."""
     shown = "".join(c if c.isprintable() else "\n" if c == "\n" else "?" for c in text)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def to_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart (see `Graph.to_mermaid`); partitions and bodies are subgraphs."""
+    """The graph as a Mermaid flowchart (see `Graph.to_mermaid`). Partitions and bodies are subgraphs."""
     made = outline(graph)
     lines = ["flowchart TD"]
     for box in made.boxes:

@@ -1,4 +1,4 @@
-"""The parser of the text form of graphs (text.py describes it). Every error names line and column."""
+"""Parse the text form of graphs (`graphq.ir.text` describes it). Every error has a line and a column."""
 from __future__ import annotations
 
 import json
@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,1000}")
 
 
 def parse(text: str) -> Graph:
-    """The graph that `text` states; raises ParseError, which names line and column."""
+    """Parse a graph. Raises ParseError with line and column."""
     if not isinstance(text, str):
         raise ParseError(f"a graph's text must be a string, got {text!r}")
     parser = _Parser(text)
@@ -38,7 +38,7 @@ def parse(text: str) -> Graph:
 
 
 class _Parser:
-    """Recursive descent over a list of (kind, text, offset) tokens."""
+    """A recursive descent parser over a list of (kind, text, offset) tokens."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.statement = text, 0, 0
@@ -60,7 +60,7 @@ class _Parser:
         raise ParseError(f"line {line}, column {column}: {message}")
 
     def built(self, pos: int, build: Callable[[], T]) -> T:
-        """The result of `build()`. Its errors get the position in the text."""
+        """Call `build()`, and add the position in the text to its errors."""
         try:
             return build()
         except ParseError:
@@ -79,7 +79,7 @@ class _Parser:
         return self.tokens[self.at][2]
 
     def peek(self, text: str, ahead: int = 0) -> bool:
-        """Whether the present token, or the one `ahead` places after it, is `text`."""
+        """Whether the current token, or the token `ahead` places after it, is `text`."""
         kind, found, _ = self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
         return found == text and kind in ("word", "mark")
 
@@ -219,7 +219,7 @@ class _Parser:
                 self.built(pos, partial(g.rename, out, json.loads(key[1:])))
 
     def key(self, text: str, pos: int) -> str:
-        """The key of a name, quoted or not, in `env`: `"x"` for an input, `%"w"` or `%3` for other values."""
+        """The key in `env` for a name, quoted or not: `"x"` for an input, `%"w"` or `%3` for other values."""
         if not text.startswith("%"):
             return json.dumps(self.unquote(text, pos))
         return text if text[1:].isdecimal() else "%" + json.dumps(self.unquote(text[1:], pos))

@@ -1,4 +1,4 @@
-"""`python -m graphq.ir.stub` writes `operations.pyi`, by which type checkers and editors know the builder methods."""
+"""Write `operations.pyi`, the builder methods for type checkers and editors: `python -m graphq.ir.stub`."""
 from __future__ import annotations
 
 import inspect
@@ -39,7 +39,7 @@ _WIDTH = 120
 
 
 def stub() -> str:
-    """The text of the file. Methods that Graph defines itself are left out."""
+    """The text of `operations.pyi`, without methods that Graph itself defines."""
     return _HEAD + "\n".join(_method(op) for op in walk_ops() if op.name not in vars(Graph))
 
 
@@ -55,7 +55,7 @@ def _method(op: Op) -> str:
 
 
 def _filled(head: str, parameters: list[str], tail: str) -> str:
-    """The parameters in lines of at most `_WIDTH` columns, below one another."""
+    """The head, parameters and tail, in aligned lines of at most `_WIDTH` columns."""
     lines, indent = [head], " " * len(head)
     for k, p in enumerate(parameters):
         part = p + (tail if k == len(parameters) - 1 else ", ")
@@ -73,7 +73,7 @@ def _operand(p: TensorParameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    """The annotation of an attribute for users, who may give any sequence for a list, and a dtype in any form."""
+    """An attribute's annotation for callers: any sequence for a list, and a dtype in any form."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(_annotation(a) for a in args)
@@ -89,7 +89,7 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    """The return type of a builder method: a Value, a pair of Values, or Any if the number varies, as `infer` says."""
+    """The return type of a builder method, from `infer`: a Value, a pair of Values, or Any for a varying number."""
     result = str(inspect.signature(op.infer).return_annotation)
     return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
 

@@ -15,7 +15,7 @@ from graphq.errors import GraphError
 Dim: TypeAlias = int | None
 
 MAX_ELEMENTS = 2**48
-"""The most elements of a tensor: more are a mistake, and up to here sizes in bytes are far below 64 bits."""
+"""The most elements of a tensor. More are certainly a mistake, and sizes in bytes stay far below 2**63."""
 
 
 MAX_RANK = 64
@@ -24,7 +24,7 @@ MAX_RANK = 64
 
 @dataclass(frozen=True)
 class TensorType:
-    """A dtype and a shape. A dimension of None is unknown, a shape of None has unknown rank."""
+    """A dtype and a shape. A dimension of None is unknown; if the shape is None, so is the rank."""
 
     dtype: DType
     shape: tuple[Dim, ...] | None
@@ -34,7 +34,7 @@ class TensorType:
         return f"{self.dtype.name}[{dims}]"
 
     def refines(self, other: TensorType) -> bool:
-        """Whether this type says all that the other one says, and perhaps more of the shape."""
+        """Whether this type equals `other`, except that more dimensions may be known."""
         return self.dtype == other.dtype and (other.shape is None or self.shape is not None and (
             len(self.shape) == len(other.shape) and all(b in (None, a) for a, b in zip(
                 self.shape, other.shape, strict=True))))
@@ -46,7 +46,7 @@ class TensorType:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape, whose dimensions are all known; raises GraphError if one is not."""
+        """The shape as ints. Raises GraphError if a dimension or the rank is unknown."""
         if self.shape is None or None in self.shape:
             raise GraphError(f"shape of {self} is not known yet")
         return self.shape  # type: ignore[return-value]  # mypy does not see that no dimension is None
@@ -63,13 +63,13 @@ class TensorType:
 
 
 def shapes_agree(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None, *, ones: bool = False) -> bool:
-    """Whether all dimensions that are known in both are equal; with `ones`, `a` may have a 1 for any dimension."""
+    """Whether all dimensions that are known in both shapes are equal. With `ones`, a 1 in `a` fits any dimension."""
     return a is None or b is None or len(a) == len(b) and all(
         x is None or y is None or x == y or ones and x == 1 for x, y in zip(a, b, strict=True))
 
 
 def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...] | None:
-    """The shape in normal form; raises GraphError for a negative, fractional or absurdly large dimension."""
+    """Convert a shape to a tuple. Raises GraphError for a negative or fractional dimension, or too many elements."""
     if shape is None:
         return None
     try:
@@ -84,9 +84,9 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
-    """Raise GraphError for more than MAX_RANK axes or MAX_ELEMENTS elements; dimensions of 0 count as 1."""
+    """Raise GraphError for more than MAX_RANK axes or MAX_ELEMENTS elements. Dimensions of 0 count as 1."""
     if len(dims) > MAX_RANK:
-        raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
+        raise GraphError(f"{where}: a shape of {len(dims)} dimensions, but NumPy's limit is {MAX_RANK}")
     size = 1
     for n in dims:
         if n:
@@ -96,15 +96,15 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
 
 
 def _real(value: Any) -> Any:
-    """A Python integer as a float, since NumPy makes objects of large ones; raises OverflowError beyond f64's range."""
+    """Convert an int to a float, because NumPy makes objects of large ints. OverflowError beyond f64's range."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = f32) -> np.ndarray:
     """A read-only copy of an array as `dtype` (see `_converted`), or the array itself if nothing can change it.
 
-    Without `dtype`, arrays of f64 (NumPy's default), Python's numbers, lists of them, and NumPy's scalars of s64 become
-    `real`; everything else keeps its dtype.
+    Without `dtype`, f64 arrays (NumPy's default), Python numbers, lists of numbers and NumPy's s64 scalars become
+    `real`. Everything else keeps its dtype.
     """
     wanted = dtype or real
     try:
@@ -112,10 +112,10 @@ def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = 
     except OverflowError:
         raise GraphError(f"{where}: an int of {value.bit_length()} bits does not fit into {wanted}") from None
     except Exception as e:  # an object's own __array__ may raise anything
-        raise GraphError(f"{where}: {type(value).__name__} is no array: {e}") from e
+        raise GraphError(f"{where}: {type(value).__name__} is not an array: {e}") from e
     if array.dtype == object:
         found = sorted({type(x).__name__ for x in array.ravel()})
-        raise GraphError(f"{where}: elements must be numbers of one type that NumPy has, got Python objects: "
+        raise GraphError(f"{where}: elements must be numbers of one NumPy dtype, got Python objects: "
                          f"{', '.join(found[:4])}")
     try:
         own = as_dtype(array.dtype)
@@ -132,9 +132,9 @@ def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = 
 
 
 def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.ndarray:
-    """The array's numbers as `dtype`: to a float they are rounded as by NumPy, to integers they must convert exactly.
+    """Convert an array to `dtype`: to a float type by rounding as NumPy does, to an integer type only exactly.
 
-    Raises GraphError, with the first number that would become infinite or another integer.
+    Raises GraphError with the first number that would become infinite or change.
     """
     if own == dtype:
         return array
@@ -142,7 +142,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
         out = array.astype(dtype.numpy)
         if dtype.kind == "float":
             same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
-        else:  # a lossy conversion changes the number that comes back, or its sign (s64 and u64)
+        else:  # a lossy conversion changes the number when converted back, or its sign (s64 and u64)
             same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
     if not same.all():
         raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")
@@ -150,7 +150,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
 
 
 def _immutable(array: np.ndarray) -> bool:
-    """Whether nothing can change the elements: the array and its bases are read-only, down to a bytes object."""
+    """Whether nothing can change the elements: the array and its bases are read-only, and the last base is bytes."""
     base: Any = array
     while isinstance(base, np.ndarray) and not base.flags.writeable:
         base = base.base

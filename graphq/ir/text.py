@@ -7,9 +7,9 @@
       return %1
     }
 
-Attributes at their default are left out. `parse(to_text(g))` gives the same graph. A text for people (`str(g)`,
-`elide=`) shortens long arrays and lists by `...`, and `parse` refuses it. Names that are not plain words are quoted
-(`%"3"` is a name, `%3` the number of an unnamed value). All NaN print as `nan`.
+Attributes at their default are left out. `parse(to_text(g))` returns the same graph. Texts for people (`str(g)`,
+`elide=`) shorten long arrays and lists to `...`; `parse` refuses them. Names that are not plain words are quoted:
+`%"3"` is a name, and `%3` is the number of an unnamed value. All NaN print as `nan`.
 """
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from graphq.ir.parse import parse
 __all__ = ["SHORT", "parse", "to_text"]
 
 SHORT = 6
-"""The number of elements of a list or array that texts for people show."""
+"""The most elements of a list or array in texts for people."""
 
 
 def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
-    """The graph as text; lists and arrays of more than `elide` elements are shortened (never if it is None)."""
+    """The graph as text. Lists and arrays of more than `elide` elements are shortened (None: never)."""
     if not isinstance(graph, Graph):
         raise GraphError(f"to_text takes a Graph, got {graph!r}")
     if elide is None and graph.labels.kept:
-        graph = graph.copy()  # in a copy unnamed values are numbered from 0, as in the graph that `parse` will make
+        graph = graph.copy()  # a copy numbers unnamed values from 0, as `parse` does
     params = ", ".join(f"{graph.label(v)}: {v.type}" + (f" {v.property}" if v.property != "undef" else "")
                        for v in graph.inputs)
     title = "graph" if graph.name == "graph" else f"graph {quote(graph.name)}"
@@ -94,7 +94,7 @@ def _elements(array: np.ndarray, dtype: DType, elide: int | None) -> list[str]:
     flat = array.ravel()[:elide]
     if dtype.kind != "float":
         return [str(int(x)) for x in flat]
-    # The shortest text that gives the same f64, or the same f32 for f32 and narrower floats.
+    # The shortest text that parses to the same f64, or to the same f32 for f32 and narrower floats.
     return [str(x) for x in (flat if dtype == f64 else flat.astype(np.float32))]
 
 

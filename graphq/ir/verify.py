@@ -1,4 +1,4 @@
-"""The verifier: checks the order, uses, names, attributes and inferred types of a graph, after every pass in tests."""
+"""Verify graphs: node order, uses, names, attributes and types. Tests verify after every pass."""
 from __future__ import annotations
 
 from collections import Counter
@@ -8,20 +8,20 @@ from graphq.errors import GraphqError, VerifyError
 from graphq.ir.graph import Graph, Node, Use, Value
 
 Consistent = dict[Node, tuple[object, ...]]
-"""The nodes whose attributes and types fit, each with all that this depends on (`_facts`)."""
+"""Nodes already verified, with the facts that the verdict depended on (`_facts`)."""
 
 
 def verify(graph: Graph, consistent: Consistent | None = None) -> None:
-    """Raise VerifyError, naming node and rule, unless the graph is consistent.
+    """Raise VerifyError with node and rule unless the graph is consistent.
 
-    Calls that are given the same `consistent`, which is empty at first, check the attributes and types of a node only
-    once if nothing that they depend on changes between the calls.
+    `consistent` is a cache for repeated calls, empty at first: attributes and types of a node are not checked again
+    unless something that they depend on has changed.
     """
     consistent = {} if consistent is None else consistent
     wanted: dict[Value, set[Use]] = {}
     for v in graph.inputs:
         if v.node is not None or v.graph is not graph or not v.name or v in wanted:
-            raise VerifyError(f"input {graph.label(v)}: not a named input of graph '{graph.name}', or there twice")
+            raise VerifyError(f"input {graph.label(v)}: not a named input of graph '{graph.name}', or listed twice")
         wanted[v] = set()
     position = float("-inf")
     for node in graph.nodes:
@@ -40,7 +40,7 @@ def verify(graph: Graph, consistent: Consistent | None = None) -> None:
 
 
 def check_order(graph: Graph) -> None:
-    """Raise VerifyError, naming the node, unless every operand is an input or computed by an earlier node."""
+    """Raise VerifyError with the node unless every operand is a graph input or the result of an earlier node."""
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for k, v in enumerate(node.inputs):
@@ -54,7 +54,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
-    """Check one node against the values that earlier nodes define, and add its outputs to them."""
+    """Check one node. `wanted` has the values defined so far; the node's outputs are added to it."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue
@@ -84,17 +84,17 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent:
 
 
 def _facts(node: Node) -> tuple[object, ...]:
-    """All that the rules for a node's attributes and types depend on, except for what is in bodies.
+    """The objects that a node's attributes and types depend on, without the contents of bodies.
 
-    These are objects that the node holds, to be compared by identity; the operation stands between operands and the
-    rest, so that tuples of other numbers of operands differ.
+    They are compared by identity. The operation separates operands from attributes, so tuples with different numbers of
+    operands differ.
     """
     operands = (v if v is None else v.type for v in node.inputs)
     return (*operands, node.op, *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
 
 
 def _attributes(node: Node) -> None:
-    """Check that operands and attributes fit the op's signature."""
+    """Raise an error unless operands and attributes fit the op's signature."""
     node.op.check_operands(node.inputs)
     missing = [name for name in node.op.attributes if name not in node.attrs]
     if missing:

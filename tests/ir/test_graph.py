@@ -228,11 +228,11 @@ def test_types_of_constants(g, value, text):
     (np.zeros(2, "c8"), "unknown dtype complex64"), (np.zeros(2, "V2"), "unknown dtype"),
     (np.zeros(1, ">f4"), "unknown dtype >f4"),
     ("abc", "unknown dtype"), (None, "got Python objects: NoneType"),
-    ([[1], [1, 2]], "list is no array"), (1j, "complex128"),
+    ([[1], [1, 2]], "list is not an array"), (1j, "complex128"),
     (1e300, "1e[+]300 does not fit into f32"), ([1.0, -1e39], "does not fit into f32"),
     (10**400, "an int of 1329 bits does not fit into f32"), (10**39, "does not fit into f32"),
     (1 << 20000, "an int of 20001 bits does not fit"), ([10**400], "got Python objects: int"),
-    (np.array([1, "a"], object), "numbers of one type that NumPy has, got Python objects: int, str")], ids=range(14))
+    (np.array([1, "a"], object), "numbers of one NumPy dtype, got Python objects: int, str")], ids=range(14))
 def test_bad_constants(g, value, message):
     with pytest.raises(GraphError, match=message):
         g.constant(value)
@@ -310,7 +310,8 @@ def test_an_absent_optional_operand_leaves_no_trace(g, x):
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[256]), r"must be in \[0, 255\], got 256"),
     (lambda g, x: g.quantize(x, dtype="s8", scales=[0.1], zps=[128]), r"must be in \[-128, 127\], got 128"),
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1.5]), "attribute 'zps' must be of type int, got 1.5"),
-    (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1, 2]), "zps must be as many as scales, got 2 and 1"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1, 2]),
+     "zps and scales must be equally many, got 2 and 1"),
     (lambda g, x: g.quantize(x, dtype="f8_e4m3", scales=[0.1], zps=[1]), "zps must be absent for f8_e4m3"),
     (lambda g, x: g.quantize(x, dtype="f32", scales=[0.1]),
      "dtype must be s8, u8, f8_e4m3, f8_e5m2, s16 or u16, got f32"),

@@ -54,7 +54,7 @@ def test_only_what_is_needed_is_added(g, x):
 @pytest.mark.parametrize("key, message", [
     (2, r"an index of x: f32\[2,3\]: must be in \[-2, 1\], got 2"), (-3, r"must be in \[-2, 1\], got -3"),
     ((0, 3), r"must be in \[-3, 2\], got 3"), (True, "must be an int, a slice, ... or None, got True"),
-    (1.0, "got 1.0; gather takes others"), ([0], r"got \[0\]"), ((0, 0, 0), "takes 2 indices and one ..., got 3"),
+    (1.0, "got 1.0; use gather for arrays"), ([0], r"got \[0\]"), ((0, 0, 0), "takes 2 indices and one ..., got 3"),
     ((..., ...), "takes 2 indices and one ..., got 2"), (slice(None, None, 0), "a step must not be 0"),
     (slice(0.5, None), r"a slice must have ints, got slice\(0.5")])
 def test_refusals(x, key, message):

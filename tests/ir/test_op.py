@@ -54,7 +54,7 @@ def test_one_number_stands_for_all_spatial_axes(g, axes):
         assert [a[name] for name in ("strides", "pads_begin", "pads_end", "dilations")] == [
             (n,) * axes for n in (3, 0, 1, 1)]
     assert g.max_pool(image, kernel=2).node.attrs["kernel"] == (2,) * axes
-    with pytest.raises(GraphError, match="must be a list where no operand's rank is known"):
+    with pytest.raises(GraphError, match="must be a list, because no operand's rank is known"):
         g.max_pool(unknown, kernel=2)
     with pytest.raises(GraphError, match="attribute 'kernel' must be"):
         g.max_pool(image, kernel=True)
@@ -91,11 +91,12 @@ def halved(src, *, alpha: float = 0.5):
 
 
 @pytest.mark.parametrize("wrong, message", [
-    (dict(elementwise=False), "an operation with lanes is elementwise: declare it with elementwise=True"),
+    (dict(elementwise=False), "an operation with lanes must be elementwise: use elementwise=True"),
     (dict(lanes=lambda x, y: x * y), r"its lane rule takes \(x, y\), but its operands are \(src\)"),
-    (dict(lanes=lambda x, *, alpah: x * alpah), "its lane rule takes 'alpah', which is no attribute.* it has alpha"),
-    (dict(bound=lambda *, alpah: Curve(1)), "its bound takes 'alpah', which is no attribute.* it has alpha"),
-    (dict(bound="sums"), "a bound that is a name is one of sum, product, quotient, extreme, got 'sums'"),
+        (dict(lanes=lambda x, *, alpah: x * alpah),
+         "its lane rule takes 'alpah', which is not an attribute.* it has alpha"),
+    (dict(bound=lambda *, alpah: Curve(1)), "its bound takes 'alpah', which is not an attribute.* it has alpha"),
+    (dict(bound="sums"), "a bound must be a Curve, a function, or one of sum, product, quotient, extreme, got 'sums'"),
 ])
 def test_rules_that_do_not_fit_the_signature(registry, wrong, message):
     right = dict(infer=infer_unary, elementwise=True, lanes=lambda x, *, alpha: x * alpha, bound=Curve(1))

@@ -103,7 +103,7 @@ def test_all_of_a_value_is_itself(g, x):
     (2, r"an index of x: f32\[2,3\]: must be in \[-2, 1\], got 2"), (np.s_[0, -4], r"must be in \[-3, 2\], got -4"),
     (np.s_[0, 0, 0], "takes 2 indices and one ..., got 3"), (np.s_[..., 0, ...], "takes 2 indices and one"),
     (np.s_[::0], "a step must not be 0"), (1.5, "must be an int, a slice, ... or None, got 1.5"),
-    (True, "must be an int, .* got True"), (np.array([0]), "must be an int, .*; gather takes others"),
+    (True, "must be an int, .* got True"), (np.array([0]), "must be an int, .*; use gather for arrays"),
     (np.s_["a":], "a slice must have ints"), ([0, 1], "must be an int")])
 def test_indices_that_are_none(g, x, key, message):
     with pytest.raises(GraphError, match=message):

@@ -146,7 +146,7 @@ def test_inputs(g):
     broken(g, "not a named input")
     x.name = "x"
     g.inputs.append(x)
-    broken(g, "input x: .*there twice")
+    broken(g, "input x: .*listed twice")
     g.inputs[1] = node(g, "a").output
     broken(g, "input %a: not a named input of graph 'net'")
 
