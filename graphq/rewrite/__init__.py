@@ -1,1 +1,1 @@
-"""The tools that passes are written with: patterns, the matcher, rewrites, and the partitions that fusions make."""
+"""Tools for writing passes: patterns, the matcher, rewrites, fixpoints and partitions."""

@@ -1,4 +1,4 @@
-"""Run and name passes; Fixpoint, a pass that repeats several passes; History, a record of one run of passes."""
+"""Run passes by themselves or until nothing changes (Fixpoint), and record a run (History)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 
 class History:
-    """The graphs of one run of passes: `before` the fusions, and `after` all passes.
+    """A record of one run of passes: the graph `before` the fusions, and the graph `after` all passes.
 
-    Passes change `before` up to the first fusion, and its copy `after` from there on. For a node of `after`,
-    or in the body of one of its partitions, `origin` is the node of `before` that it was made from. For a node that
-    passes added to `before`, `origin` is a node of the original graph. Nodes of the original graph have no `origin`.
-    `given` are the values of the original graph, and `before.labels.origins` maps later values to them.
+    Passes change `before` up to the first fusion. From then on they change its copy `after`. A node of `after`, or of a
+    partition's body in it, has the node of `before` that it was made from as its `origin`. A node that passes added to
+    `before` has a node of the original graph as its `origin`. Nodes of the original graph have no `origin`. `given` are
+    the values of the original graph, and `before.labels.origins` maps later values to them.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -26,7 +26,7 @@ class History:
         graph.labels.trace()
 
     def fork(self) -> Graph:
-        """The graph that the passes change from now on: `after`, a copy of `before` whose values keep their labels."""
+        """Return the graph `after` for the next passes: on the first call, a copy of `before` with the same labels."""
         if self.after is self.before:
             self.after = self.before.copy()
             pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
@@ -38,23 +38,22 @@ class History:
 
 
 def values_of(graph: Graph) -> list[Value]:
-    """All values of a graph, in an order that is the same in its copies."""
+    """All values of a graph, in the same order for its copies."""
     return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
 
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
-"""A function called after each pass, also in a Fixpoint, with the pass, its number of changes and the graph."""
+"""A callback after each pass, also inside a Fixpoint, with the pass, its number of changes and the graph."""
 
 P = TypeVar("P", bound=Pass)
 
 
 class Fixpoint:
-    """Passes applied one after another, and again from the first, until none of them changes the graph any more.
+    """A pass that applies the passes `passes` in turn until none of them changes the graph.
 
-    It is a pass itself. Its passes are in `passes`, in their order; the function `without` leaves some of them out.
-    Each rewrite in it looks at every node that has one of the rewrite's operations, and most of these nodes are not
-    meant for it. So a near miss here is only a match of the whole pattern that was refused: by the rewrite's `check`,
-    or because an inner value has another user.
+    `without` makes a Fixpoint with fewer passes. In a Fixpoint, near misses are only matches of a whole pattern that
+    were refused: by the rewrite's `check`, or because an inner value has another user. Partial matches do not count,
+    because a rewrite visits every node of its operations, and most of these nodes are not meant for it.
     """
 
     def __init__(self, name: str, *passes: Pass) -> None:
@@ -64,13 +63,13 @@ class Fixpoint:
         return f"Fixpoint({', '.join([repr(self.name), *map(pass_name, self.passes)])})"
 
     def __call__(self, graph: Graph) -> int:
-        """Apply the passes until none changes the graph; returns the number of changes."""
+        """Apply the passes until none changes the graph. Returns the number of changes."""
         return self.apply(graph)[0]
 
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:
-        """Apply the passes; returns the number of changes, and the near misses of the rewrites in the final graph."""
+        """Apply the passes. Returns the number of changes, and the near misses of rewrites in the final graph."""
         total = unchanged = 0
-        last: dict[Pass, list[Refusal]] = {}  # for each pass the near misses of its last run, the one without changes
+        last: dict[Pass, list[Refusal]] = {}  # near misses of each pass's last run, without changes
         for step in cycle(self.passes):
             count, last[step] = apply(step, graph, parts=False, after=after)
             total += count
@@ -81,7 +80,7 @@ class Fixpoint:
 
 
 def apply(step: Pass, graph: Graph, *, parts: bool = True, after: After | None = None) -> tuple[int, list[Refusal]]:
-    """Run a pass; returns the number of its changes, and the near misses of its rewrites, as `Rewrite.apply` does.
+    """Run a pass. Returns the number of its changes, and the near misses of its rewrites (see `Rewrite.apply`).
 
     Raises GraphError for a pass that does not return a number. Other exceptions get a note that names the pass.
     """
@@ -104,12 +103,12 @@ def apply(step: Pass, graph: Graph, *, parts: bool = True, after: After | None =
 
 
 def pass_name(step: Pass) -> str:
-    """The name of a pass in reports: for a rewrite the name of its class, for a function its own name."""
+    """The name of a pass in reports: the class of a rewrite, or the name of a function or Fixpoint."""
     return step.name if isinstance(step, Rewrite | Fixpoint) else getattr(step, "__name__", type(step).__name__)
 
 
 def rounds(tolerance: float) -> Callable[[P], P]:
-    """Declare how far a pass that is a function may move results, as `Rewrite.tolerance` does for a rewrite."""
+    """Declare how far a function that is a pass may move results, like `Rewrite.tolerance` for rewrites."""
 
     def mark(function: P) -> P:
         setattr(function, "tolerance", tolerance)  # noqa: B010  # a function has no attribute that type checkers know
@@ -119,12 +118,12 @@ def rounds(tolerance: float) -> Callable[[P], P]:
 
 
 def tolerance_of(step: Pass) -> float:
-    """How far a pass may move results, relative to the largest element; 0 if numbers stay equal bit for bit."""
+    """How far a pass may move results, relative to the largest element. 0: results stay equal bit for bit."""
     return float(getattr(step, "tolerance", 0.0))
 
 
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
-    """The first pass of this name, also within a Fixpoint. Raises GraphError, with similar names, if there is none."""
+    """Find the first pass of a name, also inside a Fixpoint. Raises GraphError with similar names otherwise."""
     for step in passes:
         if pass_name(step) == name:
             return step
@@ -134,7 +133,7 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
-    """The passes in their order, but not those with these names. Passes within a Fixpoint can be left out, too.
+    """Leave out the passes with these names, also inside a Fixpoint.
 
     Raises GraphError for a name that no pass has.
     """

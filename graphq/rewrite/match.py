@@ -1,4 +1,4 @@
-"""The matcher: finds the matches of a pattern in a graph by backtracking, and why the nearest miss failed."""
+"""The matcher: finds matches of a pattern by backtracking, and the reason of the nearest miss."""
 from __future__ import annotations
 
 from collections import deque
@@ -14,14 +14,14 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.rewrite.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
 
 Reason: TypeAlias = Callable[[], str]
-"""A function that returns the text of a reason. Most reasons are never reported, so their texts are never made."""
+"""A function that returns the text of a reason. Most reasons are never reported, so texts are made on demand."""
 
 
 class Match(NamedTuple):
     """A match of a pattern.
 
-    `root` is its last node, `nodes` are all its nodes, the root first and each after one that uses it. `values` are the
-    values of the pattern's variables, and `bindings` are the values of its inner patterns.
+    `root` is the last node of the match. `nodes` are all of its nodes: the root first, then each node after a user of
+    it. `values` are the values of the pattern's variables, and `bindings` are the values of its inner patterns.
     """
 
     root: Node
@@ -30,19 +30,18 @@ class Match(NamedTuple):
     bindings: Mapping[OpPattern, Value] = MappingProxyType({})
 
     def node(self, op: str) -> Node:
-        """The first matched node whose operation is `op`."""
+        """The first matched node of operation `op`."""
         return next(n for n in self.nodes if n.op.name == op)
 
     def plus(self, *nodes: Node) -> Match:
-        """The match with these nodes added."""
+        """A match with these nodes added."""
         return Match(self.root, tuple(dict.fromkeys((*self.nodes, *nodes))), self.values, self.bindings)
 
 
 class Matcher:
-    """Matches one pattern; `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
+    """A matcher for one pattern. `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
 
-    With `parts`, a node at which only a part of the pattern matches is a miss, too. Otherwise a miss is a match of the
-    whole pattern that is refused.
+    A miss is a refused match of the whole pattern. With `parts`, a match of only a part of the pattern is also a miss.
     """
 
     def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
@@ -50,7 +49,7 @@ class Matcher:
         self.missed, self.reason, self.weak = tuple[Node, ...](), _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
-        """All matches of the pattern with `root` as its last node."""
+        """Yield all matches of the pattern whose last node is `root`."""
         self.missed, self.reason, self.weak, self.graph = (), _no_reason, False, graph
         if len(root.outputs) != 1:
             return
@@ -64,9 +63,9 @@ class Matcher:
                 self._fail(m, reason, whole=True)
 
     def _fail(self, m: Match, reason: Reason, *, weak: bool = False, whole: bool = False) -> None:
-        """Note a reason why a match failed.
+        """Record why a match failed.
 
-        Of the matches with the most nodes the first reason is kept; a `weak` reason gives way to another one.
+        Kept is the first reason of a match with the most nodes. A reason that is not `weak` replaces a weak one.
         """
         if not (whole or self.parts):
             return
@@ -74,7 +73,7 @@ class Matcher:
             self.missed, self.reason, self.weak = m.nodes, reason, weak
 
     def _escapes(self, m: Match) -> Reason | None:
-        """The reason to refuse a match in which an inner value is also used outside; None if there is no such value."""
+        """The reason to refuse a match if an inner value is also used outside of the match; None otherwise."""
         if len(m.nodes) == 1:
             return None
         members = set(m.nodes)
@@ -107,7 +106,7 @@ class Matcher:
     def _node(self, p: OpPattern, value: Value, m: Match) -> Iterator[Match]:
         node = value.node
         if node is None or node.op.name not in p.ops:
-            if m.nodes:  # another operation at the root is no near miss
+            if m.nodes:  # another operation at the root is not a near miss
                 self._fail(m, lambda: self._expected(p, value))
             return
         nodes = m.nodes if node in m.nodes else (*m.nodes, node)
@@ -119,7 +118,7 @@ class Matcher:
         if p.operands is None:
             yield here
             return
-        if len(p.operands) != len(node.inputs):  # another alternative of the pattern may have the right count
+        if len(p.operands) != len(node.inputs):  # another alternative of the pattern may fit
             self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
             return
         orders = [node.inputs]
@@ -133,7 +132,7 @@ class Matcher:
         return f"expected {' or '.join(sorted(p.ops))}, found {found}: {value.type}"
 
     def _differs(self, p: OpPattern, value: Value, node: Node, m: Match) -> Reason | None:
-        """Why a node of the right operation does not match, apart from its operands; None if it does."""
+        """Why a node of the right operation does not match, not counting its operands; None if it matches."""
         g = self.graph
         if m.bindings.get(p, value) is not value:
             return lambda: f"{g.label(value)} and {g.label(m.bindings[p])} would have to be one value"
@@ -157,7 +156,7 @@ class Matcher:
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
         if p.inner is None:
-            # Each node is listed after all of its users, so the first nodes of the list are a region, too.
+            # Each node is listed after all of its users, so any first nodes of the list are also a region.
             region, _ = self._region(p, value, m, p.max)
             yield m.plus(*region)
             return
@@ -174,7 +173,7 @@ class Matcher:
             self._explain_open(p, value, m)
 
     def _explain_open(self, p: Repeat, value: Value, m: Match) -> None:
-        """Note the reason why a repetition did not match if inner values with other users prevented it."""
+        """Record the reason if a repetition failed only because inner values have other users."""
         assert p.inner is not None
         region, _ = self._region(p, value, m, p.max, free=True)
         for inner, path in self._paths(p.inner, region, value, m):
@@ -185,7 +184,7 @@ class Matcher:
 
     def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
                ) -> Iterator[tuple[Match, list[Node]]]:
-        """The matches of `inner` just above a region (`_region`), each with the nodes between it and `value`."""
+        """Yield the matches of `inner` just above a region (`_region`), each with the nodes between it and `value`."""
         for start in _border(region):
             for found in self._value(inner, start, m):
                 path = _between(start, region)
@@ -193,11 +192,11 @@ class Matcher:
                     yield found, path
 
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
-        """The region of `value`: the nodes of `p.ops` above it that nothing outside of the region uses, last first.
+        """Find the region above `value`: nodes of `p.ops` that only the region uses, last node first.
 
-        The second result says whether no node was left out because something else uses it. With `free`, nodes with
-        other uses count, too. Nodes that are `reach` or more steps away are left out. If `p` may begin anywhere, the
-        region has at most `reach` nodes, so that long chains take linear time.
+        The second result is false if a node was left out because something else uses it. `free` includes nodes with
+        other users. Nodes that are `reach` or more steps away are left out. If `p` may begin anywhere, the region has
+        at most `reach` nodes, because long chains must take linear time.
         """
         region: dict[Node, int] = {}
         work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])
@@ -227,16 +226,16 @@ class Matcher:
 
 
 def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
-    """The nodes that can be the last of a match, judged by their operations, each once.
+    """The nodes that can be the last node of a match, judged by their operations. No node occurs twice.
 
-    With `near` the last nodes of near misses are included.
+    With `near`, also the nodes that can be the last node of a near miss.
     """
     found = _makers(p, graph, near)
     return graph.nodes if found is None else found
 
 
 def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node] | None:
-    """The nodes whose result the pattern can match; None if it can match any value, even an input."""
+    """The nodes whose results the pattern can match; None if it can match any value, even a graph input."""
     if p is None or isinstance(p, Var):
         return None
     if isinstance(p, AnyOf):
@@ -248,7 +247,7 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
     if isinstance(p, Repeat):
         first = _makers(p.inner, graph, near)
         return found if p.inner is None else None if first is None else _followed(p.ops, first)
-    for x in () if near else p.operands or ():  # the rarest operation of the pattern leaves the fewest nodes
+    for x in () if near else p.operands or ():  # the pattern's rarest operation leaves the fewest nodes
         makers = _makers(x, graph, near) if found else None
         users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))
         found = found if users is None or len(found) <= len(users) else users
@@ -262,7 +261,7 @@ def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
-    """These nodes, and all nodes of `ops` that use their results directly or through other nodes of `ops`."""
+    """These nodes, and all nodes of `ops` that use their results, directly or through other nodes of `ops`."""
     found = set(nodes)
     front = found
     while front:

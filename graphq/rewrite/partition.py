@@ -1,4 +1,4 @@
-"""Making partitions: nodes of a graph are cut out as a body graph and become one node (`graphq/ops/control.py`)."""
+"""Make partitions: move nodes of a graph into a body graph, and replace them by one node (`graphq.ops.control`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from graphq.rewrite.rule import Match, Rewrite
 
 
 def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
-    """Add a partition of `nodes`, which together have one result; returns this result.
+    """Add a partition of nodes that together have one result. Returns this result.
 
-    Raises GraphError if the nodes have several results, or are not convex: if a path leaves them and enters them again.
+    Raises GraphError if the nodes have several results, or are not convex: a path leaves them and enters them again.
     """
     body, operands, _ = extract(graph, nodes)
     return _partition(graph, body, operands, anchor)
@@ -25,7 +25,7 @@ def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) ->
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """Copy nodes that have one result into a body graph, as `carve` does; raises GraphError if they have several."""
+    """Copy nodes with one result into a body graph (see `carve`). Raises GraphError if they have several results."""
     body, operands, results = carve(graph, nodes)
     if len(results) != 1:
         have = ", ".join(map(graph.label, results)) or "none"
@@ -34,7 +34,7 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
 
 
 def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list[Value]]:
-    """Copy nodes into a body graph; returns it, its operands in `graph`, and the values of `graph` that it computes.
+    """Copy nodes into a body graph. Returns the body, its operands in `graph`, and its results as values of `graph`.
 
     Constants that the nodes use are not copied: they become operands. Values keep their names in the body. Raises
     GraphError if the nodes are not convex.
@@ -64,38 +64,38 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
     wanted = set(nodes)
     for node in wanted:
         if node.graph is not graph or node.removed:
-            raise GraphError(f"a partition of graph '{graph.name}' cannot have {node.op.name}, which is no node of it")
+            raise GraphError(f"a partition of graph '{graph.name}' cannot have this {node.op.name}: it is not a node "
+                             "of the graph")
     return sorted(wanted, key=GRAPH_ORDER)
 
 
 def _results(members: list[Node], inside: set[Node]) -> list[Value]:
-    """The members' values that are used outside of them; if there are none, the results of the last member."""
+    """The members' values that other nodes or the graph use, or else the results of the last member."""
     results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
     return results or [o for n in members[-1:] for o in n.outputs]
 
 
 def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
-    """The names of the body's inputs: the operands' own, or for operands without a name a free one of "i0", "i1" ..."""
+    """The names of the body's inputs: the operands' names, or free names "i0", "i1", ... for unnamed operands."""
     taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
     free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
     return [v.name or next(free) for v in operands]
 
 
 def is_convex(graph: Graph, members: list[Node]) -> bool:
-    """Whether no path between two members runs through another node. Members are in graph order."""
+    """Whether no path between two members runs through another node. `members` must be in graph order."""
     return not _detour(graph, members)
 
 
 def _detour(graph: Graph, members: list[Node]) -> list[Node]:
-    """The other nodes on a path that leaves the members, which are in graph order, and enters them again.
+    """The nodes of a path that leaves the members and enters them again; empty if the members are convex.
 
-    Empty if the members are convex. Such a path has only nodes between the first and the last member, so only these are
-    visited.
+    `members` must be in graph order. The search visits only nodes between the first and the last member.
     """
     if not members:
         return []
     inside, last = set(members), members[-1].position
-    before: dict[Node, Node | None] = {}  # each other node that was reached, and the node before it
+    before: dict[Node, Node | None] = {}  # each outside node that was reached, and its predecessor
     work: list[tuple[Node, Node | None]] = [(n, None) for n in members]
     while work:
         node, outer = work.pop()
@@ -124,24 +124,24 @@ class Fusion(Rewrite):
     anchor: str
 
     def absorbs(self, node: Node) -> bool:
-        """Whether a node that computes an operand of a matched node, and has no other user, joins the partition."""
+        """Whether the partition includes a node that computes an operand of a member and has no other user."""
         return False
 
     def members(self, match: Match) -> list[Node]:
         """The matched nodes and the nodes that they absorb."""
         members = list(match.nodes)
-        for node in members:  # absorbed nodes are added at the end, and looked at in their turn
+        for node in members:  # absorbed nodes are appended, so the loop visits them as well
             members += [v.node for v in node.operands if v.node is not None and v.node not in members
                         and len(v.uses) == 1 and self.absorbs(v.node)]
         return members
 
     def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value]]:
-        """The body of the partition and its operands, computed once for both `check` and `replace`."""
+        """The body of the partition and its operands, computed once for `check` and `replace`."""
         if "extracted" not in notes:
             notes["extracted"] = extract(g, self.members(match))[:2]
         body, operands = notes["extracted"]
         return body, operands
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """Add the partition; returns its result."""
+        """Add the partition and return its result."""
         return _partition(g, *self.extracted(g, match, notes), self.anchor)

@@ -10,21 +10,21 @@ from graphq.ir import Node
 from graphq.ir.op import Op, lookup, normalise
 
 ANY: Any = object()
-"""In a pattern, any value of an attribute."""
+"""Stands for any value of an attribute in a pattern."""
 
 
 @dataclass(frozen=True)
 class Var:
-    """Matches any value. If it occurs several times in a pattern, it must be the same value each time."""
+    """A variable: matches any value, but the same value at each place in the pattern."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class OpPattern:
-    """Matches the result of a node of one of `ops`, each with the attributes that it must have.
+    """Matches the result of one of the operations `ops`, with the given attributes.
 
-    If `operands` is None, any operands match. If one pattern object occurs twice in a pattern, both occurrences must be
+    If `operands` is None, any operands match. If one OpPattern object occurs twice in a pattern, both places must match
     the same value.
     """
 
@@ -34,16 +34,16 @@ class OpPattern:
 
 @dataclass(frozen=True, eq=False)
 class AnyOf:
-    """Matches what one of its alternatives matches; earlier alternatives are tried first."""
+    """Matches if one of its alternatives matches. Earlier alternatives are tried first."""
 
     alternatives: tuple[PatternLike, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Matches up to `max` nodes of `ops` that lead from `inner` to the value, including branches that meet again.
+    """Matches up to `max` nodes of `ops` on the way from `inner` to the value, including branches that meet again.
 
-    Without `inner` it matches all nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
+    Without `inner`, it matches nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
     """
 
     ops: frozenset[str]
@@ -56,9 +56,9 @@ PatternLike: TypeAlias = Var | OpPattern | AnyOf | Repeat
 
 
 class PatternBuilder:
-    """The `g` of a pattern: each method is an operation; `optional`, `any_of` and `repeat` combine patterns.
+    """The `g` of a pattern. Each method is an operation; `optional`, `any_of` and `repeat` combine patterns.
 
-    A single `...` in place of the operands of an operation stands for any operands.
+    An operation with a single `...` as its operands matches any operands.
     """
 
     def __getattr__(self, name: str) -> Callable[..., OpPattern]:
@@ -71,7 +71,7 @@ class PatternBuilder:
 
         def build(*operands: PatternLike | None, attrs: Any = None, **given: Any) -> OpPattern:
             if attrs not in (None, ANY):
-                raise GraphError(f"pattern: attrs= takes ANY alone, got {attrs!r}; give attributes by keyword")
+                raise GraphError(f"pattern: attrs= takes only ANY, got {attrs!r}; give attributes by keyword")
             if operands == (...,):
                 return OpPattern({op.name: _wanted(op, given, attrs is ANY) for op in ops}, None)
             for x in operands:
@@ -83,7 +83,7 @@ class PatternBuilder:
         return build
 
     def any_of(self, *choices: Any) -> Any:
-        """For patterns, the first one that matches. For names of operations, a builder for a node of any of them."""
+        """An AnyOf of patterns, or, for names of operations, a pattern builder that accepts any of the operations."""
         if choices and all(isinstance(c, str) for c in choices):
             return self._op(choices)
         for c in choices:
@@ -91,15 +91,15 @@ class PatternBuilder:
         return AnyOf(choices)
 
     def optional(self, op: str, x: PatternLike, *others: PatternLike, **attrs: Any) -> AnyOf:
-        """A pattern that matches `op(x, *others)`, or just `x`."""
+        """A pattern that matches `op(x, *others)` or `x`."""
         return AnyOf((self._op([op])(x, *others, **attrs), x))
 
     def repeat(self, ops: Iterable[str], x: PatternLike | None = None, *, max: int,
                where: Callable[[Node], str | None] | None = None) -> Repeat:
-        """Up to `max` nodes of `ops` from `x` on, whatever their other operands and attributes are.
+        """A pattern that matches up to `max` nodes of `ops` after `x`, with any other operands and attributes.
 
-        Without `x`, the nodes may begin anywhere. `where(node)` may return a reason to leave a node out. An empty
-        reason is not reported.
+        Without `x`, the nodes may begin anywhere. `where(node)` may return a reason to leave a node out. The empty
+        reason "" is not reported.
         """
         _expect_pattern(x)
         return Repeat(frozenset(lookup(o).name for o in ops), x, max, where)
@@ -112,7 +112,7 @@ def _expect_pattern(x: Any) -> None:
 
 
 def _wanted(op: Op, given: Mapping[str, Any], any_attrs: bool) -> dict[str, Any]:
-    """The attributes that a node must have, in normal form, without those that may have any value."""
+    """The attributes that a node must have, in normal form. Attributes that may have any value are left out."""
     for name in given:
         if name not in op.attributes:
             raise GraphError(f"pattern: {op.name} has no attribute '{name}'")

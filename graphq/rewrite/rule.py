@@ -1,4 +1,4 @@
-"""Rewrite: a pattern, a check that may refuse with a reason, and a replacement. A Rewrite is a pass.
+"""Rewrites: passes that consist of a pattern, a check that may refuse with a reason, and a replacement.
 
     class FuseMatmulBias(Rewrite):
         \"\"\"add(matmul(a, b), bias) -> matmul(a, b, bias)\"\"\"
@@ -13,13 +13,13 @@
         def replace(self, g, a, b, bias):
             return g.matmul(a, b, bias)
 
-The parameters of `pattern` after `g` are its variables. `check` and `replace` take the variables that they name; a
-variable is None if the matched alternative does not use it. They may also take `match` for the whole match, `g` for the
-graph, and `notes`, a dict in which `check` can leave data for `replace`.
+The parameters of `pattern` after `g` are its variables. `check` and `replace` get the variables that their parameters
+name. A variable is None if the matched alternative does not use it. Three more parameters are possible: `match` is the
+whole match, `g` the graph, and `notes` a dict for data that `check` passes to `replace`.
 
-An attribute that a pattern leaves out must have its default; a required attribute, which has none, may have any value.
-`key=ANY` accepts any value of one attribute, `attrs=ANY` any value of all attributes that are left out. Both operand
-orders of a commutative operation are tried. Values inside the match, except for the root, must have no other user.
+An attribute that a pattern leaves out must have its default; if it has no default, any value matches. `key=ANY` accepts
+any value of one attribute, and `attrs=ANY` any value of all attributes that are left out. Both operand orders of a
+commutative operation are tried. Values inside the match, except for the root, must have no other user.
 """
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Pass: TypeAlias = Callable[[Graph], int]
 """A pass: a function that changes a graph and returns the number of changes."""
 
 GIVEN = {"g", "match", "notes"}
-"""The names of parameters of `check` and `replace` that are not variables of the pattern."""
+"""The parameters of `check` and `replace` that are not variables of the pattern."""
 
 
 class Refusal(NamedTuple):
-    """A near miss: `rewrite` matched `depth` nodes at `node` (as text), and then refused for `reason`.
+    """A near miss: `rewrite` matched `depth` nodes at `node` (a text), and then refused for `reason`.
 
-    `nodes` are the matched nodes, there and at other places where the rewrite refused for the same reason.
+    `nodes` are the matched nodes, here and at other places with the same rewrite and reason.
     """
 
     rewrite: str
@@ -57,62 +57,57 @@ class Refusal(NamedTuple):
 
 
 class Rewrite:
-    """Base of all rewrites; see the module's docstring. An instance is a pass: `rewrite(graph)` returns the count.
+    """Base class of rewrites; the module's docstring is the manual. `rewrite(graph)` returns the number of rewrites.
 
-    Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`; where
-    most nodes of the operation are not meant, also `candidate(self, node)`. An instance builds its pattern once, so
-    attributes of the instance that the pattern depends on must be set before. A pass works in rounds: nodes that
-    rewrites of a round add are visited in the next round.
+    A subclass defines `pattern(self, g, *variables)` and `replace(self, g, ...)`, and may define `check(self, ...)` and
+    `candidate(self, node)`. An instance builds its pattern once, at the first use, so set attributes that the pattern
+    depends on before. The pass runs in rounds: a round visits the nodes that the round before added.
     """
 
     pattern: Callable[..., PatternLike]
-    """Returns the pattern, built with `g` from the variables."""
+    """Return the pattern, built with `g` from the variables."""
 
     check: Callable[..., str | None] = lambda self: None
-    """Returns a reason to refuse a match, or None. The empty reason "" refuses, too, but is not reported."""
+    """Return a reason to refuse a match, or None. The empty reason "" also refuses, but is not reported."""
 
     replace: Callable[..., Value]
-    """Returns the value that replaces the root, of the same type; added nodes are placed before the root."""
+    """Return the value that replaces the root, of the same type. Nodes that it adds are placed before the root."""
 
     tolerance: float = 0.0
-    """How far results may move (0: not at all), relative to the largest element; the class's docstring says why."""
+    """How far results may move, relative to the largest element (0: not at all). The class's docstring says why."""
 
     several_results: bool = False
-    """Whether outputs of matched nodes other than the first may be used outside of the match.
-
-    Softmax's statistics are such outputs.
-    """
+    """Whether nodes outside of the match may use a matched node's further outputs, such as softmax's statistics."""
 
     def candidate(self, node: Node) -> bool:
-        """Whether a node can be the root of a match: a quick answer from the node alone, before the pattern is tried.
+        """Whether a node may be the root of a match: a quick test before the pattern is tried.
 
-        A node for which it is False does not count as a near miss.
+        If it is False, the node is also never a near miss.
         """
         return True
 
     @property
     def name(self) -> str:
-        """The name in reports."""
+        """The rewrite's name in reports."""
         return type(self).__name__
 
     def __call__(self, graph: Graph) -> int:
-        """Apply to the whole graph until nothing matches; returns the number of rewrites."""
+        """Apply to the whole graph until nothing matches. Returns the number of rewrites."""
         return _Application(self, graph, explain=False, parts=False).run()
 
     def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
-        """Apply to the whole graph; returns the number of rewrites, and the near misses at the remaining nodes.
+        """Apply to the whole graph. Returns the number of rewrites, and the near misses at the remaining nodes.
 
-        There is one near miss for each reason, the one that matched the most nodes. With `parts` a match of a part of
-        the pattern counts as a near miss, too. Otherwise only a match of the whole pattern counts, if `check` refuses
-        it or an inner value has another user. Reasons show unnamed values with the numbers that they had before. Raises
-        GraphError if the rewrites do not come to an end.
+        A near miss is a match of the whole pattern that `check` refuses, or whose inner values have other users. With
+        `parts`, a match of only a part of the pattern also counts. Each reason is reported once, at the match with the
+        most nodes. Reasons number unnamed values as before the rewrites. Raises GraphError if the rewrites do not end.
         """
         work = _Application(self, graph, explain=True, parts=parts)
         return work.run(), work.refusals()
 
     @lazy_property
     def _form(self) -> _Form:
-        """The pattern and the methods' parameters, built once, at the first use."""
+        """The pattern, and the parameters of `check` and `replace`."""
         _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
@@ -129,7 +124,7 @@ class _Form(NamedTuple):
 
 
 class _Application:
-    """The application of one rewrite to one graph; `explain` and `parts` say which near misses are noted."""
+    """Applies one rewrite to one graph. Near misses are recorded if `explain`, and with `parts` also partial ones."""
 
     def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
         self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
@@ -147,12 +142,12 @@ class _Application:
         return total
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a method whose parameters have these names, for a match."""
+        """The arguments for a method with parameters of these names."""
         given = {"match": m, "g": self.graph, "notes": notes}
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
     def _round(self) -> int:
-        """Visit every node that can be a root once, the last first; returns the number of rewrites."""
+        """Visit every node that can be a root once, last node first. Returns the number of rewrites."""
         count = 0
         tried = filter(self.rewrite.candidate, roots(self.form.pattern, self.graph, near=self.parts))
         for node in sorted(tried, key=GRAPH_ORDER, reverse=True):
@@ -196,9 +191,9 @@ class _Application:
         graph.prune([node])
 
     def refusals(self) -> list[Refusal]:
-        """For each reason, the near miss that matched the most nodes; of several, the first in graph order.
+        """For each reason, the near miss with the most matched nodes; among equals, the first in graph order.
 
-        Near misses at nodes that no longer exist do not count.
+        Near misses at removed nodes are left out.
         """
         alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():
@@ -216,7 +211,7 @@ def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter
 
 
 def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
-    """The parameters of a method that are in `known`; raises GraphError if the method needs others."""
+    """The parameters of a method that are in `known`. Raises GraphError if the method requires others."""
     parameters = _parameters(rewrite, method)
     unknown = [p.name for p in parameters.values()
                if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

@@ -108,7 +108,7 @@ def test_foreign_and_removed_nodes():
     node = g.nodes[0]
     g.prune()
     for bad in (node, h.nodes[0]):
-        with pytest.raises(GraphError, match="a partition of graph 'graph' cannot have relu, which is no node of it"):
+        with pytest.raises(GraphError, match="a partition of graph 'graph' cannot have this relu: it is not a node"):
             extract(g, [bad])
 
 

@@ -143,7 +143,7 @@ def test_constants_by_value():
 @pytest.mark.parametrize("build,message", [
     (lambda: P.rellu(A), "unknown op 'rellu'"), (lambda: P.relu(A, alpha=1), "pattern: relu has no attribute 'alpha'"),
     (lambda: P.softmax(A, axis="x"), "attribute 'axis' must be of type int"),
-    (lambda: P.softmax(A, attrs={"axis": 1}), "attrs= takes ANY alone"),
+    (lambda: P.softmax(A, attrs={"axis": 1}), "attrs= takes only ANY"),
     (lambda: P.add(A, 1), "an operand must be a variable or a pattern, got 1"),
     (lambda: P.any_of("relu", "rellu"), "unknown op"), (lambda: P.any_of(A, "relu"), "got 'relu'"),
     (lambda: P.repeat(["rellu"], A, max=1), "unknown op"), (lambda: P.repeat(["relu"], "a", max=1), "got 'a'"),
