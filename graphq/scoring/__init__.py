@@ -1,9 +1,9 @@
-"""Batch scoring on engines that run many processes and machines: Dask (extra `dask`) and Ray (extra `ray`).
+"""Batch scoring on many processes and machines with Dask (extra `dask`) or Ray (extra `ray`).
 
-scored = score(frame, "model.graphq", columns={"x": ["a", "b", "c"]})     # lazy, as the given dataset
+scored = score(frame, "model.graphq", columns={"x": ["a", "b", "c"]})     # lazy, like `frame`
 
-This package only turns rows into inputs and outputs into columns. Scheduling, retries after a worker's death,
-back-pressure and progress are the engine's.
+This package only turns rows into inputs, and outputs into columns. Scheduling, retries after a worker's death,
+back-pressure and progress belong to the engine.
 """
 from graphq.scoring.score import score
 

@@ -1,4 +1,4 @@
-"""Scoring of Dask's collections: one task for each block or partition."""
+"""Score Dask collections, with one task for each block or partition."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, Any]) -> dask.array.Array:
-    """The rows of the model's only output (or of the output that `outputs` names), block by block."""
+    """Score a dask array block by block. The result has the rows of one output."""
     if len(scorer.sources) != 1 or len(scorer.results) != 1 or scorer.columns or scorer.keep:
-        raise InputError("an array has no columns, so it is for one input and one output: the model has the inputs "
-                         f"{listing(scorer.sources, 'and')}, the outputs {listing(scorer.predictor.outputs, 'and')}. "
-                         "outputs=[...] chooses one; dataframes, bags and Ray's datasets have columns")
+        raise InputError("an array has no columns, so the model must have one input and output; it has the "
+                         f"inputs {listing(scorer.sources, 'and')}, the outputs "
+                         f"{listing(scorer.predictor.outputs, 'and')}. Choose one "
+                         "by outputs=[...], or use a dataframe, a bag or a Ray dataset")
     ((name, result),) = scorer.results.items()
     if rows.ndim == 0:
         raise InputError("an array of no dimensions has no rows")
@@ -52,7 +53,7 @@ def _block(block: np.ndarray, scorer: Scorer) -> np.ndarray:
 
 def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
                 options: Mapping[str, Any]) -> dask.dataframe.DataFrame:
-    """The kept columns and the columns of the outputs, partition by partition; the index stays."""
+    """Score a dask dataframe partition by partition: the kept columns, then the outputs. The index stays."""
     types = dict(frame.dtypes.items())
     meta = [(name, types[name]) for name in scorer.kept(list(types))]
     meta += [(column, result.dtype.numpy) for name, result in scorer.results.items()
@@ -60,16 +61,16 @@ def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
     names = [name for name, _ in meta]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"two columns would have the name {name!r}: leave one out, by keep=[...] or outputs=[...]")
+            raise InputError(f"two columns would be called {name!r}: leave one out with keep=[...] or outputs=[...]")
     return frame.map_partitions(_partition, scorer=scorer, meta=meta, **options)
 
 
 def _columns(name: str, result: TensorType) -> list[str]:
-    """The columns of an output: one if it has one number for each row, else one for each of the numbers."""
+    """The columns of an output: one column for each number that a row of the output has."""
     rest = None if result.shape is None else result.shape[1:]
     if rest is None or len(rest) > 1 or None in rest:
-        raise InputError(f"output '{name}' is {result}: a dataframe has room for one number a row, or for a row of a "
-                         "known length; take a bag, an array or a Ray dataset")
+        raise InputError(f"output '{name}' is {result}: a dataframe holds one number per row, or a one-dimensional row "
+                         "of known length; use a bag, an array or a Ray dataset")
     return [f"{name}_{k}" for k in range(rest[0] or 0)] if rest else [name]
 
 
@@ -83,7 +84,7 @@ def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
 
 
 def score_bag(rows: dask.bag.Bag, scorer: Scorer, options: Mapping[str, Any]) -> dask.bag.Bag:
-    """The dicts of arrays, one for each row, with the row's outputs added, partition by partition."""
+    """Score a dask bag partition by partition. Each row is a dict of arrays, and its outputs are added."""
     return rows.map_partitions(_rows, scorer=scorer, **options)
 
 

@@ -1,4 +1,4 @@
-"""Predictor: a model as a function of batches of any size, for engines that score tables, images and texts in bulk."""
+"""Predictor: a model as a function of batches of any size, for bulk scoring of tables, images and texts."""
 from __future__ import annotations
 
 import logging
@@ -23,41 +23,40 @@ from graphq.model.planned import Options
 log = logging.getLogger("graphq")
 
 GRAPHS = (".onnx", ".json")
-"""Suffixes of files that hold a graph, not a compiled model."""
+"""Suffixes of files that contain a graph, not a compiled model."""
 
 MOST_MODELS = 8
-"""The most models that a process keeps for its predictors; the oldest is dropped first."""
+"""The most models that a process keeps for its predictors. The oldest model is dropped first."""
 
 _lock = Lock()
 _models: dict[tuple[Any, ...], CompiledGraph] = {}
 
 
 class Predictor:
-    """Score batches of any number of rows: `predictor({"x": array})` gives the outputs in a dict, by name.
+    """Score batches of any number of rows: `predictor({"x": array})` returns a dict of outputs by name.
 
     `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. A graph, or the path of a file
-    that holds one (.onnx, .json), is compiled here, and compiled again in each process that receives the predictor; a
-    message says so.
+    with a graph (.onnx, .json), is compiled here, and again in each process that receives the predictor; a log message
+    says so.
 
-    Axis 0 of each input and of each output is the axis of the rows; an input that is one number applies to all rows. A
-    row's results do not depend on the rows beside it, nor on how rows are cut into batches, on `threads` or on the
-    machine, bit for bit:
+    Axis 0 of each input and output has the rows. An input that is one number applies to all rows. A row's results are
+    the same bits for any other rows, batches, `threads` and machine:
 
-    - Models whose batch is fixed, often to 1, run on slices of that size. A partial slice repeats its last row.
-    - Models whose batch is open run on all rows at once, or on slices of `batch` rows and the rest. `pad_to` fills each
-      slice up to a multiple of it in the same way, so that the model meets few sizes.
-    - If an operation may mix rows, for example by a scale that it computes from all of them, each row runs by itself.
+    - A model with a fixed batch, often 1, runs on slices of that size. A partial slice repeats its last row.
+    - A model with an open batch runs on all rows at once, or on slices of `batch` rows and a rest. `pad_to` fills each
+      slice up to a multiple of `pad_to` in the same way, because each new size takes time.
+    - If an operation may mix rows, for example by a scale computed from all rows, each row runs by itself.
 
-    `convert`: numbers of other dtypes, such as the f64 and s64 of tables, are converted to the inputs' dtypes.
-    Conversion to floats rounds. Conversion to integers refuses numbers that are too large, and fractions.
+    `convert`: convert numbers of other dtypes, such as the f64 and s64 of tables, to the inputs' dtypes. Conversion to
+    floats rounds. Conversion to integers refuses fractions and numbers that are too large.
 
     `threads`: the most threads to use (default: the process's share of the cores, see `graphq.kernels.threads.count`).
 
-    It is pickled as the path and the settings, and a process that receives it loads the model once, at its first call.
-    If it was made from a compiled graph, the graph is pickled. Any number of threads may call at a time.
+    A pickled predictor has the path and the settings. A process that receives it loads the model once, at its first
+    call. A predictor of a compiled graph is pickled with the graph. Several threads may call a predictor at a time.
 
-    Raises CompileError for settings that do not fit the model or outputs without rows, and ParseError as
-    `load_compiled` does. Both are raised when the model is first needed, which may be in another process.
+    Raises CompileError for settings that do not fit the model, and for outputs without rows. Raises ParseError as
+    `load_compiled` does. Both come when the model is first needed, possibly in another process.
     """
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
@@ -75,8 +74,8 @@ class Predictor:
         self._key: tuple[Any, ...] = (uuid.uuid4().hex, threads)
         if isinstance(model, Graph) or not isinstance(model, CompiledGraph) and path_of(model).suffix in GRAPHS:
             what, model = "a graph" if isinstance(model, Graph) else model, compile(model, threads=threads)
-            log.warning("%s is compiled, to %r, and again in each process that scores with it; they load what "
-                        "`graphq compile` or `save` makes of it", what, model)
+            log.warning("%s is compiled, to %r, and again in each process that scores with it; to avoid this, "
+                        "pass a file that `graphq compile` or `save` wrote", what, model)
         if isinstance(model, CompiledGraph):
             self._graph = model.source, model.options
             if threads is None or resolve_threads(threads) == model.threads:
@@ -104,16 +103,16 @@ class Predictor:
         return {**self.__dict__, "_rows": None}
 
     def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
-        """Score rows: a dict of arrays by the names of inputs, the array of a model with one input, or a table.
+        """Score rows: a dict of arrays by input name, an array for a model with one input, or a table.
 
-        In a table of pandas, Arrow or Polars, the columns are the inputs of the same names; if there is only one input,
-        all columns together are its rows. Raises InputError, naming the input, the rule and the values.
+        The columns of a table (pandas, Arrow, Polars) are the inputs of the same names. For a model with one input, all
+        columns together are its rows. Raises InputError with the input, the rule and the values.
         """
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
 
     def _prepared(self) -> _Rows:
-        """The model and how it runs on rows; it is loaded when it is first needed."""
+        """The model and how it runs on rows. The first call loads the model."""
         if self._rows is None:
             self._rows = _Rows(self._model(), self.batch, self.pad_to)
         return self._rows
@@ -132,7 +131,7 @@ class Predictor:
 
 
 def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
-    """A key that is different for another file, and for the same path after the file was replaced."""
+    """A key for a file that changes when the file is replaced."""
     try:
         found = os.stat(path)
     except OSError:  # `load_compiled` raises the error for this file
@@ -150,9 +149,9 @@ def _keep(key: tuple[Any, ...], model: CompiledGraph) -> None:
 class _Rows:
     """How a model runs on rows.
 
-    `shared` names the inputs that are one number for all rows, `batched` has the types of the others. `fixed` is the
-    number of rows that the model takes (None: any). `most` is the largest number of rows in a run (None: all rows), and
-    each run has a multiple of `unit` rows. `mixed` says why the model may mix rows, None if it does not.
+    `shared` are the names of inputs that are one number for all rows; `batched` has the types of the other inputs.
+    `fixed` is the model's number of rows (None: any). `most` is the largest number of rows in a run (None: all rows),
+    and each run has a multiple of `unit` rows. `mixed` says why the model may mix rows; None if it does not.
     """
 
     def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
@@ -162,29 +161,29 @@ class _Rows:
         firsts = {None if type.shape is None else type.shape[0] for type in self.batched.values()}
         if not self.batched or len(firsts) > 1:
             have = ", ".join(f"{name}: {type}" for name, type in model.inputs.items())
-            raise CompileError(f"axis 0 of all inputs must be that of the rows, the model takes {have or 'none'}")
+            raise CompileError(f"axis 0 of all inputs must be the axis of the rows, the model takes {have or 'none'}")
         (self.fixed,) = firsts
         for name, type in model.outputs.items():
             if type.shape is not None and (not type.shape or type.shape[0] not in (None, self.fixed)):
                 rows = "any number of" if self.fixed is None else str(self.fixed)
-                raise CompileError(f"output '{name}' is {type}, which has no axis 0 for the rows of {rows} inputs")
+                raise CompileError(f"output '{name}' is {type}, but its axis 0 must be the rows of {rows} inputs")
         if self.fixed is not None and (batch not in (None, self.fixed) or pad_to not in (None, self.fixed)):
-            raise CompileError(f"the model takes {self.fixed} rows at a time: batch and pad_to must be that or None, "
+            raise CompileError(f"the model takes {self.fixed} rows at a time: batch and pad_to must be equal or None, "
                                f"got batch={batch}, pad_to={pad_to}")
         self.mixed = None if self.fixed == 1 else model.rows_mix
         if self.mixed is not None and self.fixed is None:
             if max(batch or 1, pad_to or 1) > 1:
-                raise CompileError(f"rows run one by one, with batch=1 and no pad_to, as {self.mixed}")
+                raise CompileError(f"rows run one by one, with batch=1 and no pad_to, because {self.mixed}")
             batch = 1
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
     def checked(self, given: Any, convert: bool) -> dict[str, np.ndarray]:
-        """The given arrays, converted if `convert`; raises InputError if they do not fit the inputs or each other."""
+        """Check the given arrays, and convert them if `convert`. Raises InputError if they do not fit."""
         names = list(self.model.inputs)
         if not isinstance(given, Mapping):
             columns = _columns(given)
             if len(names) > 1 and not columns:
-                raise InputError(f"a predictor of several inputs takes arrays by their names, {{'name': array}}, or a "
+                raise InputError(f"a predictor of several inputs takes arrays by name, {{'name': array}}, or a "
                                  f"table, got {given!r:.80}")
             whole = len(names) == 1 and columns != names
             given = {names[0]: given} if whole else {name: given[name] for name in columns}
@@ -195,10 +194,10 @@ class _Rows:
             array = _converted(name, type, given[name]) if convert else given[name]
             out[name] = check_array(name, type if name in self.shared else _with_rows(type), array)
             if name in self.batched and not out[name].ndim:
-                raise InputError(f"input '{name}' is a single number: axis 0 must be that of the rows")
+                raise InputError(f"input '{name}' is a single number: axis 0 must be the axis of the rows")
         counts = {name: len(out[name]) for name in self.batched}
         if len(set(counts.values())) > 1:
-            raise InputError(f"inputs must have as many rows each, got {counts}")
+            raise InputError(f"inputs must have the same number of rows, got {counts}")
         return out
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -206,15 +205,15 @@ class _Rows:
         if count == 0:
             return self._of_no_rows(arrays)
         if self.mixed is not None and self.fixed is not None and count % self.fixed:
-            raise InputError(f"the number of rows must be a multiple of {self.fixed}, which the model takes at a time, "
-                             f"as {self.mixed}; got {count}")
+            raise InputError(f"the number of rows must be a multiple of {self.fixed}, the model's batch, "
+                             f"because {self.mixed}; got {count}")
         most = self.most or count
         parts = [self._slice({name: x if name in self.shared else x[at:at + most] for name, x in arrays.items()},
                              min(most, count - at)) for at in range(0, count, most)]
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for no rows; if types leave other dimensions open, a row of zeros is run to find them."""
+        """The outputs for no rows. If their other dimensions are open, a run on a row of zeros determines them."""
         types = {name: _with_rows(type, 0) for name, type in self.model.outputs.items()}
         if all(type.known for type in types.values()):
             return {name: np.empty(type.dims, type.dtype.numpy) for name, type in types.items()}
@@ -222,7 +221,7 @@ class _Rows:
         return {name: x[:0] for name, x in self._slice(row, 1).items()}
 
     def _slice(self, arrays: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-        """The outputs of a slice of `count` rows; for the run its last row is repeated up to a multiple of the unit."""
+        """Run the model on a slice of `count` rows, with the last row repeated up to a multiple of `unit`."""
         more = -count % self.unit
         if more:
             arrays = {name: x if name in self.shared else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
@@ -231,27 +230,27 @@ class _Rows:
         for name, x in outputs.items():
             if x.ndim == 0 or len(x) != count + more:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
-                                 "is not that of the rows")
+                                 "is not the axis of the rows")
         return {name: x[:count] for name, x in outputs.items()}
 
 
 def _columns(table: Any) -> list[str]:
-    """The names of a table's columns, for Arrow, pandas and Polars; empty for any other object."""
+    """The column names of an Arrow, pandas or Polars table; empty for any other object."""
     return list(getattr(table, "column_names", getattr(table, "columns", ())))
 
 
 def _converted(name: str, type: TensorType, array: Any) -> Any:
-    """The numbers in the input's dtype: rounded for floats; for integers refused unless they stay exact."""
+    """Convert numbers to the input's dtype: to floats by rounding, to integers only exactly."""
     x = np.asarray(array)
     if x.dtype == type.dtype.numpy or x.dtype.kind not in "biuf":
         return x
     with np.errstate(over="ignore", invalid="ignore"):
         made = x.astype(type.dtype.numpy)
     if not (np.isinf(made) <= np.isinf(x)).all() if type.dtype.kind == "float" else not np.array_equal(made, x):
-        raise InputError(f"input '{name}' must be {type}, which cannot hold all of the numbers given, of {x.dtype}")
+        raise InputError(f"input '{name}' must be {type}, which cannot hold all of the given {x.dtype} numbers")
     return made
 
 
 def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:
-    """The type with this number of rows along axis 0; None stands for any number."""
+    """The type with `rows` rows along axis 0 (None: any number)."""
     return type if type.shape is None else TensorType(type.dtype, (rows, *type.shape[1:]))

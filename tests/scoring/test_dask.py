@@ -125,7 +125,7 @@ def test_a_predictor_says_how_rows_run(here, artefact, expected):
     ({}, "input 'x': there is no column 'x'"),
     ({"columns": {"x": PIXELS}, "keep": ["name"]}, "keep: there is no column 'name'"),
     ({"columns": {"x": PIXELS}, "keep": "id"}, "keep takes a list of names"),
-    ({"columns": {"x": []}}, "input 'x' is made of one column or more"),
+    ({"columns": {"x": []}}, "input 'x' needs at least one column"),
     ({"columns": {"x": PIXELS[:7]}}, r"columns: input 'x' is u8\[\?,16\], got 7 columns"),
     ({"columns": ["x"]}, "columns takes a mapping"),
 ])
@@ -142,7 +142,7 @@ def test_an_output_and_a_column_of_one_name(artefact):
 
 def test_columns_of_one_name(artefact):
     frame = dd.from_pandas(table().rename(columns={"id": "y_0"}), npartitions=2)
-    with pytest.raises(gq.InputError, match="two columns would have the name 'y_0'"):
+    with pytest.raises(gq.InputError, match="two columns would be called 'y_0'"):
         score(frame, artefact, columns={"x": PIXELS})
 
 

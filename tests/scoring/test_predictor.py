@@ -144,7 +144,7 @@ def test_bad_settings(tmp_path):
 def test_bad_inputs():
     predictor = gq.Predictor(gq.compile(network(4)))
     good = some(3)
-    for given, said in (([1], "takes arrays by their names"), ({}, "takes inputs"),
+    for given, said in (([1], "takes arrays by name"), ({}, "takes inputs"),
                         ({**good, "z": 1}, "takes inputs"),
                         ({**good, "x": good["x"].astype(np.float64)}, "'x' must be f32"),
                         ({**good, "x": good["x"][:, :5]}, "'x' must be f32"), ({**good, "x": good["x"][0]}, "'x' must"),
@@ -210,7 +210,7 @@ def test_numbers_of_tables_are_converted_where_that_is_asked_for():
     wide = {"x": x["x"].astype(np.float64), "y": x["y"].astype(np.float64), "factor": 0.5}
     assert same(predictor(wide), predictor(x))
     for name, wrong in (("y", wide["y"] + 0.5), ("y", np.full((5, 3), np.nan)), ("x", np.full((5, 16), 1e300))):
-        with pytest.raises(gq.InputError, match=f"input '{name}' must be .*, which cannot hold all of the numbers"):
+        with pytest.raises(gq.InputError, match=f"input '{name}' must be .*, which cannot hold all of the given"):
             predictor({**wide, name: wrong})
     with pytest.raises(gq.InputError, match=r"got dtype float64 \(no implicit conversion: use astype, or Predictor"):
         gq.Predictor(gq.compile(network(None), threads=1))(wide)

@@ -62,7 +62,7 @@ def test_what_is_kept(outputs, keep, want):
 @pytest.mark.parametrize("options, said", [
     ({"columns": {"z": "a"}}, "columns: the model has 'x', 'y' and 'n', not 'z'"),
     ({"columns": ["x"]}, "columns takes a mapping"),
-    ({"columns": {"x": []}}, "input 'x' is made of one column or more"),
+    ({"columns": {"x": []}}, "input 'x' needs at least one column"),
     ({"outputs": ["sum", "no"]}, "outputs: the model has 'sum' and 'pair', not 'no'")])
 def test_names_that_the_model_has_not(options, said):
     with pytest.raises(InputError, match=said):
