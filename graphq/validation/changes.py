@@ -1,4 +1,4 @@
-"""Finds the changes of a pass: copies the graph before the pass, and tells which part of it differs afterwards."""
+"""Find the part of a graph that a pass changes, with a copy of the graph from before the pass."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from graphq.validation.subgraphs import subgraph
 
 
 class Snapshot:
-    """A copy of a graph; the copy stays the same when passes change the graph.
+    """A copy of a graph that later passes do not change.
 
-    `was` and `inputs` map the nodes and inputs of the graph to those of the copy.
+    `was` and `inputs` map the nodes and inputs of the graph to the nodes and inputs of the copy.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -24,10 +24,10 @@ class Snapshot:
         self.touched: set[Node] = set()
 
     def changed(self, graph: Graph) -> bool:
-        """Whether `graph`, of which this is a copy, has changed; sets `removed` and `touched` to nodes of the copy.
+        """Whether the original graph has changed. Sets `removed` and `touched` to nodes of the copy.
 
-        A node is touched if its attributes or operands changed. It is also touched if it computes the old or the new
-        value of a changed operand or output.
+        A node is touched if its attributes or operands changed, or if it computes the old or new value of a changed
+        operand or output.
         """
         now = set(graph.nodes)
         self.removed = {copy for node, copy in self.was.items() if node not in now}
@@ -51,17 +51,17 @@ class Snapshot:
                     or [self.inputs.get(v) for v in graph.inputs] != self.graph.inputs)
 
     def _before(self, value: Value) -> Value | None:
-        """The value of the copy that a value of the graph was before; None for a new value."""
+        """The value in the copy for a value of the graph; None for a new value."""
         if value.node is None:
             return self.inputs.get(value)
         copy = self.was.get(value.node)
         return None if copy is None else copy.outputs[value.index]
 
     def regions(self) -> Iterator[Graph]:
-        """Parts of the copy as graphs.
+        """Yield growing parts of the copy as graphs.
 
-        The first has the removed nodes, the second also the touched ones, each further part more nodes around them; the
-        last has all nodes that are connected with them.
+        The first part has the removed nodes, and the second also the touched nodes. Each further part adds nodes around
+        them. The last part has all nodes that are connected to them.
         """
         members = self.removed | self.touched
         sets = [self.removed, members]
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 def detached(graph: Graph) -> Graph:
-    """A copy with its own attributes, which stays as it is even if a pass wrongly changes attributes in place."""
+    """A copy with its own attributes, safe from passes that wrongly change attributes in place."""
     copy = graph.copy()
     for node in copy.nodes:
         node.attrs = {name: detached(x) if isinstance(x, Graph) else x for name, x in node.attrs.items()}
@@ -88,7 +88,7 @@ def detached(graph: Graph) -> Graph:
 
 
 def _grown(nodes: set[Node], steps: int) -> set[Node]:
-    """The nodes and all nodes at most `steps` edges away, along operands or users."""
+    """These nodes, and all nodes at most `steps` edges away from them."""
     members = front = set(nodes)
     for _ in range(steps):
         beside = {v.node for n in front for v in n.operands if v.node is not None}
@@ -99,7 +99,7 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
 
 
 def _with_constants(nodes: set[Node]) -> set[Node]:
-    """The nodes, with all constants that they use and without constants that they do not use."""
+    """These nodes with all constants that they use, and without other constants."""
     used = {v.node for n in nodes for v in n.operands if v.node is not None and v.data is not None}
     return used | {n for n in nodes if n.op.name != "constant" or n in used}
 

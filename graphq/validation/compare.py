@@ -1,4 +1,4 @@
-"""Whether two graphs compute the same: their references on adversarial inputs, compared bit for bit."""
+"""Compare two graphs: their references on adversarial inputs, bit for bit or within tolerances."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -11,15 +11,14 @@ from graphq.ir.interpret import named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 
 FEW = 0.01
-"""The share of an output's elements that may exceed the tolerances if a graph quantizes: they may be at rounding
-ties."""
+"""The share of an output's elements that may exceed the tolerances in a graph that quantizes (rounding ties)."""
 
 
 class Baseline:
-    """A graph's results on sets of inputs, for comparison with the results of the same graph after a pass."""
+    """A graph's results on sets of inputs, to compare with its results after a pass."""
 
     def __init__(self, graph: Graph, inputs: Iterable[Inputs]) -> None:
-        """Run the reference on the inputs that the graph accepts; raises GraphError if it accepts none."""
+        """Run the reference on all inputs that the graph accepts. Raises GraphError if it accepts none."""
         self.inputs = {str(v.name): v.type for v in graph.inputs}
         self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
         self.quantizes = bool(graph.nodes_of(("quantize", "dynamic_quantize", "partition", "type_cast", "cast")))
@@ -36,15 +35,14 @@ class Baseline:
     def difference(self, graph: Graph, rtol: float = 0.0, atol: float = 0.0) -> str | None:
         """How the results of `graph` differ from the baseline, and on which inputs; None if they do not.
 
-        Without tolerances they are compared bit for bit, where all NaN count as equal. `rtol` is relative to the
-        largest element. With tolerances, sets of inputs with NaN, infinities and extremes are left out unless results
-        are finite.
+        Without tolerances, results must be equal bit for bit, except that all NaN count as equal. With tolerances, the
+        inputs of kind "extremes" are left out. `rtol` is relative to the largest element.
         """
         text = self._interface(graph)
         if text is not None:
             return text
         for given, wanted in self.results:
-            if rtol + atol > 0 and given.kind == "extremes":  # sums of extremes overflow in one order, not in another
+            if rtol + atol > 0 and given.kind == "extremes":  # sums of extremes overflow in some orders only
                 continue
             try:
                 _, got = _run(graph, given)
@@ -68,12 +66,12 @@ class Baseline:
 
 def find_difference(before: Graph, after: Graph, *, seed: int = 0, rtol: float = 0.0, atol: float = 0.0,
                     sizes: Mapping[str, tuple[int, ...]] | None = None) -> str | None:
-    """How the references of two graphs of the same inputs and outputs differ on adversarial inputs, or None."""
+    """How the references of two graphs with equal inputs and outputs differ on adversarial inputs; None if equal."""
     return Baseline(before, adversarial_inputs(before, seed, sizes)).difference(after, rtol, atol)
 
 
 def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
-    """The inputs, with small integers if the graph refuses large ones, and the outputs."""
+    """Run a graph. Returns the outputs and the inputs, with small integers if the graph refuses large ones."""
     with np.errstate(all="ignore"):
         try:
             out = reference(graph, given.arrays)
@@ -84,7 +82,7 @@ def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
 
 
 def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantizes: bool) -> str | None:
-    """The first elements beyond the tolerances, as text; None if there are no more of them than FEW allows."""
+    """How two arrays differ, as text; None if they agree within the tolerances and FEW."""
     if x.dtype != y.dtype or x.shape != y.shape:
         return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
     if x.tobytes() == y.tobytes():
@@ -96,7 +94,7 @@ def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantize
 
 
 def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A mask of the elements whose bits differ; all NaN count as equal."""
+    """A mask of the elements whose bits differ. All NaN count as equal."""
     if x.dtype.kind in "iub":
         return np.asarray(x != y)
     a, b = x.astype(np.float64), y.astype(np.float64)

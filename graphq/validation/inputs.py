@@ -1,7 +1,7 @@
-"""Inputs and open sizes that reveal wrong passes: at rounding ties, at edges of ranges, NaN, infinities; sizes 1 and 0.
+"""Inputs and sizes that reveal wrong passes: rounding ties, edges of ranges, NaN and infinities; sizes 0 and 1.
 
-Ties and edges are those of the graph's own scales and zero points. `adversarial_inputs` gives several sets of arrays,
-each of one kind, since a NaN, for example, spreads through a convolution and hides everything else.
+Ties and edges follow from the graph's scales and zero points. `adversarial_inputs` yields several sets of arrays, each
+of one kind, because a NaN, for example, spreads through a convolution and hides everything else.
 """
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from graphq.ir.names import listing
 from graphq.validation.subgraphs import all_nodes
 
 SAME = (2, 3, 1, 8, 16, 32, 64, 224)
-"""Sizes that are each tried for all open dimensions at once, before the sizes of the graph's fixed dimensions."""
+"""Sizes to try for all open dimensions at once. Then the sizes of the graph's fixed dimensions are tried."""
 
 RANKS = (2, 4, 3, 1, 0)
-"""The ranks that are tried for inputs of unknown rank."""
+"""Ranks to try for inputs of unknown rank."""
 
 DRAWS = 8
-"""The most sets of unequal sizes that are tried until the graph accepts one."""
+"""The most sets of unequal sizes to try until the graph accepts one."""
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Place: TypeAlias = tuple[str, int]
-"""An input and an axis of it, whose size is open."""
+"""An open dimension: the name of an input, and an axis."""
 
 
 def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) -> list[Graph]:
-    """Copies of the graph with sizes in place of all open dimensions; the graph itself if it has none.
+    """Copies of the graph with sizes for all open dimensions; only the graph itself if all shapes are known.
 
-    The first copy has one size for all dimensions, the second a different size for each axis; in each of the others one
-    axis has the size 0 or 1. Sets of sizes that the graph refuses are left out. If inner shapes depend on data,
-    `accepts` is called with the copy and raises if it cannot run. Raises GraphError if the graph refuses all sizes.
+    The first copy has one size for all dimensions, and the second a different size for each axis. In each further copy
+    one axis has size 0 or 1. Sets of sizes that the graph refuses are left out. If inner shapes depend on data,
+    `accepts(copy)` must raise for a copy that cannot run. Raises GraphError if the graph refuses all sizes.
     """
     if all(v.type.known for v in graph.inputs):
         return [graph]
@@ -46,7 +46,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
     errors: list[GraphqError] = []
 
     def first(sets: Iterable[Shapes]) -> Shapes | None:
-        """The first of these sets of shapes that the graph accepts; the copy with it is added to the result."""
+        """Find the first set of shapes that the graph accepts, and add the copy with it to the result."""
         for shapes in sets:
             try:
                 sized = graph.specialise({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})
@@ -71,7 +71,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
 
 
 def _equal(graph: Graph) -> Iterator[Shapes]:
-    """Sets of shapes in which all open dimensions have the same size, and all inputs of unknown rank the same rank."""
+    """Yield sets of shapes with one size for all open dimensions, and one rank for all inputs of unknown rank."""
     types = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
     fixed = {d for t in types for d in t.shape or () if d is not None} - {0, *SAME}
     ranks = RANKS if any(v.shape is None for v in graph.inputs) else RANKS[:1]
@@ -81,7 +81,7 @@ def _equal(graph: Graph) -> Iterator[Shapes]:
 
 
 def _unequal(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
-    """Shapes with a different size for each axis: the sizes of `base` plus small numbers, then multiples of them."""
+    """Yield sets of shapes with a different size for each axis: sizes of `base` plus, or times, small numbers."""
     rank = max((axis for _, axis in places), default=0) + 1
     for draw in range(DRAWS):
         more = rng.permutation(np.arange(1, rank + 3)).tolist()
@@ -94,20 +94,20 @@ def _changed(base: Shapes, sizes: dict[Place, int]) -> Shapes:
 
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
-"""Numbers of f32: a subnormal number, the least normal number, and one near the largest."""
+"""f32 numbers: a subnormal number, the least positive normal number, and a number near the largest."""
 
 NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
 
 MOST_ELEMENTS = 1 << 21
-"""The number of elements of all values of a graph above which the graph runs only on the first KINDS of inputs."""
+"""A graph whose values have more elements in total runs only on the first KINDS kinds of inputs."""
 
 KINDS, MORE_SIZES = 3, 2
-"""The number of kinds of inputs for large graphs; the number for each set of sizes after the first one.
+"""The number of kinds of inputs for large graphs, and for each set of sizes after the first.
 
-The first kinds are random numbers, ties, and NaN with infinities; the other kinds show faults in small sums."""
+The first kinds are random numbers, ties, and NaN with infinities. The other kinds show faults in small sums."""
 
 MANY = 48
-"""The most quantizations of a graph, and the most numbers of its constants, from which ties and edges are computed."""
+"""The most quantizations, and the most numbers of a graph, that give ties and edges."""
 
 
 class Quantization(NamedTuple):
@@ -119,26 +119,32 @@ class Quantization(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arrays by the names of inputs, their kind, and the types of inputs whose shapes the graph leaves open."""
+    """Arrays by input name, their kind, and the `drawn` types of inputs with open shapes."""
 
     kind: str
     arrays: dict[str, np.ndarray]
     drawn: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The inputs as text for messages."""
+        """The inputs in messages."""
         return f"inputs of the kind '{self.kind}'" + (f" with {', '.join(self.drawn)}" if self.drawn else "")
 
 
 def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[int, ...]] | None = None
                        ) -> Iterator[Inputs]:
-    """Sets of arrays for all inputs; the same seed and graph give the same arrays.
+    """Yield sets of arrays for all inputs. The same seed and graph give the same arrays.
 
-    The kinds are: "random" numbers; "ties", which also has the neighbours of ties, the edges of the ranges of the
-    graph's quantizations, and the numbers among its attributes and constants; the "lowest" and "highest" integers
-    everywhere; "extremes", the least and the greatest number of each type; and "NaN and infinities", with signed zeros
-    and subnormal numbers. `sizes` gives shapes that the graph leaves open; shapes that it does not give are drawn, in
-    several sets. Raises GraphError if the graph refuses all of them.
+    Each set is of one kind:
+
+    - "random": random numbers
+    - "ties": ties, their neighbors, range edges of the graph's quantizations, and numbers in its attributes and
+      constants
+    - "NaN and infinities": with signed zeros and subnormal numbers
+    - "extremes": the least and the greatest number of each type
+    - "lowest", "highest": the least, or the greatest, integer everywhere
+
+    `sizes` has shapes for inputs with open shapes. Other open shapes get several sets of sizes. Raises GraphError if
+    the graph refuses all of them.
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
@@ -165,7 +171,7 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
 
 
 def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
-    """The graph with sizes in place of open dimensions, as `with_sizes` chooses them."""
+    """Copies of the graph with sizes that it accepts for its open dimensions (see `with_sizes`)."""
     def accepts(sized: Graph) -> None:
         rng = np.random.default_rng(seed)
         reference(sized, small_integers({str(v.name): random_array(v.type, rng) for v in sized.inputs}))
@@ -179,13 +185,13 @@ def _elements(graph: Graph) -> int:
 
 
 def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, TensorType]:
-    """The types of inputs by name, with `sizes` for open shapes; raises GraphError if one is not given."""
+    """The types of inputs by name, with `sizes` for open shapes. Raises GraphError if a shape is missing."""
     return {name: TensorType(v.dtype, sizes[name] if sizes and name in sizes else v.type.dims)
             for v in graph.inputs for name in [str(v.name)]}
 
 
 def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """Standard normal floats, uniform integers (small ones for s32 and s64)."""
+    """A random array: standard normal floats, or uniform integers (in [-1000, 1000] from 32 bits on)."""
     dtype = type.dtype
     if dtype.kind == "float":
         x = rng.standard_normal(type.dims).astype(np.float32)
@@ -197,13 +203,13 @@ def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
 
 
 def small_integers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays, in which integers of 32 bits and more become 0 or 1: these are valid indices, sizes and counts."""
+    """Replace integers of 32 bits and more by 0 or 1: valid indices, sizes and counts."""
     return {name: (x % 2).astype(x.dtype) if x.dtype.kind in "iu" and x.dtype.itemsize >= 4 else x
             for name, x in arrays.items()}
 
 
 def quantizations(graph: Graph) -> list[Quantization]:
-    """The scales and zero points of the graph and of its bodies, each once."""
+    """The different scales and zero points in the graph and its bodies."""
     found: dict[Quantization, None] = {}
     for node in all_nodes(graph):
         scales = node.attrs.get("scales") or ()
@@ -217,7 +223,7 @@ def quantizations(graph: Graph) -> list[Quantization]:
 
 
 def _numbers(graph: Graph) -> list[float]:
-    """The floats among the attributes of nodes, and the elements of small constants: limits, slopes, thresholds."""
+    """Limits, slopes and thresholds: float attributes of nodes, and elements of small constants."""
     found: dict[float, None] = {}
     for node in all_nodes(graph):
         for name, x in node.attrs.items():
@@ -229,7 +235,7 @@ def _numbers(graph: Graph) -> list[float]:
 
 
 def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.Generator) -> np.ndarray:
-    """A pool of floats: ties of quantizations, edges of ranges, the numbers, their neighbours, small numbers."""
+    """A pool of floats: ties, range edges, the `numbers`, the neighbors of these, and tiny numbers."""
     chosen = [found[k] for k in rng.permutation(len(found))[:MANY]] or [Quantization(1.0, 0, s8)]
     numbers = [numbers[k] for k in rng.permutation(len(numbers))[:MANY]]
     exact: list[np.ndarray] = [np.array([0.0, 1.0, -1.0, 0.5, *numbers], np.float32)]
@@ -246,13 +252,13 @@ def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.
 
 
 def _integer_pool(found: list[Quantization]) -> np.ndarray:
-    """A pool of integers: zero points and their neighbours, 0 and 1, and the edges of 8 bits."""
+    """A pool of integers: zero points and 0 with their neighbors, and the edges of 8-bit ranges."""
     zps = {q.zero_point for q in found[:MANY]} | {0}
     return np.array(sorted({z + d for z in zps for d in (-1, 0, 1)} | {-128, -127, 126, 127, 128, 254, 255}), np.int64)
 
 
 def _extremes(dtype: DType) -> np.ndarray:
-    """The least and the greatest number of a dtype; for floats also tiny numbers, and large ones for sums."""
+    """The least and the greatest number of a dtype. For floats also tiny numbers, and large numbers for sums."""
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)
@@ -272,7 +278,7 @@ def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 def _mixed(type: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """A random array; for floats every fourth element, or more in a small array, is one of NOT_FINITE."""
+    """A random array. A quarter of its floats, more in a small array, are numbers of NOT_FINITE."""
     x = random_array(type, rng)
     if type.dtype.kind != "float" or not x.size:
         return x

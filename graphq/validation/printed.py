@@ -1,4 +1,4 @@
-"""Prints a test for a graph that a pass gets wrong: a file that pytest runs as it is."""
+"""Write a pytest file for a graph that a pass gets wrong."""
 from __future__ import annotations
 
 import ast
@@ -20,10 +20,10 @@ from graphq.rewrite.rule import Pass
 
 
 def as_test(step: Pass, graph: Graph) -> str:
-    """A test that fails as long as the pass changes the numbers of `graph`.
+    """The source of a test that fails as long as the pass changes the numbers of `graph`.
 
-    A pass of the pipeline is found by its name. Any other pass is imported from its module; if this is a script, the
-    test contains its source, and the parts of the script that it uses.
+    The test finds a pass of the pipeline by name, and imports any other pass from its module. If the module cannot be
+    imported, for example a script, the test contains the source of the pass and of everything that it uses.
     """
     made, needs = _expression(step)
     name = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", pass_name(step))).lower()
@@ -52,11 +52,11 @@ def _expression(step: Pass) -> tuple[str, str]:
     try:
         return called, _source(maker, module)
     except (OSError, TypeError, SyntaxError):
-        return called, f"# {word} was defined where there is no source: define it here\n"
+        return called, f"# {word} has no source file: define it here\n"
 
 
 def _importable(module: str) -> bool:
-    """Whether another process can import the module: it is no script, and pytest did not import it by its path."""
+    """Whether another process can import the module: not a script, and not a file that pytest imported by path."""
     try:
         return module != "__main__" and PathFinder.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -64,7 +64,7 @@ def _importable(module: str) -> bool:
 
 
 def _arguments(step: Pass) -> str:
-    """The arguments of an instance as code, read from the attributes that are named like the parameters."""
+    """The arguments of an instance as code, read from the attributes with the names of the parameters."""
     try:
         parameters = inspect.signature(type(step)).parameters.values()
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def _arguments(step: Pass) -> str:
 
 
 def _source(maker: Any, module: ModuleType | None) -> str:
-    """The source of a class or function and of all that it uses: variables of closures, statements of its module."""
+    """The source of a class or function, and of the closure variables and module statements that it uses."""
     own = textwrap.dedent(inspect.getsource(maker))
     used = _names(ast.parse(own))
     free = "".join(f"{name} = {value}\n" for name, value in _closure(maker) if name in used)
@@ -122,7 +122,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _closure(maker: Any) -> Iterator[tuple[str, str]]:
-    """Yield name and `repr` of each plain value that a function, or a class's methods, capture as free variables."""
+    """Yield name and `repr` of each plain value that a function, or the methods of a class, capture."""
     for f in [maker] if inspect.isfunction(maker) else [x for x in vars(maker).values() if inspect.isfunction(x)]:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
             if isinstance(cell.cell_contents, int | float | str | tuple | list | dict | None):

@@ -1,4 +1,4 @@
-"""reduce_graph: delta debugging over the nodes of a graph, and then simplifications of the rest."""
+"""Shrink a graph: delta debugging over its nodes, then simplifications of the rest (`reduce_graph`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """A part of `items`, in their order, that fails, and from which no single item can be left out.
+    """Delta debugging: find a part of `items`, in their order, that fails, but not without any one of its items.
 
-    `items` as a whole must fail; that is not tested. The list is split into more and more chunks; a chunk that fails by
-    itself, or the list without a chunk if that fails, replaces the list. This takes O(n^2) trials at worst, O(log n) if
-    one chunk holds the cause.
+    `items` as a whole must fail; this is not tested. The list is split into more and more chunks. A chunk that fails by
+    itself replaces the list, or else a list without one chunk that still fails. This takes O(n^2) trials at worst, and
+    O(log n) if one chunk holds the cause.
     """
     kept, parts = list(items), 2
     while len(kept) > 1:
@@ -41,23 +41,23 @@ def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
 
 
 def _split(items: list[T], parts: int) -> list[list[T]]:
-    """`parts` lists of nearly the same length; none is empty, as there are at least as many items."""
+    """Split at least `parts` items into `parts` lists of nearly equal length."""
     bounds = [k * len(items) // parts for k in range(parts + 1)]
     return [items[a:b] for a, b in pairwise(bounds)]
 
 
 TRIALS = 2000
-"""The most graphs that are tried."""
+"""The most graphs to try."""
 
 
 def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:
-    """The smallest graph found that is still `interesting`.
+    """Shrink a graph as long as it stays `interesting`. Returns the smallest graph found.
 
-    `graph` itself is interesting, and is not changed. First nodes are removed: `ddmin` looks for the fewest nodes that
-    are interesting by themselves, where values of other nodes become inputs. Then the simplifications of KINDS are
-    tried (fewer outputs, nodes and inputs, smaller sizes, attributes at their defaults), again and again until none of
-    them is accepted. Each accepted graph is smaller (`_size`), so the search ends, at the latest after `trials` calls
-    of `interesting`. `interesting` gets only valid graphs, and must not change them. Its exceptions are passed on.
+    `graph` must be interesting, and is not changed. `ddmin` first looks for the fewest nodes that are interesting by
+    themselves; values of removed nodes become inputs. Then the simplifications of KINDS (fewer outputs, nodes and
+    inputs, smaller sizes, default attributes) are tried until none is accepted. Each accepted graph is smaller
+    (`_size`), so the search ends, at the latest after `trials` calls of `interesting`. `interesting` gets only valid
+    graphs, must not change them, and may raise.
     """
     search = _Search(graph, interesting, trials)
     search.cut()
@@ -73,7 +73,7 @@ class _Search:
         self.graph, self.interesting, self.left = graph, interesting, trials
 
     def cut(self) -> None:
-        """Leave out as many nodes as possible; constants stay with the nodes that use them."""
+        """Remove as many nodes as possible. Constants stay with the nodes that use them."""
         whole = self.graph
 
         def fails(nodes: list[Node]) -> bool:
@@ -82,11 +82,11 @@ class _Search:
             return self.accepts(lambda: subgraph(whole, [*constants, *nodes]))
 
         nodes = [n for n in whole.nodes if n.op.name != "constant"]
-        fails(nodes)  # without inputs that nothing uses
+        fails(nodes)  # removes unused inputs
         ddmin(nodes, fails)
 
     def simplify(self) -> bool:
-        """Try all simplifications once, one after the other; returns whether one was accepted."""
+        """Try all simplifications once, one after another. Returns whether any was accepted."""
         accepted = False
         for kind in KINDS:
             tried = 0
@@ -98,7 +98,7 @@ class _Search:
         return accepted
 
     def accepts(self, candidate: Candidate) -> bool:
-        """Whether a candidate is valid, smaller and interesting; it then replaces the graph."""
+        """Replace the graph by a candidate if it is valid, smaller and interesting. Returns whether it was."""
         if self.left <= 0:
             return False
         try:
@@ -116,7 +116,7 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
-    """A size that reductions lower: the numbers of nodes, open dimensions, elements, names and characters of text."""
+    """The size that reductions lower: numbers of nodes, open dimensions, elements, names and characters of text."""
     results = [v for n in graph.nodes for v in n.outputs]
     opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)
     elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)

@@ -1,4 +1,4 @@
-"""Simplifications of a graph: each of KINDS gives functions that make a simpler graph, or raise GraphqError."""
+"""Simplifications of a graph. Each of KINDS yields functions that make a simpler graph or raise GraphqError."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ Candidate: TypeAlias = Callable[[], Graph]
 
 
 def fewer_outputs(graph: Graph) -> Iterator[Candidate]:
-    """Keep only one output, or leave one out."""
+    """Keep only one output, or leave out one output."""
     many = range(len(graph.outputs))
     for k in many if len(many) > 1 else ():
         yield partial(_returning, graph, [k])
@@ -35,7 +35,7 @@ def _without_unused(graph: Graph) -> Graph:
 
 
 def fewer_nodes(graph: Graph) -> Iterator[Candidate]:
-    """Remove one node: an operand of the same type takes the place of its result, or its results become inputs."""
+    """Remove one node: an operand of the same type replaces its result, or its results become inputs."""
     for k, node in enumerate(graph.nodes):
         for operand, v in enumerate(node.inputs):
             if v is not None and len(node.outputs) == 1 and v.type == node.output.type:
@@ -53,7 +53,7 @@ def _bypassed(graph: Graph, node: int, operand: int) -> Graph:
 
 
 def smaller_bodies(graph: Graph) -> Iterator[Candidate]:
-    """Replace the graph by one of its partitions, whose body lacks one node; the node's results become operands."""
+    """Replace the graph by one of its partitions without one node of the body; the node's results become operands."""
     for node in graph.nodes_of(("partition",)):
         for inner in node.attrs["body"].nodes:
             yield partial(_with_smaller_body, graph, node, inner)
@@ -76,7 +76,7 @@ def _with_smaller_body(graph: Graph, node: Node, inner: Node) -> Graph:
 
 
 def fewer_inputs(graph: Graph) -> Iterator[Candidate]:
-    """Use one input in place of another of the same type."""
+    """Replace one input by another of the same type."""
     for k, v in enumerate(graph.inputs):
         for j in range(k):
             if graph.inputs[j].type == v.type:
@@ -90,7 +90,7 @@ def _merged(graph: Graph, gone: int, kept: int) -> Graph:
 
 
 def smaller_sizes(graph: Graph) -> Iterator[Candidate]:
-    """Put sizes in place of open dimensions; make a size smaller everywhere; make one axis of one input smaller."""
+    """Replace open dimensions by sizes; make a size smaller everywhere; make one axis of one input smaller."""
     for size in FIXED if any(None in (v.shape or ()) for v in graph.inputs) else ():
         yield partial(_resized, graph, None, size)
     arrays = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
@@ -105,7 +105,7 @@ def smaller_sizes(graph: Graph) -> Iterator[Candidate]:
 
 
 FIXED = (1, 2, 3, 8)
-"""Sizes that are tried in place of open dimensions."""
+"""Sizes to try for open dimensions."""
 
 
 def _smaller(size: int) -> list[int]:
@@ -120,7 +120,7 @@ def _with_axis(graph: Graph, which: int, axis: int, size: int) -> Graph:
 
 
 def _resized(graph: Graph, size: int | None, new: int) -> Graph:
-    """Replace a size by `new` in the inputs, the constants, and the lists among the attributes."""
+    """Replace a size by `new` in inputs, constants and list attributes."""
     def types(v: Value) -> TensorType:
         return v.type if v.shape is None else TensorType(v.dtype, tuple(new if d == size else d for d in v.shape))
 
@@ -139,7 +139,7 @@ def _cut(attribute: Any, size: int | None, new: int) -> Any:
 
 
 def simpler_attributes(graph: Graph) -> Iterator[Candidate]:
-    """Set attributes to their defaults or to ones, make per-channel parameters per-tensor, and constants ones."""
+    """Set attributes and constants to defaults, ones or zeros; make per-channel parameters per-tensor."""
     for k, node in enumerate(graph.nodes):
         for changed in _simpler(node):
             yield partial(_with_attributes, graph, k, changed)
@@ -169,7 +169,7 @@ def _simpler(node: Node) -> Iterator[dict[str, Any]]:
 
 
 def no_names(graph: Graph) -> Iterator[Candidate]:
-    """Remove the names of values and facts of the file; inputs become x0, x1 and so on, outputs out0, out1."""
+    """Remove names of values and facts about nodes. Inputs become x0, x1, ... and outputs out0, out1, ..."""
     yield partial(_without_names, graph)
 
 
@@ -182,4 +182,4 @@ def _without_names(graph: Graph) -> Graph:
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (
     fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes, no_names)
-"""The simplifications in the order in which they are tried: first those that make later trials faster."""
+"""The simplifications in the order of trial. Early ones make later trials faster."""

@@ -1,4 +1,4 @@
-"""Parts and variants of a graph: a subset of its nodes, or all of them with other types of inputs and attributes."""
+"""Make graphs from a subset of a graph's nodes, or from all nodes with other input types and attributes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,11 +10,10 @@ from graphq.ir.copies import add_copy
 
 
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
-    """A graph of only these nodes: values from other nodes become inputs, values used elsewhere become outputs.
+    """A graph of only these nodes: values from other nodes become inputs, and values used elsewhere become outputs.
 
-    Constants among the nodes stay constants, other constants become inputs. Nodes, inputs and outputs keep their names
-    and their order. A value that leaves the nodes and comes back through other nodes becomes an input of its own, so
-    the nodes need not be convex.
+    Constants among the nodes stay constants, and other constants become inputs. Nodes, inputs and outputs keep their
+    names and their order. The nodes need not be convex: what comes back through other nodes becomes an input.
     """
     kept = set(nodes)
     taken = {v.name for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs))}
@@ -42,7 +41,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
 
 def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.type,
             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> Graph:
-    """A copy with other input types and attributes, from which all types follow. GraphError if they do not fit."""
+    """A copy with other input types and attributes; other types are inferred. Raises GraphError if they do not fit."""
     out = Graph(graph.name)
     out.meta = graph.meta
     new: dict[Value, Value] = {}
@@ -57,7 +56,7 @@ def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.
 
 
 def all_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph, each followed by the nodes of bodies among its attributes."""
+    """Yield the nodes of a graph, each followed by the nodes of its bodies."""
     for node in graph.nodes:
         yield node
         for x in node.attrs.values():

@@ -1,4 +1,4 @@
-"""Validator: called after each pass, it raises PassError, with a test, if the pass changed the graph's numbers."""
+"""Check after each pass that it kept the graph's numbers; otherwise raise PassError with a test."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from graphq.validation.printed import as_test
 from graphq.validation.reduce import reduce_graph
 
 TRIALS = 600
-"""The most graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
+"""The most graphs to try while shrinking a graph that a pass gets wrong."""
 
 
 def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) -> None:
-    """Run the passes on a copy of `graph`, and compare the references before and after each of them.
+    """Run the passes on a copy of `graph`, and compare the references before and after each pass.
 
-    A graph with open dimensions is compared at several sizes: the passes run on a copy of it for each set of sizes,
-    since compilation, too, first puts sizes in place of open dimensions. The passes also run on bodies of if_else, loop
-    and scan. `told` is called after each pass whose numbers are right. Raises PassError for a pass that changes numbers
-    by more than its `tolerance` or leaves the graph inconsistent, GraphError if the graph runs on none of the inputs.
+    If the graph has open dimensions, the passes also run on a copy for each of several sets of sizes, because the
+    compiler specializes graphs for sizes before it runs passes. The passes also run on the bodies of if_else, loop and
+    scan. `told` is called after each correct pass. Raises PassError for a pass that changes numbers by more than its
+    `tolerance` or leaves the graph inconsistent, and GraphError if the graph runs on none of the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
         validate(body, passes, told)
@@ -42,16 +42,16 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
 
 
 def variants(graph: Graph) -> list[Graph]:
-    """Copies of a graph on which passes are tried: as it is, and with sizes for its open dimensions."""
+    """Copies of a graph to try passes on: as it is, and with sizes for its open dimensions."""
     sized = sized_copies(graph)
     return [detached(graph) for graph in (sized if sized[0] is graph else [graph, *sized])]
 
 
 class Validator:
-    """Compares a graph with its state before each pass; it is given to `run_passes` as `after`.
+    """Compares a graph with its state before each pass: the callback `after` of `run_passes`.
 
-    The part of the graph that changed is tried first, by itself, and then the whole graph. References run only after a
-    pass that changed the graph; the reference of the whole graph runs once for each of its states.
+    The changed part of the graph is compared first, and then the whole graph. References run only after a pass that
+    changed the graph. The reference of the whole graph runs once for each state of the graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -59,7 +59,7 @@ class Validator:
         self.baseline: Baseline | None = None
 
     def __call__(self, step: Pass, count: int, graph: Graph) -> None:
-        """Compare; raises PassError if the pass changed numbers."""
+        """Raise PassError if the pass changed numbers."""
         changed = self.snapshot.changed(graph)
         if not (changed or count):
             return
@@ -72,9 +72,9 @@ class Validator:
         self.snapshot = Snapshot(graph)
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
-        """How the results of the whole graph differ from those before the pass; None for a pass with a tolerance.
+        """How the whole graph's results differ from before the pass; None if they do not.
 
-        `_region` compares such a pass; later passes are compared with the graph that it leaves.
+        A pass with a tolerance is not compared here, only by `_region`. Its result is the baseline for later passes.
         """
         if tolerance_of(step):
             self.baseline = None
@@ -84,10 +84,10 @@ class Validator:
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
-        """The first part of the graph before the pass that the pass gets wrong by itself; None if there is none.
+        """Find a part of the graph before the pass that the pass gets wrong by itself. None if it finds no such part.
 
-        The parts tried lie around the changed nodes. They grow until the pass applies as often to a part as to the
-        whole graph. `_difference` compares the whole graph, unless the pass has a tolerance.
+        Parts around the changed nodes are tried. They grow until the pass applies as often to the part as to the whole
+        graph. The whole graph is tried only for a pass with a tolerance; `_difference` compares it for other passes.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
@@ -100,11 +100,11 @@ class Validator:
         return None
 
     def _error(self, step: Pass, text: str | None, region: Graph | None) -> PassError:
-        """The error to raise: `text` says how the whole graph differs, `region` is a part that differs by itself."""
+        """The error to raise. `text` says how the whole graph differs; `region` is a part that differs by itself."""
         name, start = pass_name(step), region or self.snapshot.graph
         if failure(step, start) is None:
-            return PassError(f"pass {name} changed the graph's numbers: {text}; it does not when it runs on the same "
-                             "graph again, so that there is no smaller graph", name, None)
+            return PassError(f"pass {name} changed the graph's numbers: {text}; a second run on the same graph does "
+                             "not, so there is no smaller graph", name, None)
         least = reduce_graph(start, lambda g: failure(step, g) is not None, trials=TRIALS)
         found = failure(step, least)
         nodes = counted(len(start.nodes), "node")
@@ -116,21 +116,21 @@ class Validator:
 
 
 def failing(step: Pass, graph: Graph) -> Graph | None:
-    """The first of a graph's `variants` that the pass gets wrong; GraphError if the graph refuses all sizes."""
+    """The first of a graph's `variants` that the pass gets wrong, or None. GraphError if it refuses all sizes."""
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 
 def failure(step: Pass, graph: Graph, tolerance: float | None = None, *, may_raise: bool = True) -> str | None:
-    """The fault of the pass on a copy of `graph`: changed results, or an inconsistent graph; None if it has no fault.
+    """The fault of a pass on a copy of `graph`: changed results, or an inconsistent graph. None for no fault.
 
-    A pass that raises an exception refuses the graph, which is a fault only unless it `may_raise`. The pass may move
-    results by `tolerance`, by default its own.
+    The pass may move results by `tolerance` (default: the pass's own). An exception of the pass is a fault only if
+    `may_raise` is False.
     """
     return _tried(step, graph, tolerance, may_raise)[1]
 
 
 def _tried(step: Pass, graph: Graph, tolerance: float | None = None, may_raise: bool = True) -> tuple[int, str | None]:
-    """How often the pass applied to a copy of `graph`, and the fault, if any."""
+    """How often the pass applied to a copy of `graph`, and its fault or None."""
     after = detached(graph)
     snapshot = Snapshot(after)
     try:

@@ -1,7 +1,6 @@
-"""Variations of a graph, with other constants, sizes and attributes, which reveal passes that check too little.
+"""Vary a graph's constants, sizes and attributes, to reveal passes that check too little.
 
-A pass that is tried on a single graph is only tested for the numbers, attributes and sizes of that graph. If it
-forgets to check one of these, such as a zero point, an axis or a padding, it may still be right for that graph.
+A pass may forget to check a zero point, an axis or a padding, and still be right for the one graph of a test.
 """
 from __future__ import annotations
 
@@ -19,18 +18,22 @@ from graphq.validation.inputs import random_array
 from graphq.validation.subgraphs import rebuilt
 
 MOST = 64
-"""The largest number of variations of a graph."""
+"""The most variations of a graph."""
 
 Change: TypeAlias = "tuple[str, Callable[[Node], Mapping[str, Any]], Mapping[int, int]]"
-"""A change: its description, a function that returns a node's new attributes, and new sizes of inputs by old ones."""
+"""A change: its description, a function from a node to its new attributes, and a map from old to new input sizes."""
 
 
 def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
-    """Copies of a graph, each with one change and its description; copies that an operation refuses are left out.
+    """Yield copies of a graph with one change each, and the description of the change.
 
-    Three kinds of changes take turns: all constants are redrawn or negated; an attribute gets a different value that
-    its operation may accept, or all numbers among the attributes of a node move; a size of the inputs, wherever it
-    occurs in the graph, grows by one or becomes 1. The same seed and graph give the same copies.
+    Three kinds of changes take turns:
+
+    - constants: all are redrawn, or all are negated
+    - attributes: one gets another value, or all float attributes of a node are shifted
+    - sizes: one size of the inputs grows by one or becomes 1, wherever it occurs in the graph
+
+    Copies that an operation refuses are left out. The same seed and graph give the same copies.
     """
     rng = np.random.default_rng(seed)
     kinds = (_constants(rng), _attributes(graph, rng), _sizes(graph))
@@ -38,7 +41,7 @@ def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
     for words, attrs, sizes in changes[:MOST]:
         try:
             yield words, rebuilt(graph, types=partial(_resized, sizes=sizes), attributes=attrs)
-        except (GraphqError, ValueError, TypeError, IndexError):  # references that infer results are NumPy functions
+        except (GraphqError, ValueError, TypeError, IndexError):  # some type rules call NumPy functions
             continue
 
 
@@ -48,7 +51,7 @@ def _resized(value: Value, sizes: Mapping[int, int]) -> TensorType:
 
 
 def _constants(rng: np.random.Generator) -> Iterator[Change]:
-    """Changes of all constants at once: random numbers in their place, and the constants negated."""
+    """Yield changes of all constants at once: random numbers, or the negated constants."""
     def drawn(node: Node) -> Mapping[str, Any]:
         if node.op.name != "constant":
             return node.attrs
@@ -74,7 +77,7 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
             for value in _others(name, node, attribute.annotation, rng):
                 yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
         numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
-        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # a range that does not meet those of other nodes
+        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # a range away from the ranges of other nodes
             moved = {name: value + by for name, value in numbers.items()}
             yield f"{', '.join(f'{k}={v!r}' for k, v in moved.items())} in {graph.describe(node)}", \
                 partial(_with, node, moved), {}
@@ -112,7 +115,7 @@ def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) ->
 
 
 def _sizes(graph: Graph) -> Iterator[Change]:
-    """Changes of each size of the inputs to another size, in all inputs, constants and shape attributes."""
+    """Yield changes of one size to another size, in all inputs, constants and shape attributes."""
     found = dict.fromkeys(d for v in graph.inputs for d in v.shape or () if d)
     for size in found:
         for other in dict.fromkeys((size + 1, 1)):
@@ -127,7 +130,7 @@ def _sizes(graph: Graph) -> Iterator[Change]:
                 return {**node.attrs, **{name: _replaced(node.attrs[name], sizes) for name in ("shape", "sizes")
                                          if isinstance(node.attrs.get(name), tuple)}}
 
-            yield f"{other} in place of the size {size}", resized, sizes
+            yield f"{other} instead of the size {size}", resized, sizes
 
 
 def _replaced(shape: Sequence[Any], sizes: Mapping[int, int]) -> list[Any]:

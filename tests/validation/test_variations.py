@@ -67,16 +67,16 @@ def test_integers_of_the_other_sign_stay_in_their_range():
 def test_sizes_change_wherever_they_stand():
     by_words = dict(varied("graph(x: f32[2,3], y: f32[3]) {\n %c = constant(value=f32[3]{1.0,2.0,3.0})\n"
                            " %0 = add(x, y)\n %1 = add(%0, %c)\n return %1\n}"))
-    larger = by_words["4 in place of the size 3"]
+    larger = by_words["4 instead of the size 3"]
     assert [v.type.dims for v in larger.inputs] == [(2, 4), (4,)]
     assert next(n.attrs["value"] for n in larger.nodes if n.op.name == "constant").tolist() == [1, 2, 3, 1]
-    one = by_words["1 in place of the size 2"]
+    one = by_words["1 instead of the size 2"]
     assert [v.type.dims for v in one.inputs] == [(1, 3), (3,)]
-    assert "3 in place of the size 2" in by_words and "1 in place of the size 3" in by_words
+    assert "3 instead of the size 2" in by_words and "1 instead of the size 3" in by_words
     assert not any("of the size 1" in w for w in by_words)
     reshaped = dict(varied("graph(x: f32[6,1]) {\n %0 = static_reshape(x, shape=[6])\n return %0\n}"))
-    assert reshaped["7 in place of the size 6"].outputs[0].type.dims == (7,)
-    assert "2 in place of the size 1" not in reshaped  # which the reshape refuses
+    assert reshaped["7 instead of the size 6"].outputs[0].type.dims == (7,)
+    assert "2 instead of the size 1" not in reshaped  # which the reshape refuses
 
 
 def test_there_are_not_too_many():

@@ -100,7 +100,7 @@ def test_a_pass_that_is_wrong_once_has_no_test():
                 return None
             return ""
 
-    with pytest.raises(PassError, match="it does not when it runs on the same graph again") as error:
+    with pytest.raises(PassError, match="a second run on the same graph does not") as error:
         validate(residual_network(2), [Once()])
     assert error.value.test is None
 
